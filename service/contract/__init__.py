@@ -1,0 +1,1 @@
+"""Pure pydantic and enums: all that crosses between API, worker and stage."""

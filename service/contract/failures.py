@@ -1,0 +1,186 @@
+"""Every way an attempt can end badly: what state follows, whether a retry helps, what to do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+from service.contract.states import JobState
+
+
+class FailureCode(StrEnum):
+    # The user's data.
+    MISSING_COLUMN = "missing_column"
+    UNREADABLE_ROW = "unreadable_row"
+    EMPTY_DATASET = "empty_dataset"
+    DATASET_NOT_FOUND = "dataset_not_found"
+    DATASET_ACCESS_DENIED = "dataset_access_denied"
+    UNSUPPORTED_FORMAT = "unsupported_format"
+    # The user's model.
+    MODEL_NOT_FOUND = "model_not_found"
+    MODEL_ACCESS_DENIED = "model_access_denied"
+    UNSAFE_WEIGHTS = "unsafe_weights"
+    UNSUPPORTED_ARCHITECTURE = "unsupported_architecture"
+    SLOW_TOKENIZER = "slow_tokenizer"
+    SEQUENCE_TOO_LONG = "sequence_too_long"
+    NO_PAD_TOKEN = "no_pad_token"
+    # Training.
+    INVALID_OPTION = "invalid_option"
+    OUT_OF_MEMORY = "out_of_memory"
+    NON_FINITE_LOSS = "non_finite_loss"
+    CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
+    # The machine.
+    DISK_FULL = "disk_full"
+    WORKER_LOST = "worker_lost"
+    CRASH_LIMIT = "crash_limit"
+    DEVICE_ERROR = "device_error"
+    # The user's wish.
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    # The outside.
+    HUB_UNAUTHORIZED = "hub_unauthorized"
+    HUB_FORBIDDEN = "hub_forbidden"
+    HUB_CONFLICT = "hub_conflict"
+    HUB_RATE_LIMITED = "hub_rate_limited"
+    HUB_UNAVAILABLE = "hub_unavailable"
+    HUB_REJECTED = "hub_rejected"
+    NETWORK = "network"
+    # Ours.
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True)
+class FailureRule:
+    """What follows from a failure code.
+
+    `state` is where the job goes when the failure is final, `retryable` says that the same attempt
+    can succeed later (infrastructure), `action` tells the user what to do.
+    """
+
+    retryable: bool
+    action: str
+    state: JobState = JobState.FAILED
+
+
+RULES: Final[dict[FailureCode, FailureRule]] = {
+    FailureCode.MISSING_COLUMN: FailureRule(
+        False, "Map the columns with `dataset.columns`, or rename them in the data."
+    ),
+    FailureCode.UNREADABLE_ROW: FailureRule(
+        False, "Mend or remove the named row, upload the file again and submit a new job."
+    ),
+    FailureCode.EMPTY_DATASET: FailureRule(
+        False, "Give a split with at least one usable row; check slices, filters and the format."
+    ),
+    FailureCode.DATASET_NOT_FOUND: FailureRule(
+        False, "Check the name, config, revision and splits in `dataset`, or the file id or path."
+    ),
+    FailureCode.DATASET_ACCESS_DENIED: FailureRule(
+        False,
+        "Ask for access on the data set's page, or have the operator set a Hub token that has it.",
+    ),
+    FailureCode.UNSUPPORTED_FORMAT: FailureRule(
+        False, "Set `dataset.format` to the format the file really has, or convert the file."
+    ),
+    FailureCode.MODEL_NOT_FOUND: FailureRule(
+        False, "Check `model.name_or_path` and `model.revision`."
+    ),
+    FailureCode.MODEL_ACCESS_DENIED: FailureRule(
+        False,
+        "Accept the model's licence on its page, or have the operator set a Hub token with access.",
+    ),
+    FailureCode.UNSAFE_WEIGHTS: FailureRule(
+        False, "Choose a revision with safetensors weights, or convert them with save_pretrained."
+    ),
+    FailureCode.UNSUPPORTED_ARCHITECTURE: FailureRule(
+        False, "Choose a model whose architecture has a head for this task."
+    ),
+    FailureCode.SLOW_TOKENIZER: FailureRule(
+        False,
+        "Set `model.tokenizer_name` to a repository that holds a fast tokenizer (tokenizer.json).",
+    ),
+    FailureCode.SEQUENCE_TOO_LONG: FailureRule(
+        False, "Lower the task's `max_seq_length` to what the model's position table holds."
+    ),
+    FailureCode.NO_PAD_TOKEN: FailureRule(
+        False, "Set `model.tokenizer_name` to a tokenizer that has a pad token."
+    ),
+    FailureCode.INVALID_OPTION: FailureRule(
+        False, "Change the option that the message names and submit a new job."
+    ),
+    FailureCode.OUT_OF_MEMORY: FailureRule(
+        False,
+        "Halve `per_device_train_batch_size` and double `gradient_accumulation_steps`, "
+        "shorten the sequences, or use bf16.",
+    ),
+    FailureCode.NON_FINITE_LOSS: FailureRule(
+        False, "Lower `learning_rate`, add `warmup_steps`, or use bf16 or fp32 instead of fp16."
+    ),
+    FailureCode.CHECKPOINT_UNREADABLE: FailureRule(
+        False, "Submit the job again; keep more checkpoints with `save_total_limit`."
+    ),
+    FailureCode.DISK_FULL: FailureRule(
+        False, "Free space under FINETUNE_HOME or lower `save_total_limit`, then submit again."
+    ),
+    FailureCode.WORKER_LOST: FailureRule(
+        True, "Nothing: the job goes on from its newest checkpoint on the next free worker."
+    ),
+    FailureCode.CRASH_LIMIT: FailureRule(
+        False, "Read the job's log: three attempts in a row died without any progress."
+    ),
+    FailureCode.DEVICE_ERROR: FailureRule(
+        True, "Nothing yet: the attempt is repeated. If it comes back, check the device's health."
+    ),
+    FailureCode.TIMEOUT: FailureRule(False, "Raise `timeout_seconds`, or train for fewer steps."),
+    FailureCode.CANCELLED: FailureRule(
+        False, "Nothing: the job was cancelled on request.", JobState.CANCELLED
+    ),
+    FailureCode.HUB_UNAUTHORIZED: FailureRule(
+        False, "Have the operator set FINETUNE_HUB_TOKEN to a valid token with write access."
+    ),
+    FailureCode.HUB_FORBIDDEN: FailureRule(
+        False, "Choose a `hub.model_id` in a namespace that the operator's token may write to."
+    ),
+    FailureCode.HUB_CONFLICT: FailureRule(
+        True, "Nothing yet: the push is repeated. If it comes back, choose another `hub.model_id`."
+    ),
+    FailureCode.HUB_RATE_LIMITED: FailureRule(
+        True,
+        "Nothing yet: the call is repeated later. If it comes back, submit fewer jobs at once.",
+    ),
+    FailureCode.HUB_UNAVAILABLE: FailureRule(
+        True, "Nothing yet: the call is repeated later. Check the Hub's status page."
+    ),
+    FailureCode.HUB_REJECTED: FailureRule(
+        False, "Mend what the Hub's answer names, for example `hub.model_id` or `hub.revision`."
+    ),
+    FailureCode.NETWORK: FailureRule(
+        True, "Nothing yet: the call is repeated later. Check the worker's way to the network."
+    ),
+    FailureCode.INTERNAL: FailureRule(
+        False, "Read the job's log and report it with the job id; the fault is ours."
+    ),
+}
+
+
+class Failure(BaseModel):
+    """Why a job or an attempt ended, in words for its user; never holds a traceback."""
+
+    code: FailureCode
+    message: str = Field(description="What happened, with the names and numbers of this job.")
+    action: str = Field(description="What to do about it.")
+    details: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, code: FailureCode, message: str, **details: Any) -> "Failure":
+        """A failure with the action that its code prescribes."""
+        return cls(code=code, message=message, action=RULES[code].action, details=details)
+
+
+class StageError(Exception):
+    """Raised inside a stage to end it with a failure code; its message is shown to the user."""
+
+    def __init__(self, code: FailureCode, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.failure = Failure.of(code, message, **details)

@@ -1,0 +1,76 @@
+"""What a stage is given and what it hands on."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.contract.spec import JobSpec
+from service.contract.states import Stage
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PrepareResult(_Frozen):
+    """Everything `train` needs, resolved and on local disk: it works offline from here."""
+
+    prepared_dir: Path = Field(description="Content-addressed folder with the tokenised splits.")
+    model_dir: Path = Field(description="Local folder of the base model (config and weights).")
+    tokenizer_dir: Path
+    model_revision: str | None = Field(description="Commit hash; None for a local path.")
+    dataset_revision: str | None = Field(description="Commit hash; None for files and paths.")
+    data_fingerprint: str = Field(description="sha256 over the rows and the tokenisation settings.")
+    splits: dict[str, dict[str, int]] = Field(
+        description='Counts, for example {"train": {"examples": 90, "features": 113}}.'
+    )
+
+
+class TrainResult(_Frozen):
+    output_dir: str = Field(description="The finished model, relative to the workspace.")
+    steps: int
+    epochs: float
+    metrics: dict[str, float] = Field(description="Final evaluation and training summary.")
+    baseline: dict[str, float] = Field(description="The same metrics before the first step.")
+    best_step: int | None = None
+    weights_sha256: str = Field(description="sha256 of the model's safetensors, in name order.")
+    samples: list[dict[str, Any]] = Field(
+        default_factory=list, description="A few predictions to show, in the task's own shape."
+    )
+
+
+class PublishResult(_Frozen):
+    mlflow_artifact_uri: str | None = None
+    hub_url: str | None = None
+    hub_commit: str | None = None
+
+
+class StageRequest(_Frozen):
+    """Written to `<attempt_dir>/request.json`, whose path is the stage's only argument.
+
+    Holds no secret: `prepare` and `publish` find the Hub token in HF_TOKEN; `train` has none.
+    """
+
+    job_id: str
+    stage: Stage
+    epoch: int
+    attempt: int
+    spec: JobSpec
+    workspace: Path = Field(description="The job's folder.")
+    attempt_dir: Path = Field(
+        description="`<workspace>/attempts/<epoch>`: the only place this attempt writes results "
+        "to, so that a frozen attempt that wakes up late can harm nothing."
+    )
+    cache_dir: Path = Field(description="Shared by all jobs: prepared data, downloads.")
+    files: dict[str, Path] = Field(
+        default_factory=dict, description="Uploaded file id → where it lies."
+    )
+    data_roots: list[Path] = Field(default_factory=list)
+    model_roots: list[Path] = Field(default_factory=list)
+    prepared: PrepareResult | None = None
+    trained: TrainResult | None = None
+    resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")
+    mlflow_uri: str | None = None
+    mlflow_run_id: str | None = None
+    hub_endpoint: str | None = None

@@ -1,0 +1,81 @@
+"""The life of a job as data: states, stages and the moves between them."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class Stage(StrEnum):
+    PREPARE = "prepare"
+    TRAIN = "train"
+    PUBLISH = "publish"
+
+
+class Phase(StrEnum):
+    """What a stage is busy with, in the words a user sees."""
+
+    RESOLVING = "resolving"
+    DOWNLOADING = "downloading"
+    CHECKING = "checking"
+    TOKENIZING = "tokenizing"
+    LOADING = "loading"
+    BASELINE = "baseline"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    SAVING = "saving"
+    PREDICTING = "predicting"
+    LOGGING_ARTIFACTS = "logging_artifacts"
+    WRITING_MODEL_CARD = "writing_model_card"
+    PUSHING = "pushing"
+
+
+STAGE_ORDER: Final = (Stage.PREPARE, Stage.TRAIN, Stage.PUBLISH)
+
+TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.PAUSED, JobState.CANCELLED}),
+    JobState.RUNNING: frozenset(
+        {
+            JobState.QUEUED,
+            JobState.PAUSING,
+            JobState.CANCELLING,
+            JobState.SUCCEEDED,
+            JobState.FAILED,
+        }
+    ),
+    JobState.PAUSING: frozenset(
+        {
+            JobState.PAUSED,
+            JobState.CANCELLING,
+            # The stage ended by itself before it could pause.
+            JobState.SUCCEEDED,
+            JobState.FAILED,
+        }
+    ),
+    JobState.PAUSED: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+    JobState.CANCELLED: frozenset({JobState.QUEUED}),
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.SUCCEEDED: frozenset(),
+}
+
+ENDED: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+"""States in which nothing more happens unless the user asks for it."""
+
+HELD: Final = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})
+"""States in which a worker holds a lease on the job."""
+
+
+def next_stage(stage: Stage) -> Stage | None:
+    """The stage after `stage`; None when `stage` is the last."""
+    index = STAGE_ORDER.index(stage) + 1
+    return STAGE_ORDER[index] if index < len(STAGE_ORDER) else None

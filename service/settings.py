@@ -1,0 +1,93 @@
+"""Typed settings, parsed once from FINETUNE_* variables. Secrets are SecretStr."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _split_paths(value: object) -> object:
+    """`a:b` as in PATH; an empty string is no path at all."""
+    if isinstance(value, str):
+        return [part for part in value.split(":") if part]
+    return value
+
+
+def _absolute(paths: list[Path]) -> list[Path]:
+    return [path.expanduser().resolve() for path in paths]
+
+
+Roots = Annotated[list[Path], NoDecode, BeforeValidator(_split_paths), AfterValidator(_absolute)]
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="FINETUNE_", extra="ignore")
+
+    home: Path = Field(Path("~/.finetune"), description="Database, uploads, workspaces, caches.")
+    database_url: SecretStr | None = Field(None, description="Default: SQLite under home.")
+    redis_url: SecretStr | None = Field(None, description="The broker; `finetune up` starts one.")
+    mlflow_uri: str | None = Field(None, description="Where workers reach the tracking server.")
+    mlflow_public_uri: str | None = Field(
+        None, description="Where users reach it; default: mlflow_uri."
+    )
+    hub_token: SecretStr | None = Field(None, description="Write access to the Hub.")
+    hub_endpoint: str | None = Field(None, description="Another Hub; default: huggingface.co.")
+    data_roots: Roots = Field(default_factory=list, description="Folders that specs may name.")
+    model_roots: Roots = Field(default_factory=list, description="Likewise for models.")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    max_upload_bytes: int = Field(5 * 1024**3, ge=1)
+    max_body_bytes: int = Field(1024**2, ge=1, description="Of any request but an upload.")
+
+    lease_seconds: float = Field(60, gt=0)
+    beat_seconds: float = Field(10, gt=0)
+    poll_seconds: float = Field(
+        2, gt=0, description="How often a supervisor looks for the user's wish."
+    )
+    kill_seconds: float = Field(
+        45, gt=0, description="Without a beat for so long it ends its child."
+    )
+    stop_grace_seconds: float = Field(10, gt=0, description="From SIGTERM to SIGKILL of a stage.")
+    republish_seconds: float = Field(30, gt=0)
+    reconcile_seconds: float = Field(1, gt=0)
+    crash_limit: int = Field(3, ge=1)
+    retry_backoff_seconds: float = Field(
+        10, gt=0, description="First wait; doubles, at most 10 min."
+    )
+
+    log_format: str = Field("console", pattern="^(console|json)$")
+    log_level: str = "INFO"
+
+    @field_validator("home", mode="after")
+    @classmethod
+    def _expand_home(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.home / 'finetune.db'}"
+
+    @property
+    def files_dir(self) -> Path:
+        return self.home / "files"
+
+    @property
+    def jobs_dir(self) -> Path:
+        return self.home / "jobs"
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.home / "cache"
+
+    def workspace(self, job_id: str) -> Path:
+        return self.jobs_dir / job_id
+
+
+@lru_cache
+def get_settings() -> Settings:
+    return Settings()

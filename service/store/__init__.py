@@ -1,0 +1,1 @@
+"""All SQL. Functions take a session and never commit; the edge commits."""

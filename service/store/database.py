@@ -1,0 +1,121 @@
+"""Engine and sessions for SQLite and Postgres, and the database's own clock."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Engine,
+    create_engine,
+    event,
+    make_url,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.types import TypeDecorator
+
+SQLITE_BUSY_SECONDS = 30
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC datetime in Python; TIMESTAMPTZ on Postgres, UTC text on SQLite."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a naive datetime has no place in the database")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class db_now(ColumnElement[datetime]):  # lower case: reads as the SQL function it is
+    """The database's clock now, plus `offset` seconds. Machines' clocks differ; this one rules."""
+
+    type = UtcDateTime()
+    inherit_cache = False
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset = float(offset)
+
+
+@compiles(db_now, "postgresql")
+def _now_postgres(element: db_now, _compiler: Any, **_: Any) -> str:
+    # clock_timestamp, not now(): a transaction that waited for a lock must see the time it is.
+    return f"(clock_timestamp() + make_interval(secs => {element.offset!r}))"
+
+
+@compiles(db_now, "sqlite")
+def _now_sqlite(element: db_now, _compiler: Any, **_: Any) -> str:
+    # Six digits, as SQLAlchemy writes them, so that text comparison is time comparison.
+    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '{element.offset:+.3f} seconds') || '000')"
+
+
+def make_engine(url: str) -> Engine:
+    """An engine; on SQLite with WAL, foreign keys and write transactions that lock at once."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.database and parsed.database != ":memory:":
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20)
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    # autocommit off in the driver's own sense: we issue BEGIN ourselves.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # A deferred transaction that reads first and then writes fails with SQLITE_BUSY at once when
+    # another writer came between; IMMEDIATE waits its turn. Reads ask for the deferred kind.
+    deferred = connection.get_execution_options().get("read_only", False)
+    connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
+
+
+class Database:
+    """Sessions at the edges: `write` commits on success, `read` never writes."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = make_engine(url)
+        self._write = sessionmaker(self.engine, expire_on_commit=False)
+        self._read = sessionmaker(
+            self.engine.execution_options(read_only=True), expire_on_commit=False
+        )
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that commits at the end and rolls back on any exception."""
+        with self._write.begin() as session:
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        with self._read() as session:
+            yield session
+
+    def dispose(self) -> None:
+        self.engine.dispose()

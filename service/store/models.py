@@ -1,0 +1,264 @@
+"""Typed rows. The job's row is the truth about the job; the rest is its history and output."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, MetaData, String, Text, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from service.store.database import UtcDateTime
+
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy's own declaration)
+        datetime: UtcDateTime(),
+        dict[str, Any]: JSON(none_as_null=True),
+        list[Any]: JSON(),
+    }
+
+
+class JobRow(Base):
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    """`job-` and a time-ordered hex: sorting by id is sorting by creation."""
+    name: Mapped[str | None] = mapped_column(String(200))
+    task: Mapped[str] = mapped_column(String(64))
+    spec: Mapped[dict[str, Any]]
+    spec_version: Mapped[int]
+    metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+    # Where it stands. `state` is written by one function in store/jobs.py.
+    state: Mapped[str] = mapped_column(String(16))
+    stage: Mapped[str] = mapped_column(String(16))
+    phase: Mapped[str | None] = mapped_column(String(32))
+    progress: Mapped[dict[str, Any] | None]
+    last_metrics: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
+    failure: Mapped[dict[str, Any] | None]
+    results: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
+    """Stage → its result as JSON."""
+    ended_at: Mapped[datetime | None]
+
+    # The outbox: a queued row is a message to be sent when both times have passed.
+    queue: Mapped[str] = mapped_column(String(16))
+    priority: Mapped[int]
+    min_gpus: Mapped[int] = mapped_column(server_default=text("0"))
+    """GPUs that a worker must have to claim the waiting stage."""
+    queued_at: Mapped[datetime]
+    not_before: Mapped[datetime]
+    next_publish_at: Mapped[datetime]
+
+    # The claim: every write of a running stage carries `epoch`.
+    epoch: Mapped[int] = mapped_column(server_default=text("0"))
+    worker_id: Mapped[str | None] = mapped_column(String(100))
+    lease_until: Mapped[datetime | None]
+    stage_attempt: Mapped[int] = mapped_column(server_default=text("0"))
+    """Attempts of the present stage, the running one included."""
+    crash_count: Mapped[int] = mapped_column(server_default=text("0"))
+    """Attempts in a row that died without progress."""
+    retry_count: Mapped[int] = mapped_column(server_default=text("0"))
+    max_retries: Mapped[int]
+    timeout_seconds: Mapped[int | None]
+    used_seconds: Mapped[float] = mapped_column(server_default=text("0"))
+    """Running time of the attempts that have ended."""
+
+    # Numbering of history rows, without gaps.
+    event_seq: Mapped[int] = mapped_column(server_default=text("0"))
+    metric_seq: Mapped[int] = mapped_column(server_default=text("0"))
+
+    # MLflow: what has been shipped. Behind metric_seq, or not final: there is work to do.
+    mlflow_experiment_id: Mapped[str | None] = mapped_column(String(64))
+    mlflow_run_id: Mapped[str | None] = mapped_column(String(64))
+    tracked_seq: Mapped[int] = mapped_column(server_default=text("0"))
+    tracking_final: Mapped[bool] = mapped_column(server_default=text("false"))
+    """The run in MLflow carries the job's final status and all its numbers."""
+    tracking_retry_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        # What is due, in the order it is sent: small, because few jobs are queued.
+        Index(
+            "ix_jobs_due",
+            "next_publish_at",
+            sqlite_where=text("state = 'queued'"),
+            postgresql_where=text("state = 'queued'"),
+        ),
+        Index(
+            "ix_jobs_waiting",
+            "queue",
+            "priority",
+            "queued_at",
+            "id",
+            sqlite_where=text("state = 'queued'"),
+            postgresql_where=text("state = 'queued'"),
+        ),
+        Index(
+            "ix_jobs_leased",
+            "lease_until",
+            sqlite_where=text("lease_until IS NOT NULL"),
+            postgresql_where=text("lease_until IS NOT NULL"),
+        ),
+        Index(
+            "ix_jobs_untracked",
+            "tracking_retry_at",
+            sqlite_where=text("tracking_final = false AND ended_at IS NOT NULL"),
+            postgresql_where=text("tracking_final = false AND ended_at IS NOT NULL"),
+        ),
+        # Lists run newest first: by id.
+        Index("ix_jobs_state_id", "state", "id"),
+        Index("ix_jobs_task_id", "task", "id"),
+        Index("ix_jobs_name_id", "name", "id"),
+        Index("ix_jobs_created_at_id", "created_at", "id"),
+    )
+
+
+class JobLabelRow(Base):
+    """`metadata` again, one row per pair, so that a filter by metadata uses an index."""
+
+    __tablename__ = "job_labels"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[str] = mapped_column(String(512), primary_key=True)
+    job_id: Mapped[str] = mapped_column(
+        ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
+
+class AttemptRow(Base):
+    """One execution of a stage by one worker."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True)
+    stage: Mapped[str] = mapped_column(String(16))
+    number: Mapped[int]
+    worker_id: Mapped[str] = mapped_column(String(100))
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    """`finished`, `failed`, `cancelled`, `lost`, `released`."""
+    failure: Mapped[dict[str, Any] | None]
+    resumed_from_step: Mapped[int | None]
+
+
+class EventRow(Base):
+    """Append-only history of a job."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
+    type: Mapped[str] = mapped_column(String(32))
+    epoch: Mapped[int]
+    data: Mapped[dict[str, Any]]
+
+
+class MetricRow(Base):
+    """All numbers of one kind at one step; the first writer wins, so a resume doubles nothing."""
+
+    __tablename__ = "metrics"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(8))
+    step: Mapped[int]
+    progress_epoch: Mapped[float | None]
+    """Passes over the data so far; not the claim's epoch."""
+    at: Mapped[datetime]
+    values: Mapped[dict[str, Any]]
+
+    __table_args__ = (Index("uq_metrics_job_id_kind_step", "job_id", "kind", "step", unique=True),)
+
+
+class CheckpointRow(Base):
+    __tablename__ = "checkpoints"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    epoch: Mapped[int]
+    path: Mapped[str] = mapped_column(Text)
+    """Relative to the workspace."""
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    manifest_sha256: Mapped[str] = mapped_column(String(64))
+    metric: Mapped[float | None]
+    best: Mapped[bool]
+    created_at: Mapped[datetime]
+    pruned_at: Mapped[datetime | None]
+
+
+class ArtifactRow(Base):
+    __tablename__ = "artifacts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(500), primary_key=True)
+    path: Mapped[str] = mapped_column(Text)
+    """Relative to the workspace."""
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+
+
+class FileRow(Base):
+    """An uploaded data set; the bytes lie at `<home>/files/<id>`."""
+
+    __tablename__ = "files"
+
+    id: Mapped[str] = mapped_column(String(70), primary_key=True)
+    filename: Mapped[str] = mapped_column(String(500))
+    purpose: Mapped[str] = mapped_column(String(32))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+
+    __table_args__ = (Index("ix_files_created_at_id", "created_at", "id"),)
+
+
+class IdempotencyRow(Base):
+    """Written in the transaction that makes the job, so neither exists without the other."""
+
+    __tablename__ = "idempotency_keys"
+
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    request_sha256: Mapped[str] = mapped_column(String(64))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+
+
+class ApiKeyRow(Base):
+    """The key itself is shown once and never stored."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class WorkerRow(Base):
+    """A live Celery worker; it says so every beat."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    hostname: Mapped[str] = mapped_column(String(255))
+    pid: Mapped[int]
+    queues: Mapped[list[Any]]
+    devices: Mapped[list[Any]]
+    """[{"type": "cpu", "name": …} | {"type": "cuda", "index": 0, "name": …, "memory_bytes": …}]"""
+    version: Mapped[str] = mapped_column(String(32))
+    started_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime]

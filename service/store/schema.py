@@ -1,0 +1,35 @@
+"""The schema's version: bring a database up to it, or say that it is behind."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+
+_MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
+# Any number of processes may start at once; one migrates, the others wait for it.
+_POSTGRES_LOCK = 0x46494E45
+
+
+def upgrade(engine: Engine) -> None:
+    """Bring the database to the newest revision; safe to call from many processes at once."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def is_current(connection: Connection) -> bool:
+    """Whether the database is at the newest revision."""
+    heads = ScriptDirectory.from_config(_config()).get_heads()
+    return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    return config

@@ -1,0 +1,84 @@
+"""Fixtures that every room shares: real databases and brokers.
+
+A test that asks for `database` runs on SQLite and on Postgres; one that asks for `broker_url` on
+Valkey and on Redis. Where a server cannot be had the test is skipped with the reason, unless
+CI=true or FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.store import schema
+from service.store.database import Database
+from service.store.models import Base
+from tests import services
+
+
+def _unavailable(error: services.UnavailableError) -> None:
+    if os.environ.get("CI") == "true" or os.environ.get("FINETUNE_TEST_REQUIRE_ALL") == "1":
+        pytest.fail(f"nothing may be left out here: {error}")
+    pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A migrated Postgres database of this test process."""
+    try:
+        server = services.find_postgres()
+    except services.UnavailableError as error:
+        _unavailable(error)
+        raise
+    with services.postgres_database(server) as url:
+        database = Database(url)
+        schema.upgrade(database.engine)
+        database.dispose()
+        yield url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "finetune.db"
+    database = Database(f"sqlite:///{path}")
+    schema.upgrade(database.engine)
+    database.dispose()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty, migrated database of each kind."""
+    if request.param == "sqlite":
+        path = tmp_path / "finetune.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
+    url: str = request.getfixturevalue("postgres_url")
+    database = Database(url)
+    with database.write() as session:
+        for table in reversed(Base.metadata.sorted_tables):
+            session.execute(table.delete())
+    database.dispose()
+    return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    yield database
+    database.dispose()
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A private broker of each kind."""
+    find = services.valkey_binary if request.param == "valkey" else services.redis_binary
+    try:
+        binary = find()
+    except services.UnavailableError as error:
+        _unavailable(error)
+        raise
+    with services.broker(binary) as url:
+        yield url
