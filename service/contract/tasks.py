@@ -1,0 +1,46 @@
+"""What the service can teach a model, described for clients: columns and parameters."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import BaseModel
+
+from service.contract.spec import QuestionAnsweringSpec
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    required: bool
+    description: str
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    type: str
+    title: str
+    columns: tuple[Column, ...]
+    parameters: type[BaseModel]
+    metrics: tuple[str, ...]
+    """Names that evaluation reports, each usable as `metric_for_best_model`."""
+
+
+TASKS: Final[dict[str, TaskDescription]] = {
+    "question-answering": TaskDescription(
+        type="question-answering",
+        title="Extractive question answering (SQuAD v1.1 and v2.0)",
+        columns=(
+            Column("question", True, "The question, text."),
+            Column("context", True, "The passage that holds the answer, text."),
+            Column(
+                "answers",
+                True,
+                "{text: [str], answer_start: [int]}, characters into the context; empty lists "
+                "when there is no answer (v2). Not needed in the test split.",
+            ),
+            Column("id", False, "Unique id of the question; default: the row's number."),
+        ),
+        parameters=QuestionAnsweringSpec,
+        metrics=("loss", "exact_match", "f1"),
+    ),
+}

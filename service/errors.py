@@ -1,0 +1,32 @@
+"""Domain errors: each has an HTTP status and a stable code; one handler renders them all."""
+
+from typing import Any, ClassVar
+
+
+class DomainError(Exception):
+    """Base of all that a request can do wrong; `detail` is shown to the user."""
+
+    status: ClassVar[int] = 400
+    code: ClassVar[str] = "bad_request"
+    title: ClassVar[str] = "Bad request"
+
+    def __init__(self, detail: str, **extra: Any) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.extra = extra
+
+
+class JobNotFoundError(DomainError):
+    status, code, title = 404, "job_not_found", "Job not found"
+
+
+class JobEndedError(DomainError):
+    status, code, title = 409, "job_ended", "The job has already ended"
+
+
+class IdempotencyKeyReusedError(DomainError):
+    status, code, title = 422, "idempotency_key_reused", "Idempotency-Key used with another body"
+
+
+class IdempotencyInFlightError(DomainError):
+    status, code, title = 409, "idempotency_in_flight", "The first request is still in flight"
