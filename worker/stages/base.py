@@ -22,7 +22,7 @@ EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
 _PR_SET_PDEATHSIG = 1
 
 
-class Stopped(BaseException):  # noqa: N818  (not an error: the supervisor asked)
+class Stopped(BaseException):  # not an Error: the supervisor asked for it
     """Raised in the main thread when the supervisor sends SIGTERM."""
 
 
