@@ -1,5 +1,7 @@
 """The schema's version: bring a database up to it, or say that it is behind."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -15,18 +17,30 @@ _POSTGRES_LOCK = 0x46494E45
 
 def upgrade(engine: Engine) -> None:
     """Bring the database to the newest revision; safe to call from many processes at once."""
-    with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
-        config = _config()
-        config.attributes["connection"] = connection
+    with _alembic(engine) as config:
         command.upgrade(config, "head")
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Take the database back to `revision`; "base" is before the first."""
+    with _alembic(engine) as config:
+        command.downgrade(config, revision)
 
 
 def is_current(connection: Connection) -> bool:
     """Whether the database is at the newest revision."""
     heads = ScriptDirectory.from_config(_config()).get_heads()
     return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+
+
+@contextmanager
+def _alembic(engine: Engine) -> Iterator[Config]:
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
+        config = _config()
+        config.attributes["connection"] = connection
+        yield config
 
 
 def _config() -> Config:

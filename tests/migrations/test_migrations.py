@@ -2,6 +2,7 @@
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect
 
 from service.store import schema
 from service.store.database import Database
@@ -22,3 +23,9 @@ class TestSchema:
         schema.upgrade(database.engine)
         with database.engine.connect() as connection:
             assert schema.is_current(connection)
+
+    def test_downgrade_leaves_nothing_and_upgrade_brings_it_back(self, database: Database) -> None:
+        schema.downgrade(database.engine, "base")
+        assert set(inspect(database.engine).get_table_names()) == {"alembic_version"}
+        schema.upgrade(database.engine)
+        assert set(inspect(database.engine).get_table_names()) >= set(Base.metadata.tables)

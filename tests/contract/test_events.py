@@ -1,0 +1,34 @@
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from service.contract.events import STAGE_EVENT, Failed, Metric, PhaseChanged
+from service.contract.failures import Failure, FailureCode
+from service.contract.states import Phase
+
+
+class TestStageEvents:
+    @pytest.mark.parametrize(
+        "event",
+        [
+            PhaseChanged(phase=Phase.TRAINING),
+            Metric(kind="train", step=3, epoch=0.5, values={"loss": 1.5}),
+            Failed(failure=Failure.of(FailureCode.DISK_FULL, "no space", free_bytes=0)),
+        ],
+    )
+    def test_round_trip(self, event: object) -> None:
+        line = STAGE_EVENT.dump_json(event)  # type: ignore[arg-type]
+        assert b"\n" not in line
+        assert STAGE_EVENT.validate_json(line) == event
+
+    def test_a_diverged_loss_survives(self) -> None:
+        line = Metric(kind="train", step=1, values={"a": math.nan, "b": math.inf}).model_dump_json()
+        parsed = STAGE_EVENT.validate_json(line)
+        assert isinstance(parsed, Metric)
+        assert math.isnan(parsed.values["a"])
+        assert parsed.values["b"] == math.inf
+
+    def test_an_unknown_event_is_refused(self) -> None:
+        with pytest.raises(ValidationError):
+            STAGE_EVENT.validate_json('{"type": "rumour"}')

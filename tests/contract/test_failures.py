@@ -1,0 +1,38 @@
+from service.contract.failures import RULES, Failure, FailureCode, StageError
+from service.contract.states import JobState
+
+
+class TestRules:
+    def test_every_code_has_a_rule(self) -> None:
+        assert set(RULES) == set(FailureCode)
+
+    def test_only_a_cancelled_job_does_not_fail(self) -> None:
+        assert {code for code, rule in RULES.items() if rule.state is not JobState.FAILED} == {
+            FailureCode.CANCELLED
+        }
+
+    def test_only_the_outside_and_the_machine_are_retried(self) -> None:
+        assert {code for code, rule in RULES.items() if rule.retryable} == {
+            FailureCode.WORKER_LOST,
+            FailureCode.DEVICE_ERROR,
+            FailureCode.HUB_CONFLICT,
+            FailureCode.HUB_RATE_LIMITED,
+            FailureCode.HUB_UNAVAILABLE,
+            FailureCode.NETWORK,
+        }
+
+    def test_every_action_is_a_sentence(self) -> None:
+        for rule in RULES.values():
+            assert rule.action[0].isupper()
+            assert rule.action.endswith(".")
+
+
+class TestStageError:
+    def test_carries_its_failure(self) -> None:
+        error = StageError(FailureCode.MISSING_COLUMN, "no column `context`", found=["a"])
+        assert error.failure == Failure(
+            code=FailureCode.MISSING_COLUMN,
+            message="no column `context`",
+            action=RULES[FailureCode.MISSING_COLUMN].action,
+            details={"found": ["a"]},
+        )

@@ -1,0 +1,175 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.contract.spec import HubDataset, UploadDataset
+from tests.contract.factories import job_spec, spec_body
+
+
+def _errors(**changes: Any) -> list[tuple[tuple[int | str, ...], str]]:
+    with pytest.raises(ValidationError) as caught:
+        job_spec(**changes)
+    return [(error["loc"], error["type"]) for error in caught.value.errors()]
+
+
+class TestJobSpec:
+    def test_defaults(self) -> None:
+        spec = job_spec()
+        assert spec.priority == 5
+        assert spec.max_retries == 3
+        assert spec.hub is None
+        assert spec.training.num_train_epochs == 3.0
+        assert spec.tracking.experiment_name == "finetune"
+
+    def test_a_task_name_means_the_task_with_its_defaults(self) -> None:
+        assert job_spec().task == job_spec(task={"type": "question-answering"}).task
+
+    def test_survives_json(self) -> None:
+        spec = job_spec(training={"warmup_ratio": 0.1}, metadata={"team": "search"})
+        assert type(spec).model_validate_json(spec.model_dump_json()) == spec
+
+    @pytest.mark.parametrize(
+        "section",
+        [
+            {"unknown": 1},
+            {"model": {"name_or_path": "a", "trust_remote_code": True}},
+            {"training": {"learning_rat": 1e-4}},
+            {"task": {"type": "question-answering", "stride": 3}},
+            {"resources": {"cpus": 1}},
+            {"tracking": {"uri": "x"}},
+            {"hub": {"model_id": "a/b", "token": "x"}},
+            {"dataset": {"source": "upload", "train": "file-1", "name": "squad"}},
+        ],
+    )
+    def test_refuses_unknown_fields_everywhere(self, section: dict[str, Any]) -> None:
+        assert [kind for _, kind in _errors(**section)] == ["extra_forbidden"]
+
+    def test_names_every_fault_at_once(self) -> None:
+        faults = _errors(
+            priority=11,
+            model={},
+            training={"learning_rate": -1, "optim": "adam"},
+            metadata={"bad key": "x"},
+        )
+        assert {loc[:2] for loc, _ in faults} == {
+            ("priority",),
+            ("model", "name_or_path"),
+            ("training", "learning_rate"),
+            ("training", "optim"),
+            ("metadata", "bad key"),
+        }
+
+    def test_evaluation_needs_validation_data(self) -> None:
+        with pytest.raises(ValidationError, match=r"`dataset\.validation` is not given"):
+            job_spec(training={"eval_strategy": "epoch"})
+
+    def test_cpu_only_contradicts_a_gpu(self) -> None:
+        with pytest.raises(ValidationError, match=r"contradicts `resources\.gpus`"):
+            job_spec(training={"use_cpu": True}, resources={"gpus": 1})
+
+
+class TestDatasets:
+    def test_one_file_or_several(self) -> None:
+        one = job_spec(dataset={"source": "upload", "train": "file-1"}).dataset
+        several = job_spec(dataset={"source": "upload", "train": ["file-1", "file-2"]}).dataset
+        assert isinstance(one, UploadDataset)
+        assert one.train == ["file-1"]
+        assert several.train == ["file-1", "file-2"]
+
+    def test_hub_splits_take_slices(self) -> None:
+        dataset = job_spec(
+            dataset={"source": "hub", "name": "rajpurkar/squad", "train": "train[:10%]"}
+        ).dataset
+        assert isinstance(dataset, HubDataset)
+        assert dataset.train == "train[:10%]"
+
+    @pytest.mark.parametrize("name", ["../secret", "a/b/c", "", "a b", "x\x00"])
+    def test_hub_names_are_names(self, name: str) -> None:
+        assert _errors(dataset={"source": "hub", "name": name})
+
+    @pytest.mark.parametrize("file_id", ["1", "file-", "file-../x", "file-" + "a" * 65])
+    def test_file_ids_are_ids(self, file_id: str) -> None:
+        assert _errors(dataset={"source": "upload", "train": file_id})
+
+
+class TestQuestionAnswering:
+    def test_the_stride_must_fit(self) -> None:
+        with pytest.raises(ValidationError, match=r"`doc_stride` \(128\) must be below"):
+            job_spec(task={"type": "question-answering", "max_seq_length": 128})
+
+
+class TestTraining:
+    @pytest.mark.parametrize(
+        ("old", "new", "value"),
+        [
+            ("evaluation_strategy", "eval_strategy", "no"),
+            ("warmup_ratio", "warmup_steps", 0.25),
+            ("per_gpu_train_batch_size", "per_device_train_batch_size", 4),
+            ("per_gpu_eval_batch_size", "per_device_eval_batch_size", 4),
+            ("train_batch_size", "per_device_train_batch_size", 4),
+            ("eval_batch_size", "per_device_eval_batch_size", 4),
+            ("no_cuda", "use_cpu", True),
+        ],
+    )
+    def test_older_names_are_accepted(self, old: str, new: str, value: Any) -> None:
+        assert getattr(job_spec(training={old: value}).training, new) == value
+
+    def test_adafactor_was_once_a_flag(self) -> None:
+        assert job_spec(training={"adafactor": True}).training.optim == "adafactor"
+
+    def test_both_names_with_different_values_are_refused(self) -> None:
+        with pytest.raises(ValidationError, match="give only one of them"):
+            job_spec(training={"warmup_ratio": 0.1, "warmup_steps": 10})
+
+    @pytest.mark.parametrize(
+        ("training", "message"),
+        [
+            ({"bf16": True, "fp16": True}, "exclude each other"),
+            ({"fp16": True, "use_cpu": True}, "needs a GPU"),
+            ({"load_best_model_at_end": True}, "chosen by evaluations"),
+            (
+                {
+                    "load_best_model_at_end": True,
+                    "eval_strategy": "epoch",
+                    "save_strategy": "no",
+                },
+                "needs checkpoints",
+            ),
+            (
+                {
+                    "load_best_model_at_end": True,
+                    "eval_strategy": "epoch",
+                    "save_strategy": "steps",
+                },
+                "a checkpoint for each evaluation",
+            ),
+            (
+                {
+                    "load_best_model_at_end": True,
+                    "eval_strategy": "steps",
+                    "eval_steps": 20,
+                    "save_steps": 30,
+                },
+                "multiple of `eval_steps`",
+            ),
+        ],
+    )
+    def test_combinations(self, training: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
+            job_spec(
+                training=training,
+                dataset={"source": "upload", "train": "file-1", "validation": "file-2"},
+            )
+
+    def test_best_model_with_matching_steps(self) -> None:
+        body = spec_body(
+            dataset={"source": "upload", "train": "file-1", "validation": "file-2"},
+            training={
+                "load_best_model_at_end": True,
+                "eval_strategy": "steps",
+                "eval_steps": 0.1,
+                "save_steps": 0.3,
+            },
+        )
+        assert job_spec(**body).training.save_steps == 0.3
