@@ -68,6 +68,7 @@ def upgrade() -> None:
         sa.Column("lease_until", service.store.database.UtcDateTime(timezone=True), nullable=True),
         sa.Column("stage_attempt", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("crash_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("furthest_step", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("max_retries", sa.Integer(), nullable=False),
         sa.Column("timeout_seconds", sa.Integer(), nullable=True),

@@ -1,12 +1,15 @@
 """What a stage is given and what it hands on."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
+
+EVENT_FD_VARIABLE: Final = "FINETUNE_EVENT_FD"
+"""Environment variable of a stage's process: the descriptor that its events go to."""
 
 
 class _Frozen(BaseModel):

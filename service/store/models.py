@@ -67,6 +67,8 @@ class JobRow(Base):
     """Attempts of the present stage, the running one included."""
     crash_count: Mapped[int] = mapped_column(server_default=text("0"))
     """Attempts in a row that died without progress."""
+    furthest_step: Mapped[int] = mapped_column(server_default=text("0"))
+    """Highest step of the present stage that any attempt reached; beyond it lies progress."""
     retry_count: Mapped[int] = mapped_column(server_default=text("0"))
     max_retries: Mapped[int]
     timeout_seconds: Mapped[int | None]

@@ -14,10 +14,9 @@ from pydantic import BaseModel
 
 from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import StageError
-from service.contract.stages import StageRequest
+from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
 from worker import failures
 
-EVENT_FD_VARIABLE = "FINETUNE_EVENT_FD"
 EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
 _PR_SET_PDEATHSIG = 1
 
