@@ -30,3 +30,15 @@ class IdempotencyKeyReusedError(DomainError):
 
 class IdempotencyInFlightError(DomainError):
     status, code, title = 409, "idempotency_in_flight", "The first request is still in flight"
+
+
+class ArtifactNotFoundError(DomainError):
+    status, code, title = 404, "artifact_not_found", "Artifact not found"
+
+
+class UploadNotFoundError(DomainError):
+    status, code, title = 404, "file_not_found", "File not found"
+
+
+class UploadInUseError(DomainError):
+    status, code, title = 409, "file_in_use", "A job that has not ended needs the file"

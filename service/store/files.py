@@ -1,0 +1,111 @@
+"""Uploaded files: their rows. The bytes are the API's business."""
+
+import re
+import secrets
+import time
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+from sqlalchemy import String, cast, delete, select
+from sqlalchemy.orm import Session
+
+from service.contract.states import ENDED, JobState
+from service.errors import UploadInUseError, UploadNotFoundError
+from service.store.database import db_now
+from service.store.models import FileRow, JobRow
+
+_FILE_ID = re.compile(r"file-[A-Za-z0-9]{1,64}")
+# SQLite takes 32,766 parameters in a statement.
+_IDS_PER_QUERY = 1000
+
+
+def new_id() -> str:
+    """`file-` and hex that sorts by time: 48 bits of milliseconds, 80 random ones."""
+    return f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def is_id(value: str) -> bool:
+    return _FILE_ID.fullmatch(value) is not None
+
+
+def add(
+    session: Session, *, file_id: str, filename: str, purpose: str, size: int, sha256: str
+) -> FileRow:
+    row = FileRow(
+        id=file_id,
+        filename=filename,
+        purpose=purpose,
+        bytes=size,
+        sha256=sha256,
+        created_at=db_now(),
+    )
+    session.add(row)
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def get(session: Session, file_id: str) -> FileRow:
+    """Raises UploadNotFoundError."""
+    row = session.get(FileRow, file_id) if is_id(file_id) else None
+    if row is None:
+        raise UploadNotFoundError(f"There is no file {file_id[:100]!r}.")
+    return row
+
+
+def page(
+    session: Session,
+    *,
+    after: str | None,
+    limit: int,
+    order: Literal["asc", "desc"],
+    purpose: str | None,
+) -> tuple[list[FileRow], bool]:
+    """Up to `limit` rows by time of upload beyond the id `after`, and whether there are more."""
+    statement = select(FileRow).limit(limit + 1)
+    if purpose is not None:
+        statement = statement.where(FileRow.purpose == purpose)
+    if order == "asc":
+        statement = statement.order_by(FileRow.id)
+        if after is not None:
+            statement = statement.where(FileRow.id > after)
+    else:
+        statement = statement.order_by(FileRow.id.desc())
+        if after is not None:
+            statement = statement.where(FileRow.id < after)
+    rows = list(session.scalars(statement))
+    return rows[:limit], len(rows) > limit
+
+
+def existing(session: Session, ids: Iterable[str]) -> set[str]:
+    """Those of `ids` that exist."""
+    wanted = sorted(set(ids))
+    found: set[str] = set()
+    for start in range(0, len(wanted), _IDS_PER_QUERY):
+        part = wanted[start : start + _IDS_PER_QUERY]
+        found.update(session.scalars(select(FileRow.id).where(FileRow.id.in_(part))))
+    return found
+
+
+def remove(session: Session, file_id: str) -> None:
+    """Raises UploadNotFoundError, or UploadInUseError while a job that has not ended names it."""
+    get(session, file_id)
+    job_id = _job_that_needs(session, file_id)
+    if job_id is not None:
+        raise UploadInUseError(
+            f"Job {job_id} has not ended and needs the file; cancel it or wait.", job_id=job_id
+        )
+    session.execute(delete(FileRow).where(FileRow.id == file_id))
+
+
+def _job_that_needs(session: Session, file_id: str) -> str | None:
+    # The spec is JSON text in both databases and an id is letters and digits between quotes.
+    open_states: Collection[str] = [state for state in JobState if state not in ENDED]
+    return session.scalar(
+        select(JobRow.id)
+        .where(
+            JobRow.state.in_(open_states),
+            cast(JobRow.spec, String).contains(f'"{file_id}"', autoescape=True),
+        )
+        .limit(1)
+    )
