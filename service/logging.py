@@ -1,23 +1,29 @@
-"""Structured logs: one line per event on stderr, with what is bound to the context (job_id, …)."""
+"""Structured logs for every process: structlog on top of the standard library's logging."""
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
 from service.settings import Settings
 
+_SHARED: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+]
 
-def configure_logging(settings: Settings) -> None:
-    """Send structlog and the standard library's loggers to stderr in the format of the settings."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
+
+def configure(settings: Settings) -> None:
+    """One line per record on stderr, in the settings' format; our logs and the libraries' alike.
+
+    What is bound with `structlog.contextvars.bound_contextvars(job_id=…)` is on every line.
+    """
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
@@ -25,7 +31,7 @@ def configure_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=_SHARED,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_renderers(settings.log_format),
@@ -33,16 +39,14 @@ def configure_logging(settings: Settings) -> None:
         )
     )
     root = logging.getLogger()
-    root.handlers = [handler]
+    root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
 
 
-def _renderers(log_format: str) -> list[structlog.typing.Processor]:
+def _renderers(log_format: str) -> list[Any]:
     if log_format == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    # The plain formatter: the rich one prints the locals of every frame, secrets among them.
-    return [
-        structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-    ]
+    # Plain tracebacks: the pretty ones print local variables, and with them secrets.
+    plain = structlog.dev.plain_traceback
+    colors = sys.stderr.isatty()
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

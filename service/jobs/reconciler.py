@@ -1,0 +1,129 @@
+"""Sends what is due, ends what has expired; repairs whatever a crash left half done."""
+
+import threading
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract.routing import CPU_QUEUE
+from service.jobs.dispatch import Dispatcher
+from service.settings import Settings
+from service.store import endings, jobs, workers
+from service.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+BATCH = 500
+MAX_BACKOFF_SECONDS = 30.0
+LOWEST_PRIORITY = 9
+
+
+@dataclass
+class _Outage:
+    """Says once that something is away and once that it is back; the waits grow in between."""
+
+    what: str
+    failures: int = 0
+
+    def happened(self, error: str, base: float) -> float:
+        """Seconds to wait before the next try."""
+        self.failures += 1
+        wait = min(MAX_BACKOFF_SECONDS, base * 2 ** min(self.failures, 10))
+        log.warning(f"the {self.what} is away", error=error, again_in=wait, failures=self.failures)
+        return wait
+
+    def over(self) -> None:
+        if self.failures:
+            log.info(f"the {self.what} is back", failures=self.failures)
+        self.failures = 0
+
+
+class BrokerAwayError(Exception):
+    """The broker did not take a message; the rows still hold it."""
+
+
+class Reconciler:
+    """Any number may run at once: what two of them do twice changes nothing."""
+
+    def __init__(self, database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+        self._database = database
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._policy = endings.Policy(settings.crash_limit, settings.retry_backoff_seconds)
+        self._database_outage = _Outage("database")
+        self._broker_outage = _Outage("broker")
+
+    def run(self, stop: threading.Event) -> None:
+        """Step until `stop` is set; an outage of database or broker only slows it down."""
+        wait = 0.0
+        while not stop.wait(wait):
+            wait = self._guarded_step()
+
+    def _guarded_step(self) -> float:
+        base = self._settings.reconcile_seconds
+        try:
+            self.step()
+        except SQLAlchemyError as error:
+            return self._database_outage.happened(str(error.__cause__ or error), base)
+        except BrokerAwayError as error:
+            self._database_outage.over()
+            return self._broker_outage.happened(str(error), base)
+        self._database_outage.over()
+        self._broker_outage.over()
+        return base
+
+    def step(self) -> None:
+        """All repairs once. Raises BrokerAwayError after the repairs that need no broker."""
+        self._end_expired()
+        self._forget_silent_workers()
+        self._send_due()
+        self._send_untracked()
+
+    def _end_expired(self) -> None:
+        with self._database.read() as session:
+            job_ids = endings.expired(session, BATCH)
+        for job_id in job_ids:
+            with self._database.write() as session:
+                state = endings.expire(session, job_id, self._policy)
+            if state is not None:
+                log.warning("a worker was lost", job_id=job_id, state=state)
+
+    def _forget_silent_workers(self) -> None:
+        with self._database.write() as session:
+            gone = workers.remove_silent(session, self._settings.lease_seconds)
+        for worker_id in gone:
+            log.warning("a worker has gone without a word", worker=worker_id)
+
+    def _send_due(self) -> None:
+        with self._database.read() as session:
+            messages = jobs.due(session, BATCH)
+        sent = self._send(messages)
+        if sent:
+            with self._database.write() as session:
+                jobs.mark_sent(session, sent, self._settings.republish_seconds)
+        self._require_all(messages, sent)
+
+    def _send_untracked(self) -> None:
+        """A worker that wakes up for an ended job completes its MLflow run."""
+        with self._database.read() as session:
+            job_ids = jobs.untracked(session, BATCH)
+        messages = [jobs.Message(job_id, CPU_QUEUE, LOWEST_PRIORITY) for job_id in job_ids]
+        sent = self._send(messages)
+        if sent:
+            with self._database.write() as session:
+                jobs.postpone_tracking(session, sent, self._settings.republish_seconds)
+        self._require_all(messages, sent)
+
+    def _send(self, messages: list[jobs.Message]) -> list[str]:
+        """Ids of the jobs whose message the broker took; stops at the first that it did not."""
+        sent: list[str] = []
+        for message in messages:
+            if not self._dispatcher.wake(message.job_id, message.queue, message.priority):
+                break
+            sent.append(message.job_id)
+        return sent
+
+    def _require_all(self, messages: list[jobs.Message], sent: list[str]) -> None:
+        if len(sent) < len(messages):
+            raise BrokerAwayError(f"{len(messages) - len(sent)} messages wait")

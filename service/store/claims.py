@@ -1,0 +1,124 @@
+"""A claim: a lease on a job with an epoch, from the doorbell to the end of the attempt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.contract.spec import JobSpec
+from service.contract.states import HELD, JobState, Stage
+from service.store import jobs
+from service.store.database import db_now
+from service.store.models import AttemptRow, JobRow
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the winner of a job knows about it."""
+
+    job_id: str
+    epoch: int
+    worker_id: str
+    stage: Stage
+    attempt: int
+    """Number of this attempt among those of the stage, from 1."""
+    spec: JobSpec
+    results: dict[str, Any]
+    used_seconds: float
+    started_at: datetime
+    created_at: datetime
+
+
+def claim(
+    session: Session,
+    job_id: str,
+    worker_id: str,
+    *,
+    queues: Sequence[str],
+    gpus: int,
+    lease_seconds: float,
+) -> Claim | None:
+    """Win the job for one attempt of the stage it waits for; None: someone else has, drop it."""
+    row = jobs.move(
+        session,
+        job_id,
+        JobState.QUEUED,
+        JobState.RUNNING,
+        "stage_started",
+        JobRow.not_before <= db_now(),
+        JobRow.min_gpus <= gpus,
+        JobRow.queue.in_(queues),
+        epoch=JobRow.epoch + 1,
+        stage_attempt=JobRow.stage_attempt + 1,
+        worker_id=worker_id,
+        lease_until=db_now(lease_seconds),
+        data={"worker": worker_id},
+    )
+    if row is None:
+        return None
+    session.add(
+        AttemptRow(
+            job_id=job_id,
+            epoch=row.epoch,
+            stage=row.stage,
+            number=row.stage_attempt,
+            worker_id=worker_id,
+            started_at=row.updated_at,
+        )
+    )
+    session.flush()
+    return Claim(
+        job_id=job_id,
+        epoch=row.epoch,
+        worker_id=worker_id,
+        stage=Stage(row.stage),
+        attempt=row.stage_attempt,
+        spec=JobSpec.model_validate(row.spec),
+        results=row.results,
+        used_seconds=row.used_seconds,
+        started_at=row.updated_at,
+        created_at=row.created_at,
+    )
+
+
+def is_committed(session: Session, claimed: Claim) -> bool:
+    """Whether a claim whose COMMIT got no answer is in the database.
+
+    The start time tells it from a claim with the same epoch by another process of this worker.
+    """
+    attempt = session.get(AttemptRow, (claimed.job_id, claimed.epoch))
+    return (
+        attempt is not None
+        and attempt.worker_id == claimed.worker_id
+        and attempt.started_at == claimed.started_at
+    )
+
+
+def beat(session: Session, job_id: str, epoch: int, lease_seconds: float) -> JobState | None:
+    """Prolong the lease; returns the state, which holds the user's wish. None: epoch is stale."""
+    state = session.scalar(
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD))
+        .values(lease_until=db_now(lease_seconds))
+        .returning(JobRow.state),
+        execution_options={"synchronize_session": False},
+    )
+    return None if state is None else JobState(state)
+
+
+def wish(session: Session, job_id: str, epoch: int) -> JobState | None:
+    """Like `beat`, but only looks."""
+    state = session.scalar(
+        select(JobRow.state).where(
+            JobRow.id == job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD)
+        )
+    )
+    return None if state is None else JobState(state)
+
+
+def held(session: Session, job_id: str, epoch: int) -> JobRow | None:
+    """The locked row, if this epoch still holds it."""
+    return jobs.lock(session, job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD))

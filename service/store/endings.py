@@ -1,0 +1,190 @@
+"""How an attempt ends, and what follows for its job: the reason decides, in one place."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.contract.failures import RULES, Failure, FailureCode
+from service.contract.spec import JobSpec
+from service.contract.states import ENDED, HELD, JobState, Stage, next_stage
+from service.store import jobs
+from service.store.claims import held
+from service.store.database import db_now
+from service.store.models import AttemptRow, JobRow
+
+MAX_BACKOFF_SECONDS = 600.0
+
+Outcome = Literal["finished", "failed", "cancelled", "lost", "released"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The operator's numbers that decide what follows an ending."""
+
+    crash_limit: int
+    retry_backoff_seconds: float
+
+
+@dataclass(frozen=True)
+class Ending:
+    outcome: Outcome
+    result: dict[str, Any] | None = None
+    """Of a finished stage, as JSON."""
+    failure: Failure | None = None
+
+    @classmethod
+    def finished(cls, result: dict[str, Any]) -> "Ending":
+        return cls("finished", result=result)
+
+    @classmethod
+    def failed(cls, failure: Failure) -> "Ending":
+        return cls("failed", failure=failure)
+
+    @classmethod
+    def cancelled(cls) -> "Ending":
+        return cls("cancelled", failure=jobs.CANCELLED)
+
+    @classmethod
+    def released(cls) -> "Ending":
+        """The worker gives the job back, without any fault of the job."""
+        return cls("released")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What happens to the job's row next."""
+
+    to: JobState
+    event: str
+    data: dict[str, Any]
+    values: dict[str, Any]
+
+
+def end(
+    session: Session, job_id: str, epoch: int, ending: Ending, policy: Policy
+) -> JobState | None:
+    """End the attempt and move the job on; its state now, or None when the epoch is stale."""
+    row = held(session, job_id, epoch)
+    if row is None:
+        return None
+    return _apply(session, row, ending, policy, jobs.clock(session))
+
+
+def settled(session: Session, job_id: str, epoch: int) -> JobState | None:
+    """The job's state if this attempt's end was written, for an end whose COMMIT got no answer.
+
+    None when it was not written, or when the reconciler wrote that the attempt was lost.
+    """
+    attempt = session.get(AttemptRow, (job_id, epoch))
+    if attempt is None or attempt.outcome in (None, "lost"):
+        return None
+    return JobState(session.get_one(JobRow, job_id).state)
+
+
+def expired(session: Session, limit: int) -> list[str]:
+    """Jobs whose lease has run out: their worker is gone or cannot reach us."""
+    query = select(JobRow.id).where(JobRow.lease_until < db_now()).limit(limit)
+    return list(session.scalars(query))
+
+
+def expire(session: Session, job_id: str, policy: Policy) -> JobState | None:
+    """Take the job from a worker whose lease has run out; None when it has not, after all."""
+    row = jobs.lock(session, job_id, JobRow.state.in_(HELD), JobRow.lease_until < db_now())
+    if row is None or row.lease_until is None:
+        return None
+    lost = Failure.of(
+        FailureCode.WORKER_LOST, f"Worker {row.worker_id} has not been heard of during {row.stage}."
+    )
+    return _apply(session, row, Ending("lost", failure=lost), policy, row.lease_until)
+
+
+def _apply(
+    session: Session, row: JobRow, ending: Ending, policy: Policy, ended_at: datetime
+) -> JobState:
+    attempt = session.get_one(AttemptRow, (row.id, row.epoch))
+    seconds = max(0.0, (ended_at - attempt.started_at).total_seconds())
+    attempt.ended_at = ended_at
+    attempt.outcome = ending.outcome
+    attempt.failure = _as_json(ending.failure)
+    session.flush()
+    step = _next(row, ending, policy, jobs.clock(session))
+    values = {
+        "worker_id": None,
+        "lease_until": None,
+        "used_seconds": row.used_seconds + seconds,
+        **step.values,
+    }
+    if ending.outcome == "lost":
+        values["epoch"] = row.epoch + 1  # the lost worker may still be alive: its writes end here
+    if step.to in ENDED:
+        grace = 0.0 if ending.outcome == "lost" else jobs.TRACKING_GRACE_SECONDS
+        values |= {"ended_at": db_now(), "tracking_retry_at": db_now(grace)}
+    data = {"stage": row.stage, "seconds": round(seconds, 3), **step.data}
+    jobs.move(session, row.id, JobState(row.state), step.to, step.event, data=data, **values)
+    return step.to
+
+
+def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
+    if row.state == JobState.CANCELLING:
+        failure = jobs.CANCELLED.model_dump(mode="json")
+        return _Step(JobState.CANCELLED, "cancelled", {}, {"failure": failure})
+    if ending.outcome == "finished":
+        return _after_finish(row, ending.result or {}, now)
+    if ending.outcome == "lost":
+        return _after_loss(row, ending, policy, now)
+    if ending.failure is not None and ending.outcome == "failed":
+        return _after_failure(row, ending.failure, policy, now)
+    return _Step(_waiting(row), "released", {}, _again(now, 0))
+
+
+def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
+    results = {**row.results, row.stage: jobs.jsonable(result)}
+    following = next_stage(Stage(row.stage))
+    if following is None:
+        return _Step(JobState.SUCCEEDED, "stage_finished", {}, {"results": results})
+    spec = JobSpec.model_validate(row.spec)
+    values = {"results": results, **jobs.waiting_for(following, spec, now)}
+    return _Step(_waiting(row), "stage_finished", {"next_stage": following}, values)
+
+
+def _after_failure(row: JobRow, failure: Failure, policy: Policy, now: datetime) -> _Step:
+    rule = RULES[failure.code]
+    reason = _as_json(failure)
+    if rule.retryable and row.retry_count < row.max_retries:
+        wait = min(MAX_BACKOFF_SECONDS, policy.retry_backoff_seconds * 2**row.retry_count)
+        data = {"failure": reason, "retry": True, "wait_seconds": wait}
+        values = {**_again(now, wait), "retry_count": row.retry_count + 1}
+        return _Step(_waiting(row), "attempt_failed", data, values)
+    data = {"failure": reason, "retry": False}
+    return _Step(rule.state, "attempt_failed", data, {"failure": reason})
+
+
+def _after_loss(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
+    crashes = row.crash_count + 1
+    reason = _as_json(ending.failure)
+    if crashes < policy.crash_limit:
+        values = {**_again(now, 0), "crash_count": crashes}
+        return _Step(_waiting(row), "lease_expired", {"failure": reason, "retry": True}, values)
+    limit = Failure.of(
+        FailureCode.CRASH_LIMIT,
+        f"{crashes} attempts in a row at {row.stage} lost their worker without any progress.",
+    ).model_dump(mode="json")
+    values = {"failure": limit, "crash_count": crashes}
+    return _Step(JobState.FAILED, "lease_expired", {"failure": limit, "retry": False}, values)
+
+
+def _as_json(failure: Failure | None) -> dict[str, Any] | None:
+    return None if failure is None else jobs.jsonable(failure.model_dump(mode="json"))
+
+
+def _waiting(row: JobRow) -> JobState:
+    """Where a job rests that is not done: the user may have asked for a pause meanwhile."""
+    return JobState.PAUSED if row.state == JobState.PAUSING else JobState.QUEUED
+
+
+def _again(now: datetime, wait_seconds: float) -> dict[str, Any]:
+    at = db_now(wait_seconds)
+    return {"queued_at": now, "not_before": at, "next_publish_at": at, "phase": None}

@@ -1,0 +1,250 @@
+"""The job's row and its history: insert, the one function that writes a state, and the outbox.
+
+Types in the `events` table. Each that changed the state has `from` and `to` in its data:
+`submitted`, `stage_started` {stage, attempt, worker}, `stage_finished` {stage, seconds},
+`attempt_failed` {stage, failure, retry, wait_seconds}, `lease_expired` {stage, failure, retry},
+`released` {stage}, `cancel_requested`, `cancelled`. The others are what a stage said
+(store/history.py): `phase`, `notice`, `checkpoint`, `checkpoint_pruned`, `artifact`,
+`resumed` {step}.
+"""
+
+import math
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import Session
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.routing import queue_for
+from service.contract.spec import SPEC_VERSION, JobSpec
+from service.contract.states import STAGE_ORDER, TRANSITIONS, JobState, Stage
+from service.store.database import db_now
+from service.store.models import EventRow, JobLabelRow, JobRow
+
+
+@dataclass(frozen=True)
+class Message:
+    """A doorbell to be rung: "job J may be ready"."""
+
+    job_id: str
+    queue: str
+    priority: int
+
+
+def new_job_id() -> str:
+    """Sorting ids is sorting by creation, to the nanosecond of the API's clock."""
+    return f"job-{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+def clock(session: Session) -> datetime:
+    """The database's time, now and not at the transaction's start."""
+    return session.execute(select(db_now())).scalar_one()
+
+
+def jsonable(value: Any) -> Any:
+    """JSON has no NaN and Postgres takes none: such a float becomes a string that float() reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    return value
+
+
+# ---- the row ----------------------------------------------------------------------------------
+
+
+def insert(session: Session, job_id: str, spec: JobSpec) -> Message:
+    """A queued job at its first stage, with its labels and its first event; what to ring."""
+    now = clock(session)
+    stage = STAGE_ORDER[0]
+    row = JobRow(
+        id=job_id,
+        name=spec.name,
+        task=spec.task.type,
+        spec=spec.model_dump(mode="json"),
+        spec_version=SPEC_VERSION,
+        metadata_=dict(spec.metadata),
+        created_at=now,
+        updated_at=now,
+        state=JobState.QUEUED,
+        stage=stage,
+        last_metrics={},
+        results={},
+        priority=spec.priority,
+        max_retries=spec.max_retries,
+        timeout_seconds=spec.timeout_seconds,
+        event_seq=0,
+        epoch=0,
+        **waiting_for(stage, spec, now),
+    )
+    session.add(row)
+    session.flush()
+    session.add_all(
+        JobLabelRow(key=key, value=value, job_id=job_id) for key, value in spec.metadata.items()
+    )
+    append_event(session, row, "submitted", {"to": JobState.QUEUED, "stage": stage}, now)
+    session.flush()
+    return Message(job_id, row.queue, row.priority)
+
+
+def waiting_for(stage: Stage, spec: JobSpec, now: datetime) -> dict[str, Any]:
+    """Columns of a job that waits for `stage` from now on, with nothing tried yet."""
+    return {
+        "stage": stage,
+        "phase": None,
+        "progress": None,
+        "stage_attempt": 0,
+        "crash_count": 0,
+        "furthest_step": 0,
+        "queue": queue_for(stage, spec),
+        # `gpus: null` takes what the worker has, and that may be none.
+        "min_gpus": (spec.resources.gpus or 0) if stage is Stage.TRAIN else 0,
+        "queued_at": now,
+        "not_before": now,
+        "next_publish_at": now,
+    }
+
+
+def lock(session: Session, job_id: str, *where: ColumnElement[bool]) -> JobRow | None:
+    """The job's row, ours until the transaction ends; None when it is not there or not so."""
+    query = select(JobRow).where(JobRow.id == job_id, *where).with_for_update()
+    return session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
+
+
+def append_event(
+    session: Session, row: JobRow, kind: str, data: dict[str, Any], at: datetime
+) -> None:
+    """The next row of the history. `row` must be locked: the numbers have no gaps."""
+    row.event_seq += 1
+    session.add(
+        EventRow(
+            job_id=row.id,
+            seq=row.event_seq,
+            at=at,
+            type=kind,
+            epoch=row.epoch,
+            data=jsonable(data),
+        )
+    )
+
+
+def move(
+    session: Session,
+    job_id: str,
+    expected: JobState,
+    to: JobState,
+    event: str,
+    *where: ColumnElement[bool],
+    data: dict[str, Any] | None = None,
+    **values: Any,
+) -> JobRow | None:
+    """Write a state, and nothing else does; the event goes with it.
+
+    Guarded by the `expected` state and by `where` (a worker adds its epoch). `values` are other
+    columns that change with it. None when the guard does not hold: nothing was written.
+    """
+    if to not in TRANSITIONS[expected]:
+        raise ValueError(f"a job cannot go from {expected} to {to}")
+    statement = (
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.state == expected, *where)
+        .values(state=to, updated_at=db_now(), **values)
+        .returning(JobRow)
+    )
+    options = {"synchronize_session": False, "populate_existing": True}
+    row = session.scalars(statement, execution_options=options).one_or_none()
+    if row is None:
+        return None
+    said = {"from": expected, "to": to, "stage": row.stage, **(data or {})}
+    append_event(session, row, event, said, row.updated_at)
+    session.flush()
+    return row
+
+
+# ---- the user's wish --------------------------------------------------------------------------
+
+TRACKING_GRACE_SECONDS = 30.0
+"""How long whoever ended the job has to complete its MLflow run before the reconciler rings."""
+
+CANCELLED = Failure.of(FailureCode.CANCELLED, "The job was cancelled on request.")
+
+
+def cancel(session: Session, row: JobRow) -> JobState:
+    """Cancel the locked job at once when nobody holds it, else ask its supervisor to stop.
+
+    Returns the state it is in now; an ended or cancelling job stays as it is.
+    """
+    state = JobState(row.state)
+    if state in (JobState.QUEUED, JobState.PAUSED):
+        move(
+            session,
+            row.id,
+            state,
+            JobState.CANCELLED,
+            "cancelled",
+            ended_at=db_now(),
+            tracking_retry_at=db_now(TRACKING_GRACE_SECONDS),
+            failure=CANCELLED.model_dump(mode="json"),
+        )
+        return JobState.CANCELLED
+    if state in (JobState.RUNNING, JobState.PAUSING):
+        move(session, row.id, state, JobState.CANCELLING, "cancel_requested")
+        return JobState.CANCELLING
+    return state
+
+
+# ---- the outbox -------------------------------------------------------------------------------
+
+
+def due(session: Session, limit: int) -> list[Message]:
+    """Queued jobs whose message is to be sent (again), in the order they should start."""
+    now = db_now()
+    query = (
+        select(JobRow.id, JobRow.queue, JobRow.priority)
+        .where(
+            JobRow.state == JobState.QUEUED, JobRow.next_publish_at <= now, JobRow.not_before <= now
+        )
+        .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
+        .limit(limit)
+    )
+    return [Message(*row) for row in session.execute(query)]
+
+
+def mark_sent(session: Session, job_ids: list[str], again_in: float) -> None:
+    """Messages that the broker took are sent again after `again_in` s, unless a worker came."""
+    session.execute(
+        update(JobRow)
+        .where(JobRow.id.in_(job_ids), JobRow.state == JobState.QUEUED)
+        .values(next_publish_at=db_now(again_in)),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def untracked(session: Session, limit: int) -> list[str]:
+    """Ended jobs whose MLflow run is not complete, and for which it is time to try again."""
+    query = (
+        select(JobRow.id)
+        .where(
+            JobRow.tracking_final.is_(False),
+            JobRow.ended_at.is_not(None),
+            JobRow.tracking_retry_at <= db_now(),
+        )
+        .order_by(JobRow.tracking_retry_at)
+        .limit(limit)
+    )
+    return list(session.scalars(query))
+
+
+def postpone_tracking(session: Session, job_ids: list[str], seconds: float) -> None:
+    session.execute(
+        update(JobRow)
+        .where(JobRow.id.in_(job_ids), JobRow.tracking_final.is_(False))
+        .values(tracking_retry_at=db_now(seconds)),
+        execution_options={"synchronize_session": False},
+    )

@@ -1,0 +1,60 @@
+"""The live workers: each writes its own row and says so every beat."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
+
+from service.store import jobs
+from service.store.database import db_now
+from service.store.models import WorkerRow
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    id: str
+    hostname: str
+    pid: int
+    queues: list[str]
+    devices: list[dict[str, Any]]
+    version: str
+
+
+def register(session: Session, info: WorkerInfo) -> None:
+    """Write the worker's row; a row that an earlier worker of the same name left is replaced."""
+    now = jobs.clock(session)
+    session.merge(
+        WorkerRow(
+            id=info.id,
+            hostname=info.hostname,
+            pid=info.pid,
+            queues=info.queues,
+            devices=info.devices,
+            version=info.version,
+            started_at=now,
+            last_seen_at=now,
+        )
+    )
+    session.flush()
+
+
+def seen(session: Session, worker_id: str) -> bool:
+    """The worker lives; False when its row is gone and it must register again."""
+    found = session.scalar(
+        update(WorkerRow)
+        .where(WorkerRow.id == worker_id)
+        .values(last_seen_at=db_now())
+        .returning(WorkerRow.id)
+    )
+    return found is not None
+
+
+def remove(session: Session, worker_id: str) -> None:
+    session.execute(delete(WorkerRow).where(WorkerRow.id == worker_id))
+
+
+def remove_silent(session: Session, seconds: float) -> list[str]:
+    """Forget workers that have said nothing for so long; returns their ids."""
+    gone = delete(WorkerRow).where(WorkerRow.last_seen_at < db_now(-seconds))
+    return list(session.scalars(gone.returning(WorkerRow.id)))
