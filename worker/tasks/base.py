@@ -9,6 +9,13 @@ from service.contract.events import Notice
 from service.contract.spec import JobSpec, TaskParameters
 from worker.training.objective import Objective
 
+Row = Mapping[str, Any]
+Cleaner = Callable[[Row], dict[str, Any]]
+
+
+class RowError(ValueError):
+    """What is wrong with one row; the reader adds where the row stands."""
+
 
 @dataclass(frozen=True)
 class PrepareContext:
@@ -39,14 +46,24 @@ class Task(Protocol):
     def auto_model(self) -> Any:
         """The transformers Auto class whose models have this task's head."""
 
-    def check(self, split: str, rows: Any, context: PrepareContext) -> None:
-        """Look at every row of a `datasets.Dataset` with mapped columns.
+    def required_columns(self, split: str) -> tuple[str, ...]:
+        """Columns without which `split` cannot be used."""
 
-        Raises StageError (missing_column, unreadable_row with its number, empty_dataset).
+    def example_schema(self) -> Any:
+        """The `datasets.Features` of cleaned rows."""
+
+    def cleaner(self, split: str, parameters: TaskParameters) -> Cleaner:
+        """A function that is called once with every row of `split`, in order.
+
+        It is given the row under the task's own column names and returns it in the form of
+        `example_schema`; it raises RowError, or StageError for a fault of the whole job.
         """
 
-    def prepare(self, split: str, rows: Any, context: PrepareContext) -> PreparedSplit:
-        """Tokenise a checked split into two `datasets.Dataset`."""
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        """Tokenise a `datasets.Dataset` of cleaned rows into the Arrow file `target`.
+
+        Returns the number of features.
+        """
 
     def tokenization_settings(self, parameters: TaskParameters) -> Mapping[str, Any]:
         """The parameters that change the features: part of the prepared data's address."""
@@ -57,14 +74,17 @@ class Task(Protocol):
         """The task on this job's data, ready to be trained and evaluated."""
 
 
+EXAMPLES_FILE, FEATURES_FILE = "examples.arrow", "features.arrow"
+
+
 def load_splits(prepared_dir: Path) -> dict[str, PreparedSplit]:
     """Read what `prepare` wrote; the arrays stay memory-mapped."""
     import datasets
 
     return {
         folder.name: PreparedSplit(
-            examples=datasets.load_from_disk(str(folder / "examples")),
-            features=datasets.load_from_disk(str(folder / "features")),
+            examples=datasets.Dataset.from_file(str(folder / EXAMPLES_FILE)),
+            features=datasets.Dataset.from_file(str(folder / FEATURES_FILE)),
         )
         for folder in sorted(prepared_dir.iterdir())
         if folder.is_dir()

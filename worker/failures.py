@@ -1,0 +1,173 @@
+"""Exception or exit status → Failure. Light: matches classes by name, imports no library."""
+
+import errno
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any, Final
+
+from service.contract.failures import Failure, FailureCode
+
+_FIRST_LINE_LIMIT = 500
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL_TEXT = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_MEMORY_TEXT = re.compile(
+    r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|"
+    r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+_DEVICE_TEXT = re.compile(
+    r"CUDA error|CUDA driver|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|NCCL error|HIP error|"
+    r"device-side assert"
+)
+_TRANSPORT_MODULES: Final = frozenset(
+    {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp"}
+)
+_SECRET = re.compile(
+    r"hf_[A-Za-z0-9]{6,}|(?<=://)[^/\s@]+@|(?i:(?<=bearer )|(?<=token=)|(?<=password=))[^\s&'\"]+"
+)
+_STATUS_CODES: Final = {
+    401: FailureCode.HUB_UNAUTHORIZED,
+    403: FailureCode.HUB_FORBIDDEN,
+    408: FailureCode.HUB_UNAVAILABLE,
+    409: FailureCode.HUB_CONFLICT,
+    412: FailureCode.HUB_CONFLICT,
+    429: FailureCode.HUB_RATE_LIMITED,
+}
+# Native faults that end a process: nearly always a driver, a device or its memory.
+_DEVICE_SIGNALS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT})
+
+
+def from_exception(error: BaseException) -> Failure:
+    """The failure that `error`, or the error it was raised from, stands for.
+
+    The message holds the exception's type and first line, with secrets masked.
+    """
+    for link in _causes(error):
+        for classify in (_disk, _memory, _hub, _network, _device):
+            code = classify(link)
+            if code is not None:
+                return Failure.of(code, f"{_LEADS[code]}: {describe(link)}")
+    return Failure.of(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
+
+
+def from_exit(returncode: int) -> Failure:
+    """For a stage that ended without saying why; `returncode` as subprocess reports it."""
+    number = -returncode if returncode < 0 else returncode - 128
+    if number not in {item.value for item in signal.Signals}:
+        message = f"The stage exited with status {returncode} and did not say why"
+        return Failure.of(FailureCode.INTERNAL, message, exit_status=returncode)
+    received = signal.Signals(number)
+    if received is signal.SIGKILL:
+        code = FailureCode.OUT_OF_MEMORY
+        message = "The stage was killed (SIGKILL), most likely because the host ran out of memory"
+    elif received in _DEVICE_SIGNALS:
+        code = FailureCode.DEVICE_ERROR
+        message = f"The stage crashed in native code ({received.name})"
+    elif received in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        code = FailureCode.WORKER_LOST
+        message = f"The stage was stopped from outside ({received.name})"
+    else:
+        code = FailureCode.INTERNAL
+        message = f"The stage was ended by {received.name}"
+    return Failure.of(code, message, signal=received.name)
+
+
+def describe(error: BaseException) -> str:
+    """Type and first line of an exception, masked and cut to what fits an answer."""
+    lines = mask(str(error)).strip().splitlines()
+    first = lines[0][:_FIRST_LINE_LIMIT] if lines else ""
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def mask(text: str) -> str:
+    """`text` with Hub tokens, bearer tokens, passwords and URL credentials made unreadable."""
+    return _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", text)
+
+
+_LEADS: Final = {
+    FailureCode.DISK_FULL: "There is no space left on the worker's disk",
+    FailureCode.OUT_OF_MEMORY: "The worker ran out of memory",
+    FailureCode.DEVICE_ERROR: "The device reported an error",
+    FailureCode.NETWORK: "The network could not be reached",
+    FailureCode.HUB_UNAUTHORIZED: "The Hub did not accept the token (401)",
+    FailureCode.HUB_FORBIDDEN: "The Hub refused access (403)",
+    FailureCode.HUB_CONFLICT: "The Hub reported a conflict with another change",
+    FailureCode.HUB_RATE_LIMITED: "The Hub asked us to slow down (429)",
+    FailureCode.HUB_UNAVAILABLE: "The Hub could not serve the call",
+    FailureCode.HUB_REJECTED: "The Hub rejected the call",
+}
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it was explicitly raised from; libraries wrap the telling error."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__
+
+
+def _names(error: BaseException) -> frozenset[str]:
+    return frozenset(kind.__name__ for kind in type(error).__mro__)
+
+
+def _modules(error: BaseException) -> frozenset[str]:
+    return frozenset(kind.__module__.partition(".")[0] for kind in type(error).__mro__)
+
+
+def _disk(error: BaseException) -> FailureCode | None:
+    full = getattr(error, "errno", None) in _FULL or _FULL_TEXT.search(str(error))
+    return FailureCode.DISK_FULL if full else None
+
+
+def _memory(error: BaseException) -> FailureCode | None:
+    # ArrowMemoryError is a MemoryError; torch's own class is a RuntimeError with that name.
+    named = _names(error) & {"MemoryError", "OutOfMemoryError"}
+    told = isinstance(error, RuntimeError) and _MEMORY_TEXT.search(str(error))
+    no_memory = getattr(error, "errno", None) == errno.ENOMEM
+    return FailureCode.OUT_OF_MEMORY if named or told or no_memory else None
+
+
+def _hub(error: BaseException) -> FailureCode | None:
+    names = _names(error)
+    if "GatedRepoError" in names or "DisabledRepoError" in names:
+        return FailureCode.HUB_FORBIDDEN
+    if "HfHubHTTPError" in names:
+        return _hub_status(getattr(error, "response", None))
+    if "LocalTokenNotFoundError" in names:
+        return FailureCode.HUB_UNAUTHORIZED
+    rejected = {"HFValidationError", "EntryNotFoundError", "RevisionNotFoundError"}
+    local = "LocalEntryNotFoundError" in names  # the network was needed and not there
+    return FailureCode.HUB_REJECTED if names & rejected and not local else None
+
+
+def _hub_status(response: Any) -> FailureCode:
+    status = getattr(response, "status_code", None)
+    if status is None or status >= 500:
+        return FailureCode.HUB_UNAVAILABLE
+    return _STATUS_CODES.get(status, FailureCode.HUB_REJECTED)
+
+
+def _network(error: BaseException) -> FailureCode | None:
+    names = _names(error)
+    named = names & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "gaierror"}
+    builtin = isinstance(error, ConnectionError | TimeoutError) and not isinstance(
+        error, BrokenPipeError
+    )
+    transport = _modules(error) & _TRANSPORT_MODULES and names & {
+        "TransportError",
+        "NetworkError",
+        "TimeoutException",
+        "ConnectionError",
+        "Timeout",
+        "HTTPError",
+        "ClientError",
+    }
+    return FailureCode.NETWORK if named or builtin or transport else None
+
+
+def _device(error: BaseException) -> FailureCode | None:
+    told = isinstance(error, RuntimeError) and _DEVICE_TEXT.search(str(error))
+    return FailureCode.DEVICE_ERROR if told or "AcceleratorError" in _names(error) else None

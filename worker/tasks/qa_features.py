@@ -1,0 +1,146 @@
+"""Questions and contexts → windows of tokens with the labels and offsets that belong to them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import QuestionAnsweringSpec
+
+Integers = npt.NDArray[np.int64]
+NOT_CONTEXT = -1
+
+
+class Windows:
+    """Cuts contexts into overlapping windows that a tokenizer and a length prescribe.
+
+    A tokenizer that pads on the right sees the question first, one that pads on the left last.
+    """
+
+    def __init__(self, tokenizer: Any, parameters: QuestionAnsweringSpec) -> None:
+        self._tokenizer = tokenizer
+        self._parameters = parameters
+        self._question_first = tokenizer.padding_side == "right"
+        self._question_room = self._room_for_question()
+        self.shortened = 0
+        """Questions that had to be cut because they left no room for the context."""
+
+    def features(
+        self, examples: Mapping[str, Sequence[Any]], first_index: int, *, with_offsets: bool
+    ) -> dict[str, list[Any]]:
+        """Columns of windows for a batch of examples, whose first has number `first_index`.
+
+        `with_offsets` adds what evaluation needs: the example's number, the null token and each
+        token's characters in the context.
+        """
+        encoded = self._encode(examples)
+        columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
+        if "token_type_ids" in encoded:
+            columns["token_type_ids"] = encoded["token_type_ids"]
+        columns |= {"start_positions": [], "end_positions": []}
+        if with_offsets:
+            columns |= {"example": [], "null_token": [], "offset_start": [], "offset_end": []}
+        for window, sample in enumerate(encoded["overflow_to_sample_mapping"]):
+            offsets = self._context_offsets(encoded, window)
+            null = self._null_token(encoded["input_ids"][window])
+            label = label_of(examples["answers"][sample], offsets, null)
+            columns["start_positions"].append(label[0])
+            columns["end_positions"].append(label[1])
+            if with_offsets:
+                columns["example"].append(first_index + sample)
+                columns["null_token"].append(null)
+                columns["offset_start"].append(offsets[:, 0])
+                columns["offset_end"].append(offsets[:, 1])
+        return columns
+
+    def _encode(self, examples: Mapping[str, Sequence[Any]]) -> Any:
+        # Some questions begin with much white space, which would only eat the window.
+        questions = self._fitting([question.lstrip() for question in examples["question"]])
+        contexts = list(examples["context"])
+        pair = (questions, contexts) if self._question_first else (contexts, questions)
+        return self._tokenizer(
+            *pair,
+            truncation="only_second" if self._question_first else "only_first",
+            max_length=self._parameters.max_seq_length,
+            stride=self._parameters.doc_stride,
+            padding=False,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+        )
+
+    def _context_offsets(self, encoded: Any, window: int) -> Integers:
+        """(length, 2) characters in the context; NOT_CONTEXT for all other tokens."""
+        offsets = np.asarray(encoded["offset_mapping"][window], dtype=np.int64).reshape(-1, 2)
+        context = 1 if self._question_first else 0
+        sequences = np.asarray(
+            [-1 if number is None else number for number in encoded.sequence_ids(window)]
+        )
+        offsets[sequences != context] = NOT_CONTEXT
+        return offsets
+
+    def _null_token(self, input_ids: list[int]) -> int:
+        """The token that stands for "no answer": CLS, else BOS, else the first one."""
+        for special in (self._tokenizer.cls_token_id, self._tokenizer.bos_token_id):
+            if special is not None and special in input_ids:
+                return input_ids.index(special)
+        return 0
+
+    def _room_for_question(self) -> int:
+        length, stride = self._parameters.max_seq_length, self._parameters.doc_stride
+        specials = self._tokenizer.num_special_tokens_to_add(pair=True)
+        # A window advances by the context tokens beyond the stride: there must be one at least.
+        room: int = length - specials - stride - 1
+        if room < 1:
+            raise StageError(
+                FailureCode.INVALID_OPTION,
+                f"`max_seq_length` {length} leaves no room for a question: {specials} special "
+                f"tokens and `doc_stride` {stride} come off it. Lower `doc_stride`.",
+            )
+        return room
+
+    def _fitting(self, questions: list[str]) -> list[str]:
+        encoded = self._tokenizer(
+            questions,
+            add_special_tokens=False,
+            truncation=False,
+            padding=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        for number, offsets in enumerate(encoded["offset_mapping"]):
+            if len(offsets) > self._question_room:
+                questions[number] = self._cut(questions[number], offsets)
+                self.shortened += 1
+        return questions
+
+    def _cut(self, question: str, offsets: list[tuple[int, int]]) -> str:
+        # Text cut between two tokens may be split anew into more of them: cut on until it fits.
+        for kept in range(self._question_room, 0, -1):
+            text = question[: offsets[kept - 1][1]]
+            if len(self._tokenizer.tokenize(text)) <= self._question_room:
+                return text
+        return ""
+
+
+def label_of(answers: Mapping[str, Any], offsets: Integers, null: int) -> tuple[int, int]:
+    """First and last token of the first answer; the null token twice if the window lacks it."""
+    if not answers["answer_start"]:
+        return null, null
+    first = answers["answer_start"][0]
+    last = first + len(answers["text"][0])  # exclusive
+    tokens = np.flatnonzero(offsets[:, 0] != NOT_CONTEXT)
+    if not len(tokens) or offsets[tokens[0], 0] > first or offsets[tokens[-1], 1] < last:
+        return null, null
+    start = tokens[np.searchsorted(offsets[tokens, 0], first, side="right") - 1]
+    end = tokens[np.searchsorted(offsets[tokens, 1], last, side="left")]
+    return int(start), int(end)
+
+
+def batches(total: int, size: int) -> Iterator[range]:
+    """The numbers 0 … total - 1 in runs of at most `size`."""
+    for first in range(0, total, size):
+        yield range(first, min(first + size, total))

@@ -1,0 +1,319 @@
+"""Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from service.contract.events import Notice
+from service.contract.spec import JobSpec, QuestionAnsweringSpec
+from worker.tasks import qa_metrics
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit
+from worker.tasks.qa_features import Windows, batches
+from worker.tasks.qa_postprocessing import (
+    Answers,
+    Floats,
+    Integers,
+    SpanOptions,
+    Spans,
+    WindowBatch,
+    best_spans,
+    choose,
+    concatenate,
+    null_spans,
+)
+from worker.tasks.qa_rows import RowCleaner
+from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+
+_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_ROWS_AT_ONCE: Final = 500
+_SAMPLES: Final = 3
+_LABELS: Final = ("start_positions", "end_positions")
+
+
+class QuestionAnswering:
+    name = "question-answering"
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForQuestionAnswering
+
+        return AutoModelForQuestionAnswering
+
+    def required_columns(self, split: str) -> tuple[str, ...]:
+        return ("question", "context") if split == "test" else ("question", "context", "answers")
+
+    def example_schema(self) -> Any:
+        from datasets import Features, List, Value
+
+        return Features(
+            {
+                "id": Value("string"),
+                "question": Value("string"),
+                "context": Value("large_string"),
+                "answers": {"text": List(Value("string")), "answer_start": List(Value("int64"))},
+            }
+        )
+
+    def cleaner(self, split: str, parameters: QuestionAnsweringSpec) -> Cleaner:
+        return RowCleaner(split, parameters)
+
+    def tokenization_settings(self, parameters: QuestionAnsweringSpec) -> Mapping[str, Any]:
+        return {
+            "format": _FORMAT_VERSION,
+            "version_2_with_negative": parameters.version_2_with_negative,
+            "max_seq_length": parameters.max_seq_length,
+            "doc_stride": parameters.doc_stride,
+        }
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        from datasets.arrow_writer import ArrowWriter
+
+        windows = Windows(context.tokenizer, context.spec.task)
+        features = _feature_schema(context.tokenizer, with_offsets=split != "train")
+        with ArrowWriter(path=str(target), features=features) as writer:
+            for rows in batches(len(examples), _ROWS_AT_ONCE):
+                batch = examples[rows.start : rows.stop]
+                columns = windows.features(batch, rows.start, with_offsets=split != "train")
+                writer.write_batch(columns)
+                context.progress(rows.stop, len(examples))
+            count, _bytes = writer.finalize()
+        if windows.shortened:
+            context.notice(_shortened_notice(split, windows.shortened))
+        return int(count)
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> Objective:
+        return QuestionAnsweringObjective(
+            spec.task, tokenizer, splits, token_types=_takes_token_types(model)
+        )
+
+
+def _feature_schema(tokenizer: Any, *, with_offsets: bool) -> Any:
+    from datasets import Features, List, Value
+
+    schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
+    if "token_type_ids" in tokenizer.model_input_names:
+        schema["token_type_ids"] = List(Value("int8"))
+    schema |= dict.fromkeys(_LABELS, Value("int32"))
+    if with_offsets:
+        schema |= {"example": Value("int32"), "null_token": Value("int32")}
+        schema |= {"offset_start": List(Value("int32")), "offset_end": List(Value("int32"))}
+    return Features(schema)
+
+
+def _shortened_notice(split: str, count: int) -> Notice:
+    return Notice(
+        message=f"{count} questions of the {split} split were cut: they left no room for context. "
+        "Raise `max_seq_length` or lower `doc_stride` to keep them whole.",
+        data={"split": split, "questions": count},
+    )
+
+
+def _takes_token_types(model: torch.nn.Module) -> bool:
+    """DistilBERT and others have none, whatever the tokenizer; RoBERTa knows only type 0."""
+    types = getattr(model.config, "type_vocab_size", None)
+    accepted = "token_type_ids" in inspect.signature(model.forward).parameters
+    return accepted and (types is None or types >= 2)
+
+
+class QuestionAnsweringObjective:
+    def __init__(
+        self,
+        parameters: QuestionAnsweringSpec,
+        tokenizer: Any,
+        splits: Mapping[str, PreparedSplit],
+        *,
+        token_types: bool,
+    ) -> None:
+        self._parameters = parameters
+        self._token_types = token_types
+        self._tokenizer = tokenizer
+        self._splits = splits
+        self.train_features: Features = splits["train"].features
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return self._padded(features, [*self._input_names(features), *_LABELS])
+
+    def item_count(self, batch: Batch) -> int:
+        return len(batch["input_ids"])
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        inputs = {name: tensor for name, tensor in batch.items() if name not in _LABELS}
+        output = model(**inputs)
+        return _losses(output.start_logits, output.end_logits, batch).sum()
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        collected = _Collected(data.features, self._tokenizer.padding_side == "left")
+        options = SpanOptions(self._parameters.n_best_size, self._parameters.max_answer_length)
+        for indices, output in forward(data.features, self._eval_collate):
+            collected.add(indices, output, options)
+        answers = self._choose(data.examples, collected, options)
+        rows = data.examples.select_columns(["id", "answers"])
+        golds = {row["id"]: row["answers"]["text"] for row in rows}
+        metrics = {}
+        if split == "validation":
+            metrics = self._metrics(golds, answers) | {"loss": collected.mean_loss()}
+        prefix = "" if split == "validation" else f"{split}/"
+        return Evaluation(
+            metrics=metrics,
+            files=self._write(answers, folder, prefix),
+            samples=_samples(data.examples, answers),
+        )
+
+    def _eval_collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return self._padded(features, self._input_names(features))
+
+    def _input_names(self, features: list[Mapping[str, Any]]) -> list[str]:
+        types = self._token_types and "token_type_ids" in features[0]
+        return ["input_ids", "token_type_ids"] if types else ["input_ids"]
+
+    def _padded(self, features: list[Mapping[str, Any]], names: list[str]) -> Batch:
+        """Pad on the tokenizer's side to the longest; labels move with what stands before them."""
+        lengths = [len(feature["input_ids"]) for feature in features]
+        longest = max(lengths)
+        left = self._tokenizer.padding_side == "left"
+        shifts = [longest - length if left else 0 for length in lengths]
+        fill = {"input_ids": self._tokenizer.pad_token_id}
+        fill["token_type_ids"] = self._tokenizer.pad_token_type_id
+        batch = {}
+        for name in names:
+            if name in _LABELS:
+                shifted = [f[name] + shift for f, shift in zip(features, shifts, strict=True)]
+                batch[name] = torch.tensor(shifted, dtype=torch.long)
+            else:
+                rows = [feature[name] for feature in features]
+                batch[name] = _pad(rows, shifts, longest, fill[name])
+        ones = [np.ones(length, dtype=np.int64) for length in lengths]
+        batch["attention_mask"] = _pad(ones, shifts, longest, 0)
+        return batch
+
+    def _choose(self, examples: Any, collected: "_Collected", options: SpanOptions) -> Answers:
+        v2 = self._parameters.version_2_with_negative
+        threshold = self._parameters.null_score_diff_threshold
+        nulls = concatenate(collected.nulls) if v2 else None
+        questions = examples.select_columns(["id", "context"])
+        return choose(questions, concatenate(collected.spans), nulls, options, threshold)
+
+    def _metrics(self, golds: qa_metrics.Golds, answers: Answers) -> dict[str, float]:
+        if self._parameters.version_2_with_negative:
+            return qa_metrics.squad_v2(golds, answers.predictions, answers.null_odds)
+        return qa_metrics.squad_v1(golds, answers.predictions)
+
+    def _write(self, answers: Answers, folder: Path, prefix: str) -> dict[str, Path]:
+        contents: dict[str, Any] = {
+            "predictions.json": answers.predictions,
+            "nbest_predictions.json": answers.nbest,
+        }
+        if self._parameters.version_2_with_negative:
+            contents["null_odds.json"] = answers.null_odds
+        folder.joinpath(prefix).mkdir(parents=True, exist_ok=True)
+        files = {}
+        for name, content in contents.items():
+            path = files[prefix + name] = folder / f"{prefix}{name}"
+            with path.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2, ensure_ascii=False)
+        return files
+
+
+def _pad(rows: list[Any], shifts: list[int], longest: int, value: int) -> torch.Tensor:
+    """(batch, longest) int64."""
+    padded = np.full((len(rows), longest), value, dtype=np.int64)
+    for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
+        padded[number, shift : shift + len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """(batch,) mean of the cross entropies of start and end, in float32 as under autocast too."""
+    start = functional.cross_entropy(
+        start_logits.float(), batch["start_positions"], reduction="none"
+    )
+    end = functional.cross_entropy(end_logits.float(), batch["end_positions"], reduction="none")
+    return (start + end) / 2
+
+
+class _Collected:
+    """What remains of each window's logits: its loss, its best spans, its null score."""
+
+    def __init__(self, features: Any, padded_left: bool) -> None:
+        names = ["example", "null_token", "offset_start", "offset_end", *_LABELS]
+        self._features = features.select_columns(names)
+        self._padded_left = padded_left
+        self._losses = np.zeros(len(features))
+        self.spans: list[Spans] = []
+        self.nulls: list[Spans] = []
+
+    def add(self, indices: list[int], output: Any, options: SpanOptions) -> None:
+        rows = self._features[indices]
+        lengths = [len(offsets) for offsets in rows["offset_start"]]
+        start, end = (
+            self._aligned(logits, lengths) for logits in (output.start_logits, output.end_logits)
+        )
+        self._losses[indices] = _window_losses(start, end, rows)
+        batch = WindowBatch(
+            features=np.asarray(indices, dtype=np.int64),
+            examples=np.asarray(rows["example"], dtype=np.int64),
+            start_logits=start,
+            end_logits=end,
+            starts=_rectangle(rows["offset_start"], start.shape),
+            ends=_rectangle(rows["offset_end"], start.shape),
+            nulls=np.asarray(rows["null_token"], dtype=np.int64),
+        )
+        self.spans.append(best_spans(batch, options))
+        self.nulls.append(null_spans(batch))
+
+    def mean_loss(self) -> float:
+        return float(self._losses.mean())
+
+    def _aligned(self, logits: torch.Tensor, lengths: list[int]) -> Floats:
+        """(batch, longest) with each window's first token in column 0, whatever the padding."""
+        values: Floats = logits.detach().float().cpu().numpy()
+        if self._padded_left:
+            longest = values.shape[1]
+            columns = np.arange(longest) + longest - np.asarray(lengths)[:, None]
+            values = np.take_along_axis(values, columns % longest, axis=1)
+        return values
+
+
+def _window_losses(start: Floats, end: Floats, rows: Mapping[str, Any]) -> Floats:
+    labels = {name: torch.tensor(rows[name], dtype=torch.long) for name in _LABELS}
+    losses: Floats = _losses(torch.from_numpy(start), torch.from_numpy(end), labels).numpy()
+    return losses
+
+
+def _rectangle(rows: list[list[int]], shape: tuple[int, ...]) -> Integers:
+    filled = np.full(shape, -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        filled[number, : len(row)] = row
+    return filled
+
+
+def _samples(examples: Any, answers: Answers) -> list[dict[str, Any]]:
+    """Questions spread over the split, with the part of the context around what was expected."""
+    count = min(_SAMPLES, len(examples))
+    picked = [len(examples) * number // count for number in range(count)]
+    return [_sample(examples[index], answers) for index in picked]
+
+
+def _sample(example: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+    golds = example["answers"]
+    centre = golds["answer_start"][0] if golds["answer_start"] else 0
+    first = max(0, centre - 120)
+    best = answers.nbest[example["id"]][:1]
+    return {
+        "id": example["id"],
+        "question": example["question"],
+        "context": example["context"][first : first + 300],
+        "answers": list(dict.fromkeys(golds["text"])),
+        "prediction": answers.predictions[example["id"]],
+        "probability": best[0]["probability"] if best else None,
+    }

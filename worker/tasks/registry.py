@@ -1,0 +1,15 @@
+"""Which task answers to which name. One entry a task; the names are those of the contract."""
+
+from typing import Final
+
+from worker.tasks.base import Task
+from worker.tasks.question_answering import QuestionAnswering
+
+REGISTRY: Final[dict[str, Task]] = {
+    "question-answering": QuestionAnswering(),
+}
+
+
+def get(name: str) -> Task:
+    """The task named in a job's spec. KeyError for a name that the contract does not have."""
+    return REGISTRY[name]
