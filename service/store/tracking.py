@@ -1,0 +1,118 @@
+"""What of a job has reached MLflow: the run's ids, the cursor into its metrics, and the end."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from service.store.database import db_now
+from service.store.models import ArtifactRow, JobRow, MetricRow
+
+
+@dataclass(frozen=True)
+class TrackedJob:
+    """A job's row as the shipping needs it, read at one moment."""
+
+    id: str
+    spec: dict[str, Any]
+    state: str
+    created_at: datetime
+    ended_at: datetime | None
+    failure: dict[str, Any] | None
+    results: dict[str, Any]
+    claimed: bool
+    """A worker has run some part of it."""
+    experiment_id: str | None
+    run_id: str | None
+    tracked_seq: int
+    metric_seq: int
+    final: bool
+    seconds_since_end: float
+    """By the database's clock; 0 while the job lives."""
+
+
+def load(session: Session, job_id: str) -> TrackedJob | None:
+    row = session.execute(
+        select(JobRow, db_now().label("now")).where(JobRow.id == job_id)
+    ).one_or_none()
+    if row is None:
+        return None
+    job, now = row
+    return TrackedJob(
+        id=job.id,
+        spec=job.spec,
+        state=job.state,
+        created_at=job.created_at,
+        ended_at=job.ended_at,
+        failure=job.failure,
+        results=job.results,
+        claimed=job.epoch > 0,
+        experiment_id=job.mlflow_experiment_id,
+        run_id=job.mlflow_run_id,
+        tracked_seq=job.tracked_seq,
+        metric_seq=job.metric_seq,
+        final=job.tracking_final,
+        seconds_since_end=(now - job.ended_at).total_seconds() if job.ended_at else 0.0,
+    )
+
+
+def adopt_run(session: Session, job_id: str, experiment_id: str, run_id: str) -> str:
+    """Make this the job's run unless it has one; the id of the run that it has now.
+
+    Two processes may have made a run each: the first to come here decides for both.
+    """
+    session.execute(
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.mlflow_run_id.is_(None))
+        .values(mlflow_experiment_id=experiment_id, mlflow_run_id=run_id)
+    )
+    return session.scalars(
+        select(func.coalesce(JobRow.mlflow_run_id, run_id)).where(JobRow.id == job_id)
+    ).one()
+
+
+def metrics_after(session: Session, job_id: str, seq: int, limit: int) -> list[MetricRow]:
+    """Rows in the order they were recorded, the first one after `seq`."""
+    return list(
+        session.scalars(
+            select(MetricRow)
+            .where(MetricRow.job_id == job_id, MetricRow.seq > seq)
+            .order_by(MetricRow.seq)
+            .limit(limit)
+        )
+    )
+
+
+def advance(session: Session, job_id: str, seq: int) -> None:
+    """All metrics up to `seq` have arrived; the cursor never goes back."""
+    session.execute(
+        update(JobRow).where(JobRow.id == job_id, JobRow.tracked_seq < seq).values(tracked_seq=seq)
+    )
+
+
+def artifacts(session: Session, job_id: str) -> list[ArtifactRow]:
+    return list(
+        session.scalars(
+            select(ArtifactRow).where(ArtifactRow.job_id == job_id).order_by(ArtifactRow.name)
+        )
+    )
+
+
+def finish(session: Session, job_id: str) -> None:
+    """Nothing is left to ship. Guarded: only a job that has ended can be final."""
+    session.execute(
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.ended_at.is_not(None))
+        .values(tracking_final=True, tracking_retry_at=None)
+    )
+
+
+def retry_in(session: Session, job_id: str, seconds: float) -> None:
+    """Have the reconciler ring for this job again after `seconds`."""
+    session.execute(
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.tracking_final.is_(False))
+        .values(tracking_retry_at=db_now(seconds))
+    )

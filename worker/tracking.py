@@ -1,0 +1,392 @@
+"""Ships a job's numbers from SQL to the tracker: one job is one run, over all its attempts.
+
+Only what is registered in SQL is sent, so nothing of a stale attempt gets there; and whatever
+the tracker misses while it is away stays in SQL until it is back.
+"""
+
+import json
+import posixpath
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import structlog
+from pydantic import BaseModel
+
+from service.contract.spec import HubDataset, JobSpec
+from service.contract.states import JobState, Stage
+from service.settings import Settings
+from service.store import tracking as store
+from service.store.database import Database
+from service.store.models import MetricRow
+from service.store.tracking import TrackedJob
+from worker.trackers import (
+    JOB_ID_TAG,
+    MODEL_FOLDER,
+    DatasetInput,
+    Description,
+    MlflowTracker,
+    NewRun,
+    NullTracker,
+    Point,
+    RunStatus,
+    Tracker,
+    TrackerAwayError,
+    TrackerRejectedError,
+    log_missing,
+)
+
+_ROWS_PER_PAGE: Final = 100
+_LONGEST_PAUSE: Final = 60.0
+_EXIT_SECONDS: Final = 8.0
+_SYNC_SECONDS: Final = 120.0
+_FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
+_GIVE_UP_AFTER: Final = 7 * 86400.0
+_STATUS: Final[dict[str, RunStatus]] = {
+    JobState.SUCCEEDED: "FINISHED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELLED: "KILLED",
+}
+
+_log = structlog.get_logger(__name__)
+
+
+def make_tracker(settings: Settings) -> Tracker:
+    """MLflow where the operator has set it up; otherwise one that keeps nothing."""
+    return MlflowTracker(settings.mlflow_uri) if settings.mlflow_uri else NullTracker()
+
+
+def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
+    """The job's run, made if it has none; None while the tracker is away or keeps no runs."""
+    with database.read() as session:
+        job = store.load(session, job_id)
+    if job is None:
+        return None
+    try:
+        return _run_of(database, tracker, job)
+    except (TrackerAwayError, TrackerRejectedError) as error:
+        _log.warning("tracker_gives_no_run", job_id=job_id, error=str(error))
+        return None
+
+
+def sync(database: Database, tracker: Tracker, job_id: str, workspace: Path) -> bool:
+    """Ship all that is missing; True when the run is complete and carries the job's final status.
+
+    Never raises because the tracker is away: then, if the job has ended, the reconciler is asked
+    to ring again later. Starts nothing new after two minutes.
+    """
+    shipper = _Shipper(database, tracker, job_id, workspace)
+    try:
+        return shipper.finish(time.monotonic() + _SYNC_SECONDS)
+    except TrackerAwayError as error:
+        _log.warning("tracker_away", job_id=job_id, error=str(error))
+        return _postpone(database, job_id)
+    except TrackerRejectedError as error:
+        _log.warning("tracker_rejects", job_id=job_id, error=str(error))
+        return _give_up(database, job_id)
+
+
+class Shipping:
+    """Around a stage: ships on a thread, so that neither MLflow nor its absence delays anything."""
+
+    def __init__(
+        self,
+        database: Database,
+        tracker: Tracker,
+        job_id: str,
+        workspace: Path,
+        interval: float = 5.0,
+    ) -> None:
+        self._shipper = _Shipper(database, tracker, job_id, workspace)
+        self._log = _log.bind(job_id=job_id)
+        self._interval = interval
+        self._stop = threading.Event()
+        # A daemon: a server that accepts and never answers must not keep the worker from exiting.
+        self._thread = threading.Thread(target=self._run, name=f"shipping-{job_id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_EXIT_SECONDS)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = self._interval if self._ship() else self._longer(pause)
+        self._ship()
+
+    def _longer(self, pause: float) -> float:
+        return min(max(2 * pause, self._interval), _LONGEST_PAUSE)
+
+    def _ship(self) -> bool:
+        try:
+            self._shipper.ship(time.monotonic() + _EXIT_SECONDS)
+        except (TrackerAwayError, TrackerRejectedError) as error:
+            self._log.warning("tracker_away", error=str(error))
+            return False
+        except Exception:
+            # The database may be away too; the supervisor notices that by its own beats.
+            self._log.exception("shipping_failed")
+            return False
+        return True
+
+
+class _Shipper:
+    """What `Shipping` and `sync` do: everything is read from SQL, and safe to do twice."""
+
+    def __init__(self, database: Database, tracker: Tracker, job_id: str, workspace: Path) -> None:
+        self._database = database
+        self._tracker = tracker
+        self._job_id = job_id
+        self._workspace = workspace
+        self._described: Description | None = None
+
+    def ship(self, until: float) -> None:
+        """Send what has been recorded since the last time."""
+        job = self._load()
+        if job is None or job.final:
+            return
+        run_id = _run_of(self._database, self._tracker, job)
+        if run_id is not None:
+            self._send(job, run_id, until)
+
+    def finish(self, until: float) -> bool:
+        """Send all that is left and, if the job has ended, its files and its final status."""
+        job = self._load()
+        if job is None or job.final:
+            return True
+        run_id = self._run_to_finish(job)
+        if run_id is not None:
+            self._send(job, run_id, until)
+        if job.ended_at is None:
+            return False
+        if run_id is not None:
+            self._send_files(job, run_id, until)
+            self._tracker.log_points(run_id, list(_final_points(job)))
+            self._tracker.end(run_id, _STATUS[job.state], job.ended_at, _end_tags(job))
+        with self._database.write() as session:
+            store.finish(session, job.id)
+        return True
+
+    def _load(self) -> TrackedJob | None:
+        with self._database.read() as session:
+            return store.load(session, self._job_id)
+
+    def _run_to_finish(self, job: TrackedJob) -> str | None:
+        """A job that was cancelled before it did anything gets no run only to be killed."""
+        if job.state == JobState.CANCELLED and job.run_id is None and job.metric_seq == 0:
+            spec = JobSpec.model_validate(job.spec)
+            # Its id may have been lost on the way back from a call that did make one.
+            if not (job.claimed and self._tracker.find(spec.tracking.experiment_name, job.id)):
+                return None
+        return _run_of(self._database, self._tracker, job)
+
+    def _send(self, job: TrackedJob, run_id: str, until: float) -> None:
+        # Numbers first: a full artifact store must not hold them up.
+        self._send_metrics(job, run_id, until)
+        description = _description(job)
+        if description != self._described:
+            self._tracker.describe(run_id, description)
+            self._described = description
+
+    def _send_metrics(self, job: TrackedJob, run_id: str, until: float) -> None:
+        cursor = job.tracked_seq
+        while cursor < job.metric_seq:
+            if time.monotonic() > until:
+                raise TrackerAwayError("too slow: the rest of the numbers goes next time")
+            with self._database.read() as session:
+                rows = store.metrics_after(session, job.id, cursor, _ROWS_PER_PAGE)
+            self._tracker.log_points(run_id, [point for row in rows for point in _points(row)])
+            cursor = rows[-1].seq
+            with self._database.write() as session:
+                store.advance(session, job.id, cursor)
+
+    def _send_files(self, job: TrackedJob, run_id: str, until: float) -> None:
+        log_model = JobSpec.model_validate(job.spec).tracking.log_model
+        with self._database.read() as session:
+            rows = store.artifacts(session, job.id)
+        files = {
+            row.name: self._workspace / row.path
+            for row in rows
+            if log_model or not row.name.startswith(MODEL_FOLDER)
+        }
+        present = {name: file for name, file in files.items() if file.is_file()}
+        if not log_missing(self._tracker, run_id, present, until):
+            raise TrackerAwayError("too slow: the rest of the files goes next time")
+
+
+def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None:
+    """The id of the job's one run; None if the tracker keeps none.
+
+    Looked for before it is made, and again after, because the answer to the creation can be lost
+    and because two processes may do this at once. SQL decides which one stays.
+    """
+    if job.run_id is not None:
+        return job.run_id
+    spec = JobSpec.model_validate(job.spec)
+    experiment = spec.tracking.experiment_name
+    found = tracker.find(experiment, job.id)
+    if not found:
+        name = spec.tracking.run_name or spec.name or job.id
+        tracker.create(NewRun(experiment, name, job.id, job.created_at))
+        found = tracker.find(experiment, job.id)
+    if not found:
+        return None
+    with database.write() as session:
+        kept = store.adopt_run(session, job.id, found[0].experiment_id, found[0].run_id)
+    for run in found:
+        if run.run_id != kept:
+            tracker.discard(run.run_id)
+    return kept
+
+
+def _postpone(database: Database, job_id: str) -> bool:
+    """Try again after as long as it has been tried already, ten minutes at most."""
+    with database.write() as session:
+        job = store.load(session, job_id)
+        if job is None or job.ended_at is None:
+            return False
+        if job.seconds_since_end > _GIVE_UP_AFTER:
+            store.finish(session, job_id)
+            return True
+        wait = min(max(job.seconds_since_end, _FIRST_RETRY), _LAST_RETRY)
+        store.retry_in(session, job_id, wait)
+    return False
+
+
+def _give_up(database: Database, job_id: str) -> bool:
+    """Nothing that is sent again will be taken, for example because the user deleted the run."""
+    with database.write() as session:
+        job = store.load(session, job_id)
+        if job is None or job.ended_at is None:
+            return False
+        store.finish(session, job_id)
+    return True
+
+
+# ---- what is said about a job -------------------------------------------------------------------
+
+
+def _points(row: MetricRow) -> Iterator[Point]:
+    """A row's numbers under the names that Hugging Face's own trainer gives them."""
+    for name, value in row.values.items():
+        # JSON has no NaN and no infinity: they are stored as text, which float() reads.
+        yield Point(_metric_key(row.kind, name), float(value), row.step, row.at)
+    if row.kind == "train" and row.progress_epoch is not None and "epoch" not in row.values:
+        yield Point("epoch", row.progress_epoch, row.step, row.at)
+
+
+_PREFIX: Final = {"train": "", "eval": "eval_", "system": "system/"}
+
+
+def _metric_key(kind: str, name: str) -> str:
+    prefix = _PREFIX[kind]
+    return _key(name if name.startswith(prefix) else prefix + name)
+
+
+def _final_points(job: TrackedJob) -> Iterator[Point]:
+    """The numbers of the finished model, which may be an earlier one than the last evaluated."""
+    trained = job.results.get(Stage.TRAIN)
+    if trained is not None and job.ended_at is not None:
+        for name, value in trained["metrics"].items():
+            if value is not None:
+                yield Point(_key(f"final/{name}"), float(value), trained["steps"], job.ended_at)
+
+
+def _description(job: TrackedJob) -> Description:
+    spec = JobSpec.model_validate(job.spec)
+    prepared = job.results.get(Stage.PREPARE) or {}
+    resolved = ("model_revision", "dataset_revision", "data_fingerprint")
+    found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
+    label = _dataset_label(spec)
+    text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    return Description(
+        params=dict(_params(spec)) | found,
+        tags=_tags(job, spec, label),
+        texts={"spec.json": text + "\n"},
+        dataset=_dataset_input(spec, label, found),
+    )
+
+
+_NOT_PARAMS: Final = ("metadata", "tracking", "name")
+"""Sections that become tags, or the run's name."""
+
+
+def _params(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    for name in type(spec).model_fields:
+        if name not in _NOT_PARAMS:
+            # Training options keep the bare names that everyone searches for.
+            prefix = "" if name == "training" else name
+            yield from _flat(getattr(spec, name), prefix)
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Dotted names; lists and the user's own maps as JSON; what is not set is left out."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _flat(getattr(value, name), f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list | dict):
+        if value:
+            yield path, json.dumps(value, ensure_ascii=False)
+    elif value is not None:
+        yield path, str(value)
+
+
+def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
+    own = {
+        JOB_ID_TAG: job.id,
+        "finetune.task": spec.task.type,
+        "finetune.model": spec.model.name_or_path,
+        "finetune.dataset": dataset,
+    }
+    labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}
+    return {_key(key): value for key, value in spec.tracking.tags.items()} | labels | own
+
+
+def _end_tags(job: TrackedJob) -> dict[str, str]:
+    published = job.results.get(Stage.PUBLISH) or {}
+    failure = job.failure or {}
+    tags = {
+        "finetune.state": job.state,
+        "finetune.failure_code": failure.get("code"),
+        "finetune.failure_message": failure.get("message"),
+        "finetune.hub_url": published.get("hub_url"),
+        "finetune.hub_commit": published.get("hub_commit"),
+    }
+    return {key: str(value) for key, value in tags.items() if value}
+
+
+def _dataset_label(spec: JobSpec) -> str:
+    if isinstance(spec.dataset, HubDataset):
+        return spec.dataset.name
+    return f"{spec.dataset.source}: {', '.join(spec.dataset.train)}"
+
+
+def _dataset_input(spec: JobSpec, label: str, found: dict[str, str]) -> DatasetInput | None:
+    """None until `prepare` has said what the data really were."""
+    if "data_fingerprint" not in found:
+        return None
+    return DatasetInput(
+        name=label,
+        digest=found["data_fingerprint"],
+        source_type=spec.dataset.source,
+        source=spec.dataset.model_dump_json(include={"source", "name", "config", "train"}),
+    )
+
+
+def _key(name: str) -> str:
+    """A name that MLflow accepts for a metric or a tag: few characters, and no path tricks."""
+    name = re.sub(r"[^\w.\- :/]", "_", name)
+    return name if posixpath.normpath(name) == name else f"_{name.replace('/', '_')}"
