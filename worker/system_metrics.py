@@ -1,0 +1,127 @@
+"""What a stage takes from the machine: CPU and memory of its process tree, disk, GPUs."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+import pynvml
+
+from service.contract.events import Metric
+from service.settings import get_settings
+
+_STOP_SECONDS: Final = 5.0
+
+
+class SystemSampler:
+    """Samples the stage `pid` and its descendants on a thread, every `interval` seconds.
+
+    `emit` is called with Metric(kind="system"); its step is whole seconds since `created_at`,
+    so that the numbers of all attempts stand on one axis. A context manager, or start and stop.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        emit: Callable[[Metric], None],
+        created_at: datetime,
+        interval: float = 10.0,
+        *,
+        disk: Path | None = None,
+    ) -> None:
+        self._pid = pid
+        self._emit = emit
+        self._created_at = created_at
+        self._interval = interval
+        self._disk = disk or get_settings().home
+        self._processes: dict[int, psutil.Process] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(_STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        with _gpus() as gpus:
+            self._usage()  # psutil measures CPU time between two looks
+            while not self._stop.wait(self._interval):
+                values = self._usage()
+                if values is None:
+                    return
+                values["disk_free_bytes"] = float(psutil.disk_usage(str(self._disk)).free)
+                values |= gpus.usage()
+                step = max(0, int((datetime.now(UTC) - self._created_at).total_seconds()))
+                self._emit(Metric(kind="system", step=step, values=values))
+
+    def _usage(self) -> dict[str, float] | None:
+        """Sums over the process tree; None when the stage has gone."""
+        cpu, memory, alive = 0.0, 0, False
+        for process in self._tree():
+            try:
+                with process.oneshot():
+                    cpu += process.cpu_percent(None)
+                    memory += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            alive = True
+        return {"cpu_percent": cpu, "memory_rss_bytes": float(memory)} if alive else None
+
+    def _tree(self) -> Iterator[psutil.Process]:
+        """The same objects at each look, because each remembers its own last CPU time."""
+        try:
+            root = self._processes.get(self._pid) or psutil.Process(self._pid)
+            found = {process.pid: process for process in [root, *root.children(recursive=True)]}
+        except psutil.NoSuchProcess:
+            return
+        self._processes = {pid: self._processes.get(pid, found[pid]) for pid in found}
+        yield from self._processes.values()
+
+
+class _Gpus:
+    """The devices of this machine, as NVIDIA's driver numbers them."""
+
+    def __init__(self, handles: list[pynvml.c_nvmlDevice_t]) -> None:
+        self._handles = handles
+
+    def usage(self) -> dict[str, float]:
+        values = {}
+        for index, handle in enumerate(self._handles):
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            load = pynvml.nvmlDeviceGetUtilizationRates(handle)
+            values[f"gpu_{index}_utilization_percent"] = float(load.gpu)
+            values[f"gpu_{index}_memory_used_bytes"] = float(memory.used)
+        return values
+
+
+@contextmanager
+def _gpus() -> Iterator[_Gpus]:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:  # no driver: a machine without a GPU
+        yield _Gpus([])
+        return
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        yield _Gpus([pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)])
+    finally:
+        pynvml.nvmlShutdown()
