@@ -1,0 +1,44 @@
+"""Which addresses the service may listen on, and what its own URL is."""
+
+import ipaddress
+
+from service.cli.exits import UsageError
+from service.store import keys
+from service.store.database import Database
+
+
+class PublicAddressError(UsageError):
+    """Nobody needs a key yet: only this machine may reach the service."""
+
+
+def check_address(host: str, database: Database) -> None:
+    """Refuse any host but the loopback while no API key is configured."""
+    if is_loopback(host):
+        return
+    with database.read() as session:
+        if not keys.any_active(session):
+            raise PublicAddressError(
+                f"refused to listen on {host}: no API key is configured, so anyone who reaches "
+                "this address could use the service. Make one with `finetune keys create NAME`, "
+                "or listen on 127.0.0.1."
+            )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name: who knows where it leads
+        return False
+
+
+def local_url(host: str, port: int) -> str:
+    """How this machine itself reaches a server that listens on `host`."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+    return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"

@@ -1,0 +1,65 @@
+"""The table of commands, and how each of them ends."""
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from service.cli import files, jobs, keys, output, servers, submit, up, watch
+from service.cli.client import ApiError, UnreachableError
+from service.cli.exits import UNREACHABLE, USAGE, UsageError
+
+_SERVERS = "Run the service"
+_CLIENT = "Use the service"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Fine-tune models on your own machines.",
+    epilog="Exit statuses: 0 ok, 1 the job failed, 2 wrong usage or spec, 3 the service cannot be "
+    "reached, 130 interrupted. FINETUNE_URL and FINETUNE_API_KEY say which service to talk to.",
+)
+_CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
+    "submit": submit.submit,
+    "watch": watch.watch_command,
+    "list": jobs.list_jobs,
+    "get": jobs.get_job,
+    "cancel": jobs.cancel_job,
+    "logs": jobs.show_logs,
+    "events": jobs.show_events,
+    "download": jobs.download,
+}
+_SERVER_COMMANDS: dict[str, Callable[..., None]] = {
+    "up": up.up,
+    "api": servers.api,
+    "reconciler": servers.reconciler,
+    "migrate": servers.migrate,
+}
+for _name, _command in _CLIENT_COMMANDS.items():
+    app.command(_name, rich_help_panel=_CLIENT)(_command)
+app.add_typer(files.app, name="files", rich_help_panel=_CLIENT)
+for _name, _command in _SERVER_COMMANDS.items():
+    app.command(_name, rich_help_panel=_SERVERS)(_command)
+app.command(
+    "worker",
+    rich_help_panel=_SERVERS,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(servers.worker)
+app.add_typer(keys.app, name="keys", rich_help_panel=_SERVERS)
+
+
+def main() -> None:
+    """The `finetune` command."""
+    try:
+        app()
+    except ApiError as error:
+        output.show_problem(error.problem)
+        sys.exit(UNREACHABLE if error.status >= 500 else USAGE)
+    except UnreachableError as error:
+        output.complain(str(error))
+        sys.exit(UNREACHABLE)
+    except UsageError as error:
+        output.complain(str(error))
+        sys.exit(USAGE)

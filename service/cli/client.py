@@ -1,0 +1,180 @@
+"""Talks to the service's HTTP API; turns its answers into JSON and its errors into exceptions."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.cli import lock
+from service.settings import Settings
+
+Json = dict[str, Any]
+RETRY_WAITS = (0.5, 1.0, 2.0)
+"""Seconds before the second, third and fourth try of a request that may be repeated."""
+_PAGE = 100
+_BLOCK = 1024 * 1024
+
+
+class ApiError(Exception):
+    """The service answered with an error; `problem` is its RFC 9457 document."""
+
+    def __init__(self, status: int, problem: Json) -> None:
+        super().__init__(problem.get("detail") or problem.get("title") or f"HTTP {status}")
+        self.status = status
+        self.problem = problem
+
+    @property
+    def code(self) -> str:
+        return str(self.problem.get("code", ""))
+
+
+class UnreachableError(Exception):
+    """No answer from the service."""
+
+
+class ClientSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="FINETUNE_", extra="ignore")
+
+    url: str | None = Field(None, description="Default: the stack of FINETUNE_HOME, if it runs.")
+    api_key: SecretStr | None = None
+
+    def base_url(self) -> str:
+        """FINETUNE_URL, else where `finetune up` of this home listens, else the default port."""
+        if self.url:
+            return self.url.rstrip("/")
+        address = lock.read_address(Settings().home)
+        return address.url if address else "http://127.0.0.1:8000"
+
+
+class Client:
+    """One connection pool; use as a context manager."""
+
+    def __init__(self, base_url: str, api_key: SecretStr | None = None) -> None:
+        headers = {"Authorization": f"Bearer {api_key.get_secret_value()}"} if api_key else {}
+        self._http = httpx.Client(
+            base_url=base_url,
+            headers=headers,
+            timeout=httpx.Timeout(30, connect=5),
+            # A proxy stands between this machine and the internet, not before the service.
+            trust_env=False,
+        )
+
+    @classmethod
+    def from_environment(cls) -> "Client":
+        settings = ClientSettings()
+        return cls(settings.base_url(), settings.api_key)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    # ---- calls --------------------------------------------------------------------------------
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
+        return _json(self._repeat(lambda: self._send("GET", path, params=params)))
+
+    def pages(
+        self, path: str, cursor: str = "id", params: Mapping[str, Any] | None = None
+    ) -> Iterator[Json]:
+        """Every item of a paged list; `cursor` names the field that the next page goes on from."""
+        after: dict[str, Any] = {}
+        while True:
+            page = self.get(path, {"limit": _PAGE, **(params or {}), **after})
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            after = {"after": page["data"][-1][cursor]}
+
+    def submit(self, spec: Json, idempotency_key: str) -> Json:
+        """The new job. Repeated with the same key after a lost answer, so it makes one job."""
+        headers = {"Idempotency-Key": idempotency_key}
+        return _json(
+            self._repeat(lambda: self._send("POST", "/v1/jobs", json=spec, headers=headers))
+        )
+
+    def cancel(self, job_id: str) -> Json:
+        return _json(self._repeat(lambda: self._send("POST", f"/v1/jobs/{job_id}/cancel")))
+
+    def upload(self, path: Path, purpose: str) -> Json:
+        """Not repeated: a lost answer may have left a file, and a second one costs space."""
+        with path.open("rb") as file:
+            answer = self._send(
+                "POST",
+                "/v1/files",
+                files={"file": (path.name, file)},
+                data={"purpose": purpose},
+                timeout=httpx.Timeout(600, connect=5),
+            )
+        return _json(answer)
+
+    def delete_file(self, file_id: str) -> Json:
+        return _json(self._send("DELETE", f"/v1/files/{file_id}"))
+
+    def download(self, path: str, target: Path) -> None:
+        """Write what `path` answers to `target`, which appears only when it is complete."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(target.name + ".part")
+        try:
+            with self._http.stream("GET", path) as answer, partial.open("wb") as file:
+                if answer.is_error:
+                    answer.read()
+                _raise_for_problem(answer)
+                for block in answer.iter_bytes(_BLOCK):
+                    file.write(block)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        partial.replace(target)
+
+    # ---- how they are sent --------------------------------------------------------------------
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **arguments)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        _raise_for_problem(answer)
+        return answer
+
+    def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
+        return UnreachableError(
+            f"no answer from {self._http.base_url} ({error}). Is the service running "
+            "(`finetune up`), and does FINETUNE_URL name it?"
+        )
+
+    def _repeat(self, call: Callable[[], httpx.Response]) -> httpx.Response:
+        """Only for requests that change nothing, or nothing more, when they arrive twice."""
+        for wait in RETRY_WAITS:
+            try:
+                return call()
+            except UnreachableError:
+                time.sleep(wait)
+            except ApiError as error:
+                if error.code != "idempotency_in_flight" and error.status not in (502, 503, 504):
+                    raise
+                time.sleep(wait)
+        return call()
+
+
+def _raise_for_problem(answer: httpx.Response) -> None:
+    if not answer.is_error:
+        return
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):  # a proxy's page, not ours
+        problem = {"title": answer.reason_phrase, "detail": answer.text[:500]}
+    raise ApiError(answer.status_code, {"status": answer.status_code, **problem})
+
+
+def _json(answer: httpx.Response) -> Json:
+    content = answer.json()
+    if not isinstance(content, dict):
+        raise ApiError(answer.status_code, {"title": "The answer is not a JSON object"})
+    return content

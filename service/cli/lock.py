@@ -1,0 +1,77 @@
+"""One stack per home: a lock that ends with its process, and a file that says where it listens."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from service.cli.exits import UsageError
+
+
+class StackAddress(BaseModel):
+    """What `up.json` holds; no secrets."""
+
+    pid: int
+    url: str
+    mlflow_url: str | None
+
+
+class StackRunningError(UsageError):
+    """Another `finetune up` serves this home."""
+
+
+def _address_file(home: Path) -> Path:
+    return home / "up.json"
+
+
+@contextmanager
+def hold(home: Path) -> Iterator[None]:
+    """Hold the home's lock; raises StackRunningError at once if another process holds it."""
+    path = home / "up.lock"
+    descriptor = _acquire(path, home)
+    try:
+        yield
+    finally:
+        # Removed while still held: whoever opened this file meanwhile sees that it is not the
+        # one at the path any more, and tries again.
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(path: Path, home: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            address = read_address(home)
+            where = f" (process {address.pid}, {address.url})" if address else ""
+            raise StackRunningError(f"a stack already runs in {home}{where}") from None
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)
+
+
+def write_address(home: Path, address: StackAddress) -> None:
+    partial = home / "up.json.tmp"
+    partial.write_text(json.dumps(address.model_dump(), indent=2) + "\n")
+    partial.replace(_address_file(home))
+
+
+def remove_address(home: Path) -> None:
+    _address_file(home).unlink(missing_ok=True)
+
+
+def read_address(home: Path) -> StackAddress | None:
+    """Where the stack of this home listens; None when none runs."""
+    try:
+        address = StackAddress.model_validate_json(_address_file(home).read_bytes())
+        os.kill(address.pid, 0)
+    except (FileNotFoundError, ValidationError, ProcessLookupError):
+        return None
+    return address

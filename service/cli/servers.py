@@ -1,0 +1,88 @@
+"""The service's own processes: `api`, `reconciler`, `worker`, `migrate`."""
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from service.cli.addresses import check_address
+from service.cli.exits import UsageError
+from service.cli.parts import reconciler_mark
+from service.jobs.dispatch import Dispatcher
+from service.jobs.reconciler import Reconciler
+from service.settings import get_settings
+from service.store import schema
+from service.store.database import Database
+
+DRAIN_SECONDS = 5
+"""What requests in flight are given when the API is told to stop."""
+
+
+def api(
+    host: Annotated[str | None, typer.Option(help="Default: FINETUNE_HOST.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Default: FINETUNE_PORT.")
+    ] = None,
+) -> None:
+    """Serve the HTTP API."""
+    settings = get_settings()
+    host = settings.host if host is None else host
+    database = Database(settings.sqlalchemy_url)
+    try:
+        require_schema(database)
+        check_address(host, database)
+    finally:
+        database.dispose()
+    uvicorn.run(
+        "service.api.app:create_app",
+        factory=True,
+        host=host,
+        port=settings.port if port is None else port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+
+
+def reconciler() -> None:
+    """Ring for jobs that are due and end those whose worker is lost, until SIGTERM."""
+    settings = get_settings()
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    database = Database(settings.sqlalchemy_url)
+    dispatcher = Dispatcher(settings)
+    try:
+        require_schema(database)
+        typer.echo(reconciler_mark(os.getpid()))
+        Reconciler(database, dispatcher, settings).run(stop)
+    finally:
+        dispatcher.close()
+        database.dispose()
+
+
+def worker(context: typer.Context) -> None:
+    """Run a worker; the options are those of `python -m worker --help`."""
+    # Replaced, not imported: the control plane never loads what a worker needs.
+    os.execv(sys.executable, [sys.executable, "-m", "worker", *context.args])
+
+
+def require_schema(database: Database) -> None:
+    """Raises UsageError when the database has not been migrated to this version."""
+    with database.engine.connect() as connection:
+        if not schema.is_current(connection):
+            raise UsageError("the database is not at this version's schema: `finetune migrate`")
+
+
+def migrate() -> None:
+    """Bring the database to the newest schema; safe to run at any time."""
+    database = Database(get_settings().sqlalchemy_url)
+    try:
+        schema.upgrade(database.engine)
+    finally:
+        database.dispose()
+    typer.echo("the database is at the newest schema")

