@@ -1,0 +1,264 @@
+"""The train stage: wires model, task and loop, and hands on the finished model.
+
+Started as `python -m worker.stages.train <request.json>`; works offline on what `prepare` left.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from service.contract.events import ArtifactWritten, Notice, PhaseChanged, StageEvent
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.states import Phase
+from worker import checkpoints
+from worker.stages.base import Channel, run_stage
+from worker.tasks import registry
+from worker.tasks.base import load_splits
+from worker.training import build, checkpoint, loop, randomness
+from worker.training.checkpoint import State
+from worker.training.evaluation import Evaluator
+from worker.training.objective import Evaluation, Features, Objective
+from worker.training.plan import Plan
+from worker.training.progress import BestMetric, LossTally, TrainingProgress
+from worker.training.reporting import Reporter
+
+
+def main(request: StageRequest, channel: Channel) -> TrainResult:
+    channel.send(PhaseChanged(phase=Phase.LOADING))
+    job = _load(request, channel.send)
+    if request.resume_from is not None:
+        checkpoint.restore(job.training.state, job.training.plan, request.resume_from)
+    elif job.validation.given:
+        _evaluate_baseline(job)
+    loop.train(job.training)
+    return _finish(job)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    tokenizer: Any
+    model: torch.nn.Module
+    objective: Objective
+    splits: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Job:
+    request: StageRequest
+    tokenizer: Any
+    training: loop.Training
+    validation: "_Validation"
+
+
+class _Validation:
+    """Evaluates the validation split and remembers the last result with its step."""
+
+    def __init__(
+        self, evaluator: Evaluator, progress: TrainingProgress, folder: Path, splits: frozenset[str]
+    ) -> None:
+        self.evaluator = evaluator
+        self.given = "validation" in splits
+        self.test_given = "test" in splits
+        self.folder = folder
+        self._progress = progress
+        self._last: tuple[int, Evaluation] | None = None
+
+    def __call__(self) -> dict[str, float]:
+        return self.of_model(self._progress.step, again=True).metrics
+
+    def of_model(self, step: int, *, again: bool = False) -> Evaluation:
+        """The evaluation of the model of `step`, which is loaded; a known one unless `again`."""
+        if again or self._last is None or self._last[0] != step:
+            result = self.evaluator("validation", self.folder)
+            assert result is not None, "asked for only where there is a validation split"
+            self._last = (step, result)
+        return self._last[1]
+
+
+def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
+    assert request.prepared is not None, "`train` runs after `prepare`"
+    spec = request.spec.training
+    accelerator = build.accelerator(request.spec)
+    set_seed(spec.seed)  # a new head starts from these random numbers
+    loaded = _load_parts(request, request.prepared, send)
+    features = loaded.objective.train_features
+    plan = Plan.of(spec, len(features))
+    send(_plan_notice(accelerator, plan))
+    state = _state(accelerator, loaded.model, plan)
+    reporter = Reporter(send, plan, state.progress)
+    evaluator = Evaluator(
+        accelerator,
+        state.model,
+        loaded.objective,
+        spec.per_device_eval_batch_size,
+        reporter.tick,
+    )
+    predictions = request.attempt_dir / "predictions"
+    validation = _Validation(evaluator, state.progress, predictions, loaded.splits)
+    training = loop.Training(
+        plan=plan,
+        state=state,
+        objective=loaded.objective,
+        order=_order(request, features),
+        evaluate=validation,
+        best=BestMetric(spec),
+        reporter=reporter,
+        workspace=request.workspace,
+        checkpoints_dir=request.attempt_dir / "checkpoints",
+    )
+    set_seed(spec.seed)  # training draws the same numbers whatever loading has drawn
+    return _Job(request, loaded.tokenizer, training, validation)
+
+
+def _load_parts(
+    request: StageRequest, prepared: PrepareResult, send: Callable[[StageEvent], None]
+) -> _Loaded:
+    """Tokenizer, model and data from the local folders that `prepare` filled."""
+    task = registry.get(request.spec.task.type)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        prepared.tokenizer_dir, local_files_only=True
+    )
+    model, new_weights = build.model(
+        task.auto_model(), prepared.model_dir, request.spec.model.dtype
+    )
+    if new_weights:
+        message = "These weights are not in the base model and start at random"
+        send(Notice(message=message, data={"weights": new_weights}))
+    splits = load_splits(prepared.prepared_dir)
+    objective = task.bind(request.spec, tokenizer, model, splits)
+    return _Loaded(tokenizer, model, objective, frozenset(splits))
+
+
+def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan) -> State:
+    prepared, optimizer = accelerator.prepare(model, build.optimizer(model, plan.spec))
+    return State(
+        accelerator=accelerator,
+        model=prepared,
+        optimizer=optimizer,
+        scheduler=build.scheduler(optimizer, plan),
+        progress=TrainingProgress(),
+        tally=LossTally(accelerator.device),
+    )
+
+
+def _order(request: StageRequest, features: Features) -> Callable[[int], Sequence[int]]:
+    spec = request.spec.training
+    seed = spec.seed if spec.data_seed is None else spec.data_seed
+    return partial(randomness.shuffled, len(features), seed)
+
+
+def _plan_notice(accelerator: Accelerator, plan: Plan) -> Notice:
+    device = accelerator.device
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    else:
+        where = f"the CPU with {torch.get_num_threads()} threads"
+    names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
+    precision = names[accelerator.mixed_precision]
+    return Notice(
+        message=f"Training on {where} in {precision}, {plan.total_steps} steps",
+        data={"device": str(device), "precision": precision, "steps": plan.total_steps},
+    )
+
+
+def _evaluate_baseline(job: _Job) -> None:
+    """What the model can do before its first step; finds an unknown best metric early, too."""
+    reporter = job.training.reporter
+    reporter.phase(Phase.BASELINE)
+    reporter.tick(now=True)
+    metrics = job.validation()
+    job.training.best.of(metrics)
+    job.training.state.progress.baseline = metrics
+    reporter.evaluated(metrics)
+
+
+def _finish(job: _Job) -> TrainResult:
+    """Choose the model, save it, evaluate it, and make the test predictions."""
+    training, state = job.training, job.training.state
+    step = _load_best(job)
+    output = job.request.attempt_dir / "output"
+    training.reporter.phase(Phase.SAVING)
+    with checkpoint.disk_full_explained("the finished model was written"):
+        _save_model(job, output)
+    _announce(job, {f"model/{path.name}": path for path in sorted(output.iterdir())})
+    final = _evaluate_final(job, step)
+    progress = state.progress
+    train_loss = (progress.loss_total + state.tally.total()) / progress.step
+    return TrainResult(
+        output_dir=str(output.relative_to(job.request.workspace)),
+        steps=progress.step,
+        epochs=training.plan.epoch_after(progress.step),
+        metrics={**final.metrics, **training.reporter.summary(train_loss)},
+        baseline=progress.baseline,
+        best_step=progress.best_step,
+        weights_sha256=_weights_sha256(output),
+        samples=final.samples,
+    )
+
+
+def _load_best(job: _Job) -> int:
+    """Put the best checkpoint's weights into the model where that was asked for; its step."""
+    progress = job.training.state.progress
+    if not job.request.spec.training.load_best_model_at_end or progress.best_checkpoint is None:
+        return progress.step
+    folder = job.request.workspace / progress.best_checkpoint
+    checkpoint.restore_weights(job.training.state, folder)
+    return int(folder.name)
+
+
+def _save_model(job: _Job, output: Path) -> None:
+    model: Any = job.training.state.bare_model
+    model.save_pretrained(output)
+    job.tokenizer.save_pretrained(output)
+    checkpoints.sync_tree(output)
+
+
+def _evaluate_final(job: _Job, step: int) -> Evaluation:
+    """Metrics and samples of the finished model on the validation split; files of both splits."""
+    reporter, validation = job.training.reporter, job.validation
+    final = Evaluation({})
+    if validation.given:
+        reporter.phase(Phase.EVALUATING)
+        final = validation.of_model(step)
+        if step == job.training.state.progress.step:
+            reporter.evaluated(final.metrics)
+        _announce(job, final.files)
+    if validation.test_given:
+        reporter.phase(Phase.PREDICTING)
+        predictions = validation.evaluator("test", validation.folder)
+        assert predictions is not None, "asked for only where there is a test split"
+        _announce(job, predictions.files)
+    return final
+
+
+def _announce(job: _Job, files: dict[str, Path]) -> None:
+    for name, path in files.items():
+        job.training.reporter.send(
+            ArtifactWritten(
+                name=name,
+                path=str(path.relative_to(job.request.workspace)),
+                bytes=path.stat().st_size,
+                sha256=checkpoints.file_sha256(path),
+            )
+        )
+
+
+def _weights_sha256(output: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(output.glob("*.safetensors")):
+        with path.open("rb") as stream:
+            for block in iter(partial(stream.read, 1 << 20), b""):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    run_stage(main)

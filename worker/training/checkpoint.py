@@ -1,0 +1,173 @@
+"""The whole state of a training on disk: written by one process, restored by another, bit for bit.
+
+Files: `model.safetensors`; `optimizer.pt`, `scheduler.pt`, `scaler.pt` (fp16 only) and
+`rng_<rank>.pt`, all read with `weights_only=True`; `progress.json`. `worker.checkpoints` makes
+the directory appear whole or not at all.
+"""
+
+import errno
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_model, save_model
+
+from service.contract.failures import FailureCode, StageError
+from worker import checkpoints
+from worker.training import randomness
+from worker.training.plan import Plan
+from worker.training.progress import LossTally, TrainingProgress
+
+
+@dataclass
+class State:
+    """Everything that changes while training."""
+
+    accelerator: Accelerator
+    model: torch.nn.Module
+    optimizer: Any
+    scheduler: Any
+    progress: TrainingProgress
+    tally: LossTally
+
+    @property
+    def bare_model(self) -> torch.nn.Module:
+        """The model without Accelerate's wrapping: its names are those of the files."""
+        model: torch.nn.Module = self.accelerator.unwrap_model(self.model)
+        return model
+
+    def _torch_states(self) -> dict[str, Any]:
+        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler}
+        if self.accelerator.scaler is not None:
+            parts["scaler"] = self.accelerator.scaler
+        return parts
+
+
+def save(state: State, plan: Plan, folder: Path) -> None:
+    """Write `folder`, replacing what an unfinished writer left there.
+
+    Raises StageError(disk_full); every older checkpoint is then as it was.
+    """
+    what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
+    with disk_full_explained(what), checkpoints.writing(folder) as partial:
+        save_model(state.bare_model, str(partial / "model.safetensors"))
+        for name, part in state._torch_states().items():
+            _write_torch(partial / f"{name}.pt", part.state_dict())
+        _write_torch(partial / _rng_name(state.accelerator), randomness.capture())
+        progress = {
+            "progress": state.progress.state_dict(),
+            "loss_since_log": state.tally.total(),
+            "data": _cursor(plan, state.progress.step),
+        }
+        (partial / "progress.json").write_text(json.dumps(progress, indent=1))
+
+
+def restore(state: State, plan: Plan, folder: Path) -> None:
+    """Continue where `folder` was written. StageError(checkpoint_unreadable) for any doubt."""
+    with _unreadable_explained(folder):
+        _require(checkpoints.verify(folder), "its manifest does not match its files")
+        saved = json.loads((folder / "progress.json").read_bytes())
+        state.progress.load_state_dict(saved["progress"])
+        cursor = _cursor(plan, state.progress.step)
+        _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
+        load_model(state.bare_model, folder / "model.safetensors", device=_device(state))
+        for name, part in state._torch_states().items():
+            part.load_state_dict(_read_torch(folder / f"{name}.pt"))
+        _undo_casts(state.optimizer, _read_torch(folder / "optimizer.pt"))
+        state.tally = LossTally(state.accelerator.device, saved["loss_since_log"])
+        # Last: nothing above may draw from what it puts back.
+        randomness.restore(_read_torch(folder / _rng_name(state.accelerator)))
+
+
+def restore_weights(state: State, folder: Path) -> None:
+    """Only the model, for `load_best_model_at_end`. StageError(checkpoint_unreadable)."""
+    with _unreadable_explained(folder):
+        _require(checkpoints.verify(folder), "its manifest does not match its files")
+        load_model(state.bare_model, folder / "model.safetensors", device=_device(state))
+
+
+def _undo_casts(optimizer: Any, saved: dict[str, Any]) -> None:
+    """torch casts a loaded state to its parameter's dtype: Adafactor's fp32 statistics of bf16
+    weights would lose their digits."""
+    parameters = [value for group in optimizer.param_groups for value in group["params"]]
+    for index, values in saved["state"].items():
+        current = optimizer.state[parameters[index]]
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and current[name].dtype != value.dtype:
+                current[name] = value.to(current[name].device)
+
+
+def _cursor(plan: Plan, step: int) -> dict[str, int]:
+    """The next batch, and the numbers that give it its meaning."""
+    epoch, batch = plan.cursor(step)
+    return {
+        "epoch": epoch,
+        "batch": batch,
+        "batches_per_epoch": plan.batches_per_epoch,
+        "total_steps": plan.total_steps,
+    }
+
+
+def _device(state: State) -> str:
+    return str(state.accelerator.device)
+
+
+def _rng_name(accelerator: Accelerator) -> str:
+    return f"rng_{accelerator.process_index}.pt"
+
+
+def _write_torch(path: Path, value: Any) -> None:
+    # Through Python's own file: torch's writer hides the errno of a full disk.
+    with path.open("wb") as stream:
+        torch.save(value, stream)
+
+
+def _read_torch(path: Path) -> Any:
+    # On the CPU first: random states belong there, and optimizers move theirs themselves.
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+@contextmanager
+def _unreadable_explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    # Whatever the libraries raise for foreign bytes: none of it may pass for a resumed state.
+    except Exception as error:
+        raise StageError(
+            FailureCode.CHECKPOINT_UNREADABLE,
+            f"the checkpoint of step {folder.name} cannot be restored: {error}",
+            checkpoint=folder.name,
+        ) from error
+
+
+@contextmanager
+def disk_full_explained(what: str) -> Iterator[None]:
+    """StageError(disk_full), "the disk was full while `what`", for all that it looks like."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        message = f"the disk was full while {what}"
+        raise StageError(FailureCode.DISK_FULL, message) from error
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Also in the causes: torch raises a RuntimeError in the wake of the OSError."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            return True
+        if "os error 28" in str(error):  # safetensors' Rust side
+            return True
+        error = error.__cause__ or error.__context__
+    return False

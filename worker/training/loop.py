@@ -1,0 +1,194 @@
+"""THE training loop. It knows no task, no MLflow and no Hub.
+
+A step is: fetch the batches of one accumulation, backward each of them scaled by the items of all
+of them, clip, update, schedule. Losses stay on the device until a number is due.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from service.contract.events import CheckpointSaved
+from service.contract.failures import FailureCode, StageError
+from service.contract.states import Phase
+from worker import checkpoints
+from worker.training import build, checkpoint
+from worker.training.checkpoint import State
+from worker.training.evaluation import on_device
+from worker.training.memory import BatchInHand, out_of_memory_explained
+from worker.training.objective import Batch, Objective
+from worker.training.plan import Plan
+from worker.training.progress import BestMetric
+from worker.training.reporting import Reporter
+
+
+@dataclass
+class Training:
+    """The parts of one run, wired by the stage."""
+
+    plan: Plan
+    state: State
+    objective: Objective
+    order: Callable[[int], Sequence[int]]
+    """Epoch → indices of the training features; a pure function."""
+    evaluate: Callable[[], dict[str, float]]
+    """Metrics of the validation split under names with `eval_`."""
+    best: BestMetric
+    reporter: Reporter
+    workspace: Path
+    checkpoints_dir: Path
+    in_hand: BatchInHand = field(default_factory=BatchInHand)
+
+
+def train(run: Training) -> None:
+    """Make the optimizer steps that are left, with what is due after each.
+
+    Raises StageError: non_finite_loss, out_of_memory, disk_full, invalid_option (an unknown
+    `metric_for_best_model`).
+    """
+    progress, plan = run.state.progress, run.plan
+    run.state.model.train()
+    run.reporter.start()
+    while progress.step < plan.total_steps:
+        for window in _windows(run, *plan.cursor(progress.step)):
+            learning_rate = run.state.scheduler.get_last_lr()[0]
+            grad_norm = _optimizer_step(run, window)
+            due, last = plan.due(progress.step), progress.step == plan.total_steps
+            run.reporter.tick(now=last)
+            if due.log or due.evaluate or due.save or last:
+                _require_finite(run)
+            if due.log:
+                _log(run, grad_norm, learning_rate)
+            metric = _evaluate(run) if due.evaluate else None
+            is_best = progress.best_step == progress.step
+            if due.save or (is_best and plan.spec.save_strategy == "best"):
+                _save(run, metric)
+            if last:
+                break
+    run.reporter.stop()
+
+
+def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Batch]]:
+    """The batches of each optimizer step of an epoch, from `first_batch` on, on the CPU."""
+    spec = run.plan.spec
+    batches = build.chunks(run.order(epoch), spec.per_device_train_batch_size)
+    objective = run.objective
+    loaded = iter(build.loader(objective.train_features, batches[first_batch:], objective.collate))
+    while window := list(islice(loaded, spec.gradient_accumulation_steps)):
+        yield window
+
+
+def _optimizer_step(run: Training, window: list[Batch]) -> torch.Tensor:
+    """Train on one accumulated batch; its gradient norm before clipping, on the device."""
+    state, spec = run.state, run.plan.spec
+    items = max(sum(run.objective.item_count(batch) for batch in window), 1)
+    loss = torch.zeros((), device=state.accelerator.device)
+    with out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size"):
+        for batch in window:
+            run.in_hand.see(batch)
+            part = run.objective.loss_sum(state.model, on_device(batch, state.accelerator)) / items
+            state.accelerator.backward(part)
+            loss += part.detach()
+            run.reporter.count(*_size(batch))
+            run.reporter.tick()
+        # As in Trainer the norm is wanted even where nothing is clipped.
+        norm: torch.Tensor = state.accelerator.clip_grad_norm_(
+            state.model.parameters(), spec.max_grad_norm or float("inf")
+        )
+        state.optimizer.step()
+    # fp16: a step with an overflow is left out, and so is its move of the schedule.
+    if not state.accelerator.optimizer_step_was_skipped:
+        state.scheduler.step()
+    state.optimizer.zero_grad()
+    state.progress.step += 1
+    finite = loss.isfinite()
+    if state.accelerator.scaler is None:
+        finite &= norm.isfinite()
+    state.tally.add(state.progress.step, loss, finite)
+    return norm
+
+
+def _size(batch: Batch) -> tuple[int, int]:
+    """Examples and tokens without padding of a batch on the CPU."""
+    tokens = batch["input_ids"]
+    mask = batch.get("attention_mask")
+    return tokens.shape[0], int(mask.sum()) if mask is not None else tokens.numel()
+
+
+def _log(run: Training, grad_norm: torch.Tensor, learning_rate: float) -> None:
+    """Read the losses from the device and report their mean since the last time."""
+    progress, tally = run.state.progress, run.state.tally
+    total = tally.total()
+    tally.reset()
+    progress.logged_loss = total / (progress.step - progress.logged_step)
+    progress.loss_total += total
+    progress.logged_step = progress.step
+    run.reporter.log(
+        {
+            "loss": progress.logged_loss,
+            "grad_norm": float(grad_norm.item()),
+            "learning_rate": learning_rate,
+        }
+    )
+
+
+def _evaluate(run: Training) -> float | None:
+    """Evaluate and report; the value of the metric that the best model is chosen by."""
+    with run.reporter.pausing_for(Phase.EVALUATING):
+        metrics = run.evaluate()
+    run.reporter.evaluated(metrics)
+    value = run.best.of(metrics)
+    progress = run.state.progress
+    if value is not None and run.best.improves(progress, value):
+        progress.best_metric, progress.best_step = value, progress.step
+    return value
+
+
+def _save(run: Training, metric: float | None) -> None:
+    """Write a checkpoint of this step and announce it."""
+    _require_finite_weights(run)
+    progress = run.state.progress
+    folder = run.checkpoints_dir / str(progress.step)
+    progress.last_checkpoint = str(folder.relative_to(run.workspace))
+    is_best = progress.best_step == progress.step
+    if is_best:
+        progress.best_checkpoint = progress.last_checkpoint
+    with run.reporter.pausing_for(Phase.SAVING):
+        checkpoint.save(run.state, run.plan, folder)
+    run.reporter.send(
+        CheckpointSaved(
+            step=progress.step,
+            path=progress.last_checkpoint,
+            bytes=checkpoints.total_bytes(folder),
+            manifest_sha256=checkpoints.manifest_sha256(folder),
+            metric=metric,
+            best=is_best,
+        )
+    )
+
+
+def _require_finite(run: Training) -> None:
+    bad_step = run.state.tally.first_bad_step()
+    if bad_step is not None:
+        raise _non_finite(run, bad_step, "the loss or its gradient")
+
+
+def _require_finite_weights(run: Training) -> None:
+    """An update can overflow although its loss did not: such weights must not be kept."""
+    finite = torch.stack([value.isfinite().all() for value in run.state.model.parameters()])
+    if not bool(finite.all().item()):
+        raise _non_finite(run, run.state.progress.step, "a weight after the update")
+
+
+def _non_finite(run: Training, step: int, what: str) -> StageError:
+    good = run.state.progress.last_checkpoint
+    return StageError(
+        FailureCode.NON_FINITE_LOSS,
+        f"{what} was not finite at step {step}; "
+        + (f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"),
+        step=step,
+        last_good_checkpoint=good,
+    )

@@ -1,0 +1,56 @@
+"""Turns a full memory into words: what it held and which option makes it smaller."""
+
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from service.contract.failures import FailureCode, StageError
+
+
+class BatchInHand:
+    """The shape of the batch that is being worked on, for the message."""
+
+    def __init__(self) -> None:
+        self.examples = 0
+        self.length = 0
+
+    def see(self, batch: Mapping[str, torch.Tensor]) -> None:
+        shape = next(iter(batch.values())).shape
+        self.examples, self.length = shape[0], shape[1] if len(shape) > 1 else 1
+
+
+@contextmanager
+def out_of_memory_explained(batch: BatchInHand, size_option: str) -> Iterator[None]:
+    """StageError(out_of_memory) in place of what torch raises on a GPU and on a CPU."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        peak = peak_bytes()
+        raise StageError(
+            FailureCode.OUT_OF_MEMORY,
+            f"out of memory at a batch of {batch.examples} sequences of {batch.length} tokens "
+            f"(peak {peak / 2**30:.1f} GiB): lower `{size_option}`",
+            peak_bytes=peak,
+            batch_size=batch.examples,
+            longest_sequence=batch.length,
+            option=size_option,
+        ) from error
+
+
+def peak_bytes() -> int:
+    """The most memory so far: of the GPU where there is one, else of this process."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        "DefaultCPUAllocator" in str(error) and "allocate memory" in str(error)
+    )

@@ -1,0 +1,73 @@
+"""How many optimizer steps there will be, and what is due after each: pure arithmetic.
+
+The numbers are those of `transformers.Trainer`: the last, shorter accumulation of an epoch is a
+step of its own, intervals below 1 are ratios of all steps, epochs may be fractions.
+"""
+
+import math
+from dataclasses import dataclass
+
+from service.contract.training import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Due:
+    log: bool
+    evaluate: bool
+    save: bool
+    """With `save_strategy: best` never due: the evaluation decides."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    spec: TrainingSpec
+    batches_per_epoch: int
+    total_steps: int
+
+    @classmethod
+    def of(cls, spec: TrainingSpec, examples: int) -> "Plan":
+        batches = math.ceil(examples / spec.per_device_train_batch_size)
+        steps_per_epoch = math.ceil(batches / spec.gradient_accumulation_steps)
+        epochs_steps = math.ceil(spec.num_train_epochs * steps_per_epoch)
+        return cls(spec, batches, spec.max_steps if spec.max_steps > 0 else epochs_steps)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.batches_per_epoch / self.spec.gradient_accumulation_steps)
+
+    @property
+    def warmup_steps(self) -> int:
+        warmup = self.spec.warmup_steps
+        return int(warmup) if warmup >= 1 else math.ceil(self.total_steps * warmup)
+
+    def cursor(self, step: int) -> tuple[int, int]:
+        """(epoch, batch within it) that follows optimizer step number `step`."""
+        epoch, update = divmod(step, self.steps_per_epoch)
+        return epoch, update * self.spec.gradient_accumulation_steps
+
+    def epoch_after(self, step: int) -> float:
+        """Passes over the data after `step` optimizer steps."""
+        epoch, batch = self.cursor(step)
+        return epoch + batch / self.batches_per_epoch
+
+    def due(self, step: int) -> Due:
+        """What follows optimizer step number `step` (from 1)."""
+        spec, last = self.spec, step == self.total_steps
+        epoch_ends = last or step % self.steps_per_epoch == 0
+        eval_steps = spec.eval_steps if spec.eval_steps is not None else spec.logging_steps
+
+        def due(strategy: str, interval: float, *, at_end: bool) -> bool:
+            if strategy == "steps":
+                return (last and at_end) or self._is_multiple(step, interval)
+            return strategy == "epoch" and epoch_ends
+
+        return Due(
+            log=(spec.logging_first_step and step == 1)
+            or due(spec.logging_strategy, spec.logging_steps, at_end=False),
+            evaluate=due(spec.eval_strategy, eval_steps, at_end=True),
+            save=due(spec.save_strategy, spec.save_steps, at_end=True),
+        )
+
+    def _is_multiple(self, step: int, interval: float) -> bool:
+        steps = math.ceil(interval * self.total_steps) if interval < 1 else interval
+        return step % steps == 0

@@ -1,0 +1,104 @@
+"""Where a training stands: what a resumed run must know beside weights and random numbers."""
+
+import operator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.training import TrainingSpec
+
+EVAL_PREFIX = "eval_"
+
+
+@dataclass
+class TrainingProgress:
+    """Plain numbers and strings only: kept as JSON, exactly, in every checkpoint."""
+
+    step: int = 0
+    logged_step: int = 0
+    logged_loss: float | None = None
+    """Mean loss that was logged last."""
+    loss_total: float = 0.0
+    """Sum of all steps' losses up to `logged_step`."""
+    examples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    """Time spent in optimizer steps, over all attempts."""
+    baseline: dict[str, float] = field(default_factory=dict)
+    best_metric: float | None = None
+    best_step: int | None = None
+    best_checkpoint: str | None = None
+    """Relative to the workspace; it may have been written by an earlier attempt."""
+    last_checkpoint: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises KeyError when `state` is not one that `state_dict` made."""
+        for name in asdict(self):
+            setattr(self, name, state[name])
+
+
+class LossTally:
+    """Losses since the last log and the first step that was not finite, kept on the device.
+
+    Adding never waits for the device; only `total` and `first_bad_step` do.
+    """
+
+    def __init__(self, device: torch.device, total: float = 0.0) -> None:
+        self._total = torch.tensor(total, dtype=torch.float64, device=device)
+        self._bad_step = torch.zeros((), dtype=torch.int64, device=device)
+
+    def add(self, step: int, loss: torch.Tensor, finite: torch.Tensor) -> None:
+        """Count a step's loss (scalar); `finite` is a bool scalar, false once is remembered."""
+        self._total += loss
+        known = finite | (self._bad_step > 0)
+        self._bad_step = torch.where(known, self._bad_step, step)
+
+    def total(self) -> float:
+        return float(self._total.item())
+
+    def reset(self) -> None:
+        self._total.zero_()
+
+    def first_bad_step(self) -> int | None:
+        return int(self._bad_step.item()) or None
+
+
+class BestMetric:
+    """Which evaluation is the best, by the options' `metric_for_best_model`."""
+
+    def __init__(self, spec: TrainingSpec) -> None:
+        self.name: str | None = spec.metric_for_best_model
+        if self.name is None and (spec.load_best_model_at_end or spec.save_strategy == "best"):
+            self.name = "loss"
+        greater = spec.greater_is_better
+        if greater is None:
+            greater = self.name is not None and not self.name.endswith("loss")
+        self._better = operator.gt if greater else operator.lt
+
+    def of(self, metrics: dict[str, float]) -> float | None:
+        """The metric's value; None when none was asked for. StageError when it is unknown."""
+        if self.name is None:
+            return None
+        known = EVAL_PREFIX + self.name.removeprefix(EVAL_PREFIX)
+        if known not in metrics:
+            names = sorted(name.removeprefix(EVAL_PREFIX) for name in metrics)
+            raise StageError(
+                FailureCode.INVALID_OPTION,
+                f"`training.metric_for_best_model` is `{self.name}`, but the evaluation reports "
+                f"only: {', '.join(names)}",
+                option="training.metric_for_best_model",
+                given=self.name,
+                known=names,
+            )
+        return metrics[known]
+
+    def improves(self, progress: TrainingProgress, value: float) -> bool:
+        """Whether `value` beats the best so far. NaN never does."""
+        if progress.best_metric is None:
+            return value == value
+        return bool(self._better(value, progress.best_metric))

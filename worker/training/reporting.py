@@ -1,0 +1,137 @@
+"""What a training tells its supervisor: progress by the clock, numbers at logging steps."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
+from service.contract.states import Phase
+from worker.training.plan import Plan
+from worker.training.progress import TrainingProgress
+
+SECONDS_BETWEEN_PROGRESS: Final = 0.25
+
+
+class Reporter:
+    """Sends events; measures the speed of optimizer steps alone, without evaluations and saving."""
+
+    def __init__(
+        self,
+        send: Callable[[StageEvent], None],
+        plan: Plan,
+        progress: TrainingProgress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.send = send
+        self._plan = plan
+        self._progress = progress
+        self._clock = clock
+        self._last_progress = float("-inf")
+        self._mark: float | None = None
+        """Since when training time has not been added up; None while it stands still."""
+        self._first_step = progress.step
+        self._all = _Speed()
+        self._since_log = _Speed()
+
+    def start(self) -> None:
+        """From now on time counts as training."""
+        self.phase(Phase.TRAINING)
+        self._mark = self._clock()
+
+    def stop(self) -> None:
+        """From now on it does not."""
+        self._add_up()
+        self._mark = None
+
+    @contextmanager
+    def pausing_for(self, phase: Phase) -> Iterator[None]:
+        """What happens inside is another phase, and its time no training."""
+        self.stop()
+        self.phase(phase)
+        yield
+        self.start()
+
+    def _add_up(self) -> None:
+        if self._mark is None:
+            return
+        now = self._clock()
+        seconds, self._mark = now - self._mark, now
+        self._progress.seconds += seconds
+        self._all.seconds += seconds
+        self._since_log.seconds += seconds
+
+    def count(self, examples: int, tokens: int) -> None:
+        """A batch was trained on; `tokens` without padding."""
+        self._progress.examples += examples
+        self._progress.tokens += tokens
+        for speed in (self._all, self._since_log):
+            speed.examples += examples
+            speed.tokens += tokens
+
+    def tick(self, *, now: bool = False) -> None:
+        """Send the progress unless that was done a moment ago. Never waits for the device."""
+        time_ = self._clock()
+        if not now and time_ - self._last_progress < SECONDS_BETWEEN_PROGRESS:
+            return
+        self._last_progress = time_
+        self._add_up()
+        done, total = self._progress.step, self._plan.total_steps
+        steps = done - self._first_step
+        self.send(
+            Progress(
+                step=done,
+                of=total,
+                epoch=self._plan.epoch_after(done),
+                loss=self._progress.logged_loss,
+                examples_per_second=self._all.per_second(self._all.examples),
+                eta_seconds=self._all.seconds / steps * (total - done) if steps else None,
+            )
+        )
+
+    def phase(self, phase: Phase) -> None:
+        self.send(PhaseChanged(phase=phase))
+
+    def notice(self, message: str, **data: object) -> None:
+        self.send(Notice(message=message, data=data))
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Numbers of the training at the present step, with the speed since the last ones."""
+        self._add_up()
+        speed, self._since_log = self._since_log, _Speed()
+        rates = {
+            "examples_per_second": speed.per_second(speed.examples),
+            "tokens_per_second": speed.per_second(speed.tokens),
+        }
+        known = {name: rate for name, rate in rates.items() if rate is not None}
+        self._metric("train", {**values, **known})
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        self._metric("eval", metrics)
+
+    def summary(self, train_loss: float) -> dict[str, float]:
+        """Of the whole training, over all attempts; the names are Trainer's."""
+        progress = self._progress
+        seconds = max(progress.seconds, 1e-9)
+        return {
+            "train_loss": train_loss,
+            "train_runtime": progress.seconds,
+            "train_examples_per_second": progress.examples / seconds,
+            "train_tokens_per_second": progress.tokens / seconds,
+            "train_steps_per_second": progress.step / seconds,
+        }
+
+    def _metric(self, kind: Literal["train", "eval"], values: Mapping[str, float]) -> None:
+        step = self._progress.step
+        epoch = self._plan.epoch_after(step)
+        self.send(Metric(kind=kind, step=step, epoch=epoch, values=dict(values)))
+
+
+class _Speed:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.examples = 0
+        self.tokens = 0
+
+    def per_second(self, count: int) -> float | None:
+        return count / self.seconds if self.seconds > 0 else None
