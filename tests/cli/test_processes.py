@@ -1,0 +1,244 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.cli import processes
+from service.cli.processes import Part, PartFailedError, ProcessManager
+from tests.services import wait_until
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def make_part(tmp_path: Path, name: str, code: str, **changes: object) -> Part:
+    arguments = {
+        "name": name,
+        "argv": [sys.executable, "-c", code],
+        "env": dict(os.environ),
+        "ready": lambda pid: f"ready as {pid}",
+        "log": tmp_path / f"{name}.log",
+        "grace_seconds": 5.0,
+        **changes,
+    }
+    return Part(**arguments)  # type: ignore[arg-type]
+
+
+class Watched:
+    """A manager whose words are kept, running in this thread until `stop` is set."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.stop = threading.Event()
+        self.manager = ProcessManager(self.said.append, self.stop)
+
+    def run_until(self, check: Callable[[], bool], seconds: float = 20) -> None:
+        """Run the manager; another thread sets `stop` once `check()` holds."""
+
+        def end() -> None:
+            try:
+                wait_until(check, seconds, "the state waited for")
+            finally:
+                self.stop.set()
+
+        waiter = threading.Thread(target=end)
+        waiter.start()
+        self.manager.run()
+        waiter.join()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+class TestStart:
+    def test_says_once_that_a_part_is_ready(self, watched: Watched, tmp_path: Path) -> None:
+        assert watched.manager.start([make_part(tmp_path, "a", SLEEP)])
+        watched.manager.stop()
+        assert [line.split(" as ")[0] for line in watched.said] == ["a ready", "a stopped"]
+
+    def test_a_part_that_ends_first_is_an_error_with_the_end_of_its_log(
+        self, watched: Watched, tmp_path: Path
+    ) -> None:
+        part = make_part(
+            tmp_path, "a", "print('port taken'); raise SystemExit(3)", ready=lambda _: None
+        )
+        with pytest.raises(PartFailedError, match=r"a ended with status 3: port taken\n.*a\.log"):
+            watched.manager.start([part])
+
+    def test_a_part_that_stays_silent_is_an_error(self, watched: Watched, tmp_path: Path) -> None:
+        part = make_part(tmp_path, "a", SLEEP, ready=lambda _: None, ready_seconds=0.3)
+        with pytest.raises(PartFailedError, match=r"did not answer within 0\.3 s"):
+            watched.manager.start([part])
+        watched.manager.stop()
+
+    def test_a_stop_during_the_start_ends_the_wait(self, watched: Watched, tmp_path: Path) -> None:
+        watched.stop.set()
+        assert not watched.manager.start([make_part(tmp_path, "a", SLEEP, ready=lambda _: None)])
+        watched.manager.stop()
+        assert watched.said == ["a stopped"]
+
+
+class TestRestart:
+    def test_a_part_that_was_killed_comes_back_and_it_is_said(
+        self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(processes, "FIRST_BACKOFF_SECONDS", 0.2)
+        watched.manager.start([make_part(tmp_path, "a", SLEEP)])
+        os.kill(int(watched.said[0].split()[-1]), signal.SIGKILL)
+        watched.run_until(lambda: len(watched.said) == 3)
+        watched.manager.stop()
+        assert "a was ended by SIGKILL; restart in 0.2 s" in watched.said[1]
+        assert watched.said[2].startswith("a ready as ")
+        assert watched.said[2] != watched.said[0]
+
+    def test_the_waits_double(
+        self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(processes, "FIRST_BACKOFF_SECONDS", 0.1)
+        monkeypatch.setattr(processes, "LONGEST_BACKOFF_SECONDS", 0.4)
+        started = tmp_path / "started"
+        # Serves the first time, and then ends at once each time.
+        code = (
+            f"import pathlib, time; p = pathlib.Path({str(started)!r})\n"
+            "if p.exists(): raise SystemExit(7)\np.touch(); time.sleep(0.5)"
+        )
+        watched.manager.start([make_part(tmp_path, "a", code)])
+        watched.run_until(lambda: len(_waits(watched.said)) == 5)
+        watched.manager.stop()
+        assert _waits(watched.said) == ["0.1", "0.2", "0.4", "0.4", "0.4"]
+
+
+def _waits(said: list[str]) -> list[str]:
+    return [line.split("restart in ")[1].split(" s")[0] for line in said if "restart in" in line]
+
+
+class TestStop:
+    def test_the_last_tier_goes_first(self, watched: Watched, tmp_path: Path) -> None:
+        watched.manager.start([make_part(tmp_path, "broker", SLEEP)])
+        watched.manager.start([make_part(tmp_path, "worker", SLEEP)])
+        watched.manager.stop()
+        assert watched.said[2:] == ["worker stopped", "broker stopped"]
+
+    def test_a_part_that_ignores_sigterm_is_killed_with_its_children(
+        self, watched: Watched, tmp_path: Path
+    ) -> None:
+        child = tmp_path / "child"
+        code = (
+            "import pathlib, signal, subprocess, sys, time\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            f"p = subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
+            f"pathlib.Path({str(child)!r}).write_text(str(p.pid)); time.sleep(600)"
+        )
+        part = make_part(
+            tmp_path,
+            "a",
+            code,
+            ready=lambda _: "ready" if child.exists() and child.read_text() else None,
+            grace_seconds=0.3,
+        )
+        watched.manager.start([part])
+        watched.manager.stop()
+        assert watched.said[-1] == "a killed after 0.3 s"
+        wait_until(lambda: _gone(int(child.read_text())), 5, "the end of the child")
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+# A stack of two sleepers, one of which has a child in a session of its own, as MLflow's server and
+# a worker's stage have. Writes all process ids to argv[1] when it runs.
+GUARDED = """
+import os, subprocess, sys, time
+from pathlib import Path
+from service.cli.processes import Part, ProcessManager
+from service.cli.system import run_guarded
+
+folder = Path(sys.argv[1])
+nested = (
+    "import pathlib, subprocess, sys, time;"
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
+    " start_new_session=bool(int(sys.argv[2])));"
+    "pathlib.Path(sys.argv[1]).write_text(str(p.pid)); time.sleep(600)"
+)
+
+def part(name, detached):
+    mark = folder / (name + ".child")
+    return Part(
+        name=name,
+        argv=[sys.executable, "-c", nested, str(mark), detached],
+        env=dict(os.environ),
+        ready=lambda pid: "ready" if mark.exists() and mark.read_text() else None,
+        log=folder / (name + ".log"),
+        grace_seconds=5,
+    )
+
+def main(stop):
+    manager = ProcessManager(lambda said: print(said, flush=True), stop)
+    try:
+        if manager.start([part("a", "0"), part("b", sys.argv[2])]):
+            (folder / "up").write_text(str(os.getpid()))
+            manager.run()
+        return 0
+    finally:
+        manager.stop()
+
+sys.exit(run_guarded(main))
+"""
+
+
+class Guarded:
+    """The script above as a process, and every process below it."""
+
+    def __init__(self, tmp_path: Path, detached: bool) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", GUARDED, str(tmp_path), str(int(detached))],
+            stdout=subprocess.DEVNULL,
+        )
+        mark = tmp_path / "up"
+        wait_until(lambda: mark.exists() and bool(mark.read_text()), 30, "the guarded stack")
+        self.manager = int(mark.read_text())
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
+    def wait_gone(self) -> int:
+        status = self.process.wait(20)
+        wait_until(lambda: all(_gone(member.pid) for member in self.family), 20, "the last end")
+        return status
+
+
+class TestRunGuarded:
+    def test_sigterm_stops_all_and_the_status_is_0(self, tmp_path: Path) -> None:
+        stack = Guarded(tmp_path, detached=True)
+        assert len(stack.family) == 5  # the manager, two parts, a child of each
+        stack.process.terminate()
+        assert stack.wait_gone() == 0
+
+    def test_ctrl_c_stops_all_and_the_status_is_0(self, tmp_path: Path) -> None:
+        stack = Guarded(tmp_path, detached=False)
+        stack.process.send_signal(signal.SIGINT)
+        assert stack.wait_gone() == 0
+
+    def test_nothing_is_left_when_it_is_killed(self, tmp_path: Path) -> None:
+        stack = Guarded(tmp_path, detached=False)
+        stack.process.kill()
+        assert stack.wait_gone() == -signal.SIGKILL
+
+    def test_nothing_is_left_when_the_manager_is_killed(self, tmp_path: Path) -> None:
+        stack = Guarded(tmp_path, detached=True)
+        os.kill(stack.manager, signal.SIGKILL)
+        assert stack.wait_gone() == 128 + signal.SIGKILL
+
+    def test_the_childs_status_is_passed_on(self) -> None:
+        code = "import sys; from service.cli.system import run_guarded\n"
+        code += "sys.exit(run_guarded(lambda stop: 7))"
+        assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 7
