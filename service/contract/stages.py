@@ -13,7 +13,8 @@ EVENT_FD_VARIABLE: Final = "FINETUNE_EVENT_FD"
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A result may hold NaN, and it has to reach the next stage as one.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class PrepareResult(_Frozen):

@@ -29,7 +29,7 @@ class _Outage:
     def happened(self, error: str, base: float) -> float:
         """Seconds to wait before the next try."""
         self.failures += 1
-        wait = min(MAX_BACKOFF_SECONDS, base * 2 ** min(self.failures, 10))
+        wait = min(MAX_BACKOFF_SECONDS, base * 2.0 ** min(self.failures, 10))
         log.warning(f"the {self.what} is away", error=error, again_in=wait, failures=self.failures)
         return wait
 

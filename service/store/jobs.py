@@ -73,7 +73,6 @@ def insert(session: Session, job_id: str, spec: JobSpec) -> Message:
         created_at=now,
         updated_at=now,
         state=JobState.QUEUED,
-        stage=stage,
         last_metrics={},
         results={},
         priority=spec.priority,
@@ -214,6 +213,15 @@ def due(session: Session, limit: int) -> list[Message]:
         .limit(limit)
     )
     return [Message(*row) for row in session.execute(query)]
+
+
+def message_if_due(session: Session, job_id: str) -> Message | None:
+    """The message for this job, if a worker may have it now."""
+    query = select(JobRow.id, JobRow.queue, JobRow.priority).where(
+        JobRow.id == job_id, JobRow.state == JobState.QUEUED, JobRow.not_before <= db_now()
+    )
+    found = session.execute(query).one_or_none()
+    return None if found is None else Message(*found)
 
 
 def mark_sent(session: Session, job_ids: list[str], again_in: float) -> None:

@@ -1,0 +1,121 @@
+"""A stage without torch, started by the real supervisor; `metadata` says what it does.
+
+`stub.<stage>`: finish (default), fail:<code>, segfault, kill, exit:<status>, hang, deaf (ignores
+SIGTERM), chatter (invalid lines, then finish), fork (leaves a grandchild, then finishes),
+progress-then-hang. `stub.attempts`: misbehave only in that many first attempts of the stage.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from service.contract.events import (
+    ArtifactWritten,
+    CheckpointSaved,
+    Metric,
+    Notice,
+    PhaseChanged,
+    Progress,
+)
+from service.contract.failures import FailureCode, StageError
+from service.contract.stages import PrepareResult, PublishResult, StageRequest, TrainResult
+from service.contract.states import Phase, Stage
+from worker import checkpoints
+from worker.stages.base import Channel, run_stage
+
+
+def main(request: StageRequest, channel: Channel) -> BaseModel:
+    sys.stdout.write(f"stub {request.stage} epoch {request.epoch}\n")
+    (request.attempt_dir / "environment").write_text("\n".join(sorted(os.environ)))
+    if request.stage is Stage.TRAIN:
+        _train(request, channel)
+    behaviour = request.spec.metadata.get(f"stub.{request.stage}", "finish")
+    if request.attempt <= int(request.spec.metadata.get("stub.attempts", "1000")):
+        _behave(behaviour, request, channel)
+    return _result(request)
+
+
+def _train(request: StageRequest, channel: Channel) -> None:
+    first = 0 if request.resume_from is None else int(request.resume_from.name)
+    channel.send(PhaseChanged(phase=Phase.TRAINING))
+    for step in range(first + 1, 4):
+        channel.send(Progress(step=step, of=3, loss=1 / step))
+        channel.send(Metric(kind="train", step=step, values={"loss": 1 / step}))
+        folder = request.attempt_dir / "checkpoints" / str(step)
+        with checkpoints.writing(folder) as partial:
+            (partial / "state").write_text(f"{step}")
+        channel.send(
+            CheckpointSaved(
+                step=step,
+                path=str(folder.relative_to(request.workspace)),
+                bytes=checkpoints.total_bytes(folder),
+                manifest_sha256=checkpoints.manifest_sha256(folder),
+            )
+        )
+    path = request.attempt_dir / "predictions.json"
+    path.write_text("{}")
+    relative = str(path.relative_to(request.workspace))
+    channel.send(ArtifactWritten(name="predictions.json", path=relative, bytes=2, sha256="0" * 64))
+    channel.send(Notice(message="trained", data={"from": first}))
+
+
+def _behave(behaviour: str, request: StageRequest, channel: Channel) -> None:
+    kind, _, argument = behaviour.partition(":")
+    match kind:
+        case "fail":
+            raise StageError(FailureCode(argument), "the stub was told to fail")
+        case "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(int(argument))
+        case "hang":
+            time.sleep(600)
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        case "chatter":
+            channel._pipe.write(b'not json\n{"type": "unknown"}\n')
+        case "fork":
+            grandchild = subprocess.Popen(["sleep", "600"], pass_fds=(channel._pipe.fileno(),))
+            (request.attempt_dir / "grandchild").write_text(str(grandchild.pid))
+
+
+def _result(request: StageRequest) -> BaseModel:
+    results: dict[Stage, Any] = {
+        Stage.PREPARE: PrepareResult(
+            prepared_dir=request.cache_dir,
+            model_dir=request.cache_dir,
+            tokenizer_dir=request.cache_dir,
+            model_revision=None,
+            dataset_revision=None,
+            data_fingerprint="f" * 64,
+            splits={"train": {"examples": 1, "features": 1}},
+        ),
+        Stage.TRAIN: TrainResult(
+            output_dir="output",
+            steps=3,
+            epochs=1.0,
+            metrics={"f1": 50.0},
+            baseline={"f1": float("nan")},
+            weights_sha256="0" * 64,
+        ),
+        Stage.PUBLISH: PublishResult(),
+    }
+    return results[request.stage]
+
+
+def command(stage: Stage, request_file: Path) -> list[str]:
+    """For the supervisor, in place of the real stages."""
+    return [sys.executable, str(Path(__file__)), str(request_file)]
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,69 @@
+"""The Celery application of a worker and its signals."""
+
+import os
+import socket
+from importlib.metadata import version
+from typing import Any
+
+from celery import signals
+
+from service import broker, logging
+from service.settings import get_settings
+from service.store.workers import WorkerInfo
+from worker.devices import devices
+from worker.registration import Registration
+from worker.stopping import SharedFlag
+
+_settings = get_settings()
+STOPPING = SharedFlag()
+
+# Without a URL nothing is ever connected: `python -m worker` refuses to start.
+app = broker.make_app(
+    _settings.redis_url.get_secret_value() if _settings.redis_url else "redis://", publisher=False
+)
+app.conf.update(
+    imports=["worker.run"],
+    # The row decides, so a message has done its work the moment a worker reads it.
+    task_acks_late=False,
+    worker_prefetch_multiplier=1,
+    # Otherwise a busy worker holds a message that a free one could have.
+    worker_disable_prefetch=True,
+    worker_enable_remote_control=False,
+    worker_send_task_events=False,
+    worker_hijack_root_logger=False,
+    worker_redirect_stdouts=False,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+)
+
+_registration: Registration | None = None
+
+
+@signals.setup_logging.connect
+def _configure_logging(**_: Any) -> None:
+    logging.configure(_settings)
+
+
+@signals.worker_ready.connect
+def _register(sender: Any, **_: Any) -> None:
+    global _registration
+    info = WorkerInfo(
+        id=sender.hostname,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        queues=sorted(app.amqp.queues.consume_from),
+        devices=devices(),
+        version=version("finetune-service"),
+    )
+    _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)
+    _registration.start()
+
+
+@signals.worker_shutting_down.connect
+def _stop_stages(**_: Any) -> None:
+    STOPPING.set()
+
+
+@signals.worker_shutdown.connect
+def _unregister(**_: Any) -> None:
+    if _registration is not None:
+        _registration.stop()

@@ -1,0 +1,133 @@
+"""The process of a stage: started in a session of its own, read without blocking, ended whole."""
+
+import os
+import select
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+from pydantic import ValidationError
+
+from service.contract.events import STAGE_EVENT, StageEvent
+from service.contract.stages import EVENT_FD_VARIABLE
+
+log = structlog.get_logger(__name__)
+
+_CHUNK: Final = 1 << 16
+_LONGEST_LINE: Final = 16 * 1024**2
+
+
+class Child:
+    """Must be started on the main thread: PR_SET_PDEATHSIG looks at the thread that forked.
+
+    On leaving the context its whole process group is gone.
+    """
+
+    def __init__(
+        self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path
+    ) -> None:
+        self._events, writer = os.pipe()
+        os.set_blocking(self._events, False)
+        self._rest = b""
+        self._at_end = False
+        try:
+            with log_file.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command,
+                    env={**environment, EVENT_FD_VARIABLE: str(writer)},
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(writer,),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self._events)
+            raise
+        finally:
+            os.close(writer)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.reap()
+        os.close(self._events)
+
+    def read(self, seconds: float) -> list[StageEvent]:
+        """Events that have arrived; waits for the first of them at most so long."""
+        if self._at_end:
+            return []
+        ready, _, _ = select.select([self._events], [], [], seconds)
+        return self._parse(self._drain()) if ready else []
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all that held the pipe open have closed it: nothing more can come."""
+        return self._at_end
+
+    def has_exited(self) -> bool:
+        """Whether the stage's process has ended; its pid and group stay reserved until `reap`."""
+        if self._process.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    def terminate(self) -> None:
+        """Ask the whole group to stop."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Kill whatever of the group is left; the return code as subprocess gives it."""
+        self.kill()
+        return self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _drain(self) -> bytes:
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(self._events, _CHUNK)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self._at_end = True
+                break
+            chunks.append(chunk)
+            if len(chunks) * _CHUNK >= _LONGEST_LINE:
+                break
+        return b"".join(chunks)
+
+    def _parse(self, data: bytes) -> list[StageEvent]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            log.error("a stage's event is too long and is dropped", bytes=len(self._rest))
+            self._rest = b""
+        events = []
+        for line in lines:
+            try:
+                events.append(STAGE_EVENT.validate_json(line))
+            except ValidationError as error:
+                log.error("a stage said something that is no event", error=str(error)[:500])
+        return events

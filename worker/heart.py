@@ -1,0 +1,82 @@
+"""Keeps a claim alive on a thread of its own, and learns on the way what the user wishes."""
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract.states import JobState
+from service.settings import Settings
+from service.store import claims
+from service.store.claims import Claim
+from service.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+
+class Heart:
+    """Beats every `beat_seconds`, looks every `poll_seconds`; nothing else can delay it."""
+
+    def __init__(self, database: Database, settings: Settings, claim: Claim) -> None:
+        self._database = database
+        self._settings = settings
+        self._claim = claim
+        self._state: JobState | None = JobState.RUNNING
+        self._last_beat = time.monotonic()
+        self._stop = threading.Event()
+        # A daemon: a database that never answers must not keep the worker from exiting.
+        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(self._settings.poll_seconds)
+
+    @property
+    def is_stale(self) -> bool:
+        """The claim is someone else's, or nobody's: this attempt must end and write nothing."""
+        return self._state is None
+
+    @property
+    def is_cancelling(self) -> bool:
+        return self._state is JobState.CANCELLING
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the last beat that reached the database."""
+        return time.monotonic() - self._last_beat
+
+    def _run(self) -> None:
+        while self._state is not None and not self._stop.wait(self._pause()):
+            try:
+                self._touch()
+            except SQLAlchemyError as error:
+                cause = str(error.__cause__ or error)
+                log.warning("no beat", error=cause, silent_seconds=round(self.silent_seconds, 1))
+
+    def _pause(self) -> float:
+        return min(self._settings.poll_seconds, self._settings.beat_seconds)
+
+    def _touch(self) -> None:
+        job_id, epoch = self._claim.job_id, self._claim.epoch
+        # Rounded to the next look, so that beats never come later than `beat_seconds`.
+        if self.silent_seconds + self._pause() < self._settings.beat_seconds:
+            with self._database.read() as session:
+                self._state = claims.wish(session, job_id, epoch)
+            return
+        started = time.monotonic()
+        with self._database.write() as session:
+            self._state = claims.beat(session, job_id, epoch, self._settings.lease_seconds)
+        # The lease runs from some moment after `started`: count from there, to be safe.
+        self._last_beat = started

@@ -1,0 +1,116 @@
+"""The one Celery task: claim → supervise → end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from service import broker
+from service.contract.routing import WAKE_TASK
+from service.contract.states import ENDED, JobState
+from service.settings import Settings, get_settings
+from service.store import claims, jobs
+from service.store.claims import Claim
+from service.store.database import Database
+from service.store.models import JobRow
+from worker import tracking
+from worker.app import STOPPING, app
+from worker.devices import gpus
+from worker.recorder import is_outage
+from worker.supervisor import Supervisor
+from worker.trackers import Tracker
+
+log = structlog.get_logger(__name__)
+
+Ring = Callable[[jobs.Message], bool]
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """Answers the doorbell; made once in each process of the pool, after the fork."""
+
+    settings: Settings
+    database: Database
+    tracker: Tracker
+    supervisor: Supervisor
+    ring: Ring
+    gpus: int
+
+    def wake(self, job_id: str, worker_id: str, queues: list[str]) -> None:
+        """Win the job and run its stage; else complete the tracking of an ended job; else drop."""
+        with structlog.contextvars.bound_contextvars(job_id=job_id):
+            try:
+                claimed = self._claim(job_id, worker_id, queues)
+                if claimed is None:
+                    self._complete_tracking(job_id)
+                    return
+                self._after(job_id, self.supervisor.supervise(claimed))
+            except SQLAlchemyError as error:
+                # The row is as it was, or its lease runs out: the reconciler rings again.
+                log.error("the database is away", error=str(error.__cause__ or error))
+
+    def _claim(self, job_id: str, worker_id: str, queues: list[str]) -> Claim | None:
+        claimed: Claim | None = None
+        try:
+            with self.database.write() as session:
+                claimed = claims.claim(
+                    session,
+                    job_id,
+                    worker_id,
+                    queues=queues,
+                    gpus=self.gpus,
+                    lease_seconds=self.settings.lease_seconds,
+                )
+        except DBAPIError as error:
+            if claimed is None or not is_outage(error):
+                raise
+            # COMMIT got no answer: the row knows.
+            with self.database.read() as session:
+                return claimed if claims.is_committed(session, claimed) else None
+        return claimed
+
+    def _after(self, job_id: str, state: JobState | None) -> None:
+        if state in ENDED:
+            self._complete_tracking(job_id)
+        elif state is JobState.QUEUED and not STOPPING.is_set():
+            self._ring_if_due(job_id)
+
+    def _ring_if_due(self, job_id: str) -> None:
+        """The next stage need not wait for the reconciler; a retry waits for its time."""
+        with self.database.read() as session:
+            message = jobs.message_if_due(session, job_id)
+        if message is not None and not self.ring(message):
+            log.warning("the broker is away; the reconciler will send the job")
+
+    def _complete_tracking(self, job_id: str) -> None:
+        with self.database.read() as session:
+            row = session.get(JobRow, job_id)
+        if row is not None and row.state in ENDED and not row.tracking_final:
+            workspace = self.settings.workspace(job_id)
+            tracking.sync(self.database, self.tracker, job_id, workspace)
+
+
+@lru_cache
+def receiver() -> Receiver:
+    settings = get_settings()
+    database = Database(settings.sqlalchemy_url)
+    tracker = tracking.make_tracker(settings)
+    publisher = broker.make_app(app.conf.broker_url, publisher=True)
+    return Receiver(
+        settings=settings,
+        database=database,
+        tracker=tracker,
+        supervisor=Supervisor(database, settings, tracker, stopping=STOPPING.is_set),
+        ring=lambda message: broker.ring(
+            publisher, message.job_id, message.queue, message.priority
+        ),
+        gpus=len(gpus()),
+    )
+
+
+@app.task(name=WAKE_TASK, bind=True)
+def wake(self: Any, job_id: str) -> None:
+    receiver().wake(job_id, self.request.hostname, list(app.amqp.queues.consume_from))

@@ -1,0 +1,150 @@
+"""Builds what a stage is given: its request, its command and its environment."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+from sqlalchemy import select
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import UploadDataset
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.states import Stage
+from service.settings import Settings
+from service.store import history
+from service.store.claims import Claim
+from service.store.database import Database
+from service.store.models import FileRow
+from worker import checkpoints, tracking
+from worker.trackers import Tracker
+
+log = structlog.get_logger(__name__)
+
+# The operator's settings and secrets: a stage needs none of them, or gets its own copy below.
+_SCRUBBED_PREFIXES: Final = ("FINETUNE_", "MLFLOW_", "CELERY_", "PG", "AWS_", "AZURE_", "GOOGLE_")
+_SCRUBBED: Final = frozenset(
+    {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HF_TOKEN_PATH"}
+)
+
+
+def stage_command(stage: Stage, request_file: Path) -> list[str]:
+    """-P: what lies in the working directory is data, and never imported."""
+    return [sys.executable, "-P", "-m", f"worker.stages.{stage}", str(request_file)]
+
+
+def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
+    """Ours without its secrets; only `prepare` and `publish` get the Hub token."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _SCRUBBED and not name.startswith(_SCRUBBED_PREFIXES)
+    }
+    environment |= {
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        # No token of the account that the worker runs under, either.
+        "HF_TOKEN_PATH": os.devnull,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    if settings.hub_endpoint is not None:
+        environment["HF_ENDPOINT"] = settings.hub_endpoint
+    if stage is Stage.TRAIN:
+        return environment | {"HF_HUB_OFFLINE": "1"}
+    if settings.hub_token is not None:
+        environment["HF_TOKEN"] = settings.hub_token.get_secret_value()
+    return environment
+
+
+def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
+    """The request of this attempt, with its folder made.
+
+    Raises StageError: an uploaded file is gone (dataset_not_found), or no registered checkpoint
+    can be read (checkpoint_unreadable).
+    """
+    workspace = settings.workspace(claim.job_id)
+    attempt_dir = workspace / "attempts" / str(claim.epoch)
+    attempt_dir.mkdir(parents=True, exist_ok=True)
+    prepared, trained = claim.results.get(Stage.PREPARE), claim.results.get(Stage.TRAIN)
+    is_prepare, is_train = claim.stage is Stage.PREPARE, claim.stage is Stage.TRAIN
+    run_id = None
+    if claim.stage is Stage.PUBLISH:
+        run_id = tracking.ensure_run(database, tracker, claim.job_id)
+    return StageRequest(
+        job_id=claim.job_id,
+        stage=claim.stage,
+        epoch=claim.epoch,
+        attempt=claim.attempt,
+        spec=claim.spec,
+        workspace=workspace,
+        attempt_dir=attempt_dir,
+        cache_dir=settings.cache_dir,
+        files=_uploaded_files(database, settings, claim) if is_prepare else {},
+        data_roots=settings.data_roots,
+        model_roots=settings.model_roots,
+        prepared=PrepareResult.model_validate(prepared) if prepared else None,
+        trained=TrainResult.model_validate(trained) if trained else None,
+        resume_from=_newest_checkpoint(database, claim, workspace) if is_train else None,
+        mlflow_uri=settings.mlflow_uri,
+        mlflow_run_id=run_id,
+        hub_endpoint=settings.hub_endpoint,
+    )
+
+
+def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dict[str, Path]:
+    dataset = claim.spec.dataset
+    if not isinstance(dataset, UploadDataset):
+        return {}
+    wanted = [
+        file_id
+        for ids in (dataset.train, dataset.validation, dataset.test)
+        for file_id in ids or []
+    ]
+    with database.read() as session:
+        known = set(session.scalars(select(FileRow.id).where(FileRow.id.in_(wanted))))
+    files = {file_id: settings.files_dir / file_id for file_id in wanted}
+    gone = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())
+    if gone:
+        raise StageError(
+            FailureCode.DATASET_NOT_FOUND,
+            f"No uploaded file has the id {', '.join(gone)}; it may have been deleted.",
+            missing=gone,
+        )
+    return files
+
+
+def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Path | None:
+    """The newest registered checkpoint, of any attempt, that is on disk as it was registered."""
+    with database.read() as session:
+        registered = history.registered_checkpoints(session, claim.job_id)
+    for row in registered:
+        folder = workspace / row.path
+        if (
+            checkpoints.verify(folder)
+            and checkpoints.manifest_sha256(folder) == row.manifest_sha256
+        ):
+            with database.write() as session:
+                history.resumed(session, claim.job_id, claim.epoch, row.step)
+            return folder
+        log.warning("a registered checkpoint cannot be read", step=row.step, path=row.path)
+    if registered:
+        raise StageError(
+            FailureCode.CHECKPOINT_UNREADABLE,
+            f"None of the {len(registered)} registered checkpoints can be read.",
+            steps=[row.step for row in registered],
+        )
+    return None
+
+
+def leftovers(database: Database, claim: Claim, workspace: Path) -> Iterator[Path]:
+    """Folders of pruned checkpoints that a crash left on disk."""
+    with database.read() as session:
+        kept = {row.path for row in history.registered_checkpoints(session, claim.job_id)}
+        pruned = history.pruned_paths(session, claim.job_id)
+    for path in pruned:
+        folder = (workspace / path).resolve()
+        if path not in kept and folder.is_relative_to(workspace) and folder.is_dir():
+            yield folder
