@@ -32,6 +32,7 @@ from worker.training.reporting import Reporter
 
 
 def main(request: StageRequest, channel: Channel) -> TrainResult:
+    transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     channel.send(PhaseChanged(phase=Phase.LOADING))
     job = _load(request, channel.send)
     if request.resume_from is not None:
@@ -72,15 +73,18 @@ class _Validation:
         self._last: tuple[int, Evaluation] | None = None
 
     def __call__(self) -> dict[str, float]:
-        return self.of_model(self._progress.step, again=True).metrics
+        return self.run(self._progress.step).metrics
 
-    def of_model(self, step: int, *, again: bool = False) -> Evaluation:
-        """The evaluation of the model of `step`, which is loaded; a known one unless `again`."""
-        if again or self._last is None or self._last[0] != step:
-            result = self.evaluator("validation", self.folder)
-            assert result is not None, "asked for only where there is a validation split"
-            self._last = (step, result)
-        return self._last[1]
+    def run(self, step: int) -> Evaluation:
+        """Evaluate the loaded model, which is that of `step`."""
+        result = self.evaluator("validation", self.folder)
+        assert result is not None, "asked for only where there is a validation split"
+        self._last = (step, result)
+        return result
+
+    def known(self, step: int) -> Evaluation | None:
+        """The last result, if it is that of `step`: its files still lie there."""
+        return self._last[1] if self._last is not None and self._last[0] == step else None
 
 
 def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
@@ -226,10 +230,8 @@ def _evaluate_final(job: _Job, step: int) -> Evaluation:
     reporter, validation = job.training.reporter, job.validation
     final = Evaluation({})
     if validation.given:
-        reporter.phase(Phase.EVALUATING)
-        final = validation.of_model(step)
-        if step == job.training.state.progress.step:
-            reporter.evaluated(final.metrics)
+        known = validation.known(step)
+        final = known if known is not None else _evaluate_again(job, step)
         _announce(job, final.files)
     if validation.test_given:
         reporter.phase(Phase.PREDICTING)
@@ -237,6 +239,15 @@ def _evaluate_final(job: _Job, step: int) -> Evaluation:
         assert predictions is not None, "asked for only where there is a test split"
         _announce(job, predictions.files)
     return final
+
+
+def _evaluate_again(job: _Job, step: int) -> Evaluation:
+    reporter = job.training.reporter
+    reporter.phase(Phase.EVALUATING)
+    result = job.validation.run(step)
+    if step == job.training.state.progress.step:  # the best one's step has its numbers already
+        reporter.evaluated(result.metrics)
+    return result
 
 
 def _announce(job: _Job, files: dict[str, Path]) -> None:

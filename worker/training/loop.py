@@ -57,11 +57,11 @@ def train(run: Training) -> None:
             learning_rate = run.state.scheduler.get_last_lr()[0]
             grad_norm = _optimizer_step(run, window)
             due, last = plan.due(progress.step), progress.step == plan.total_steps
-            run.reporter.tick(now=last)
             if due.log or due.evaluate or due.save or last:
                 _require_finite(run)
             if due.log:
                 _log(run, grad_norm, learning_rate)
+            run.reporter.tick(now=last)
             metric = _evaluate(run) if due.evaluate else None
             is_best = progress.best_step == progress.step
             if due.save or (is_best and plan.spec.save_strategy == "best"):

@@ -1,0 +1,50 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+
+from tests.training.support import Job, TinyTask
+from worker.tasks import registry
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Golden numbers depend on how sums are split; and the machine is shared."""
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def fresh_accelerate() -> Iterator[None]:
+    """Accelerate keeps device and precision per process; here each test is its own."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def tiny_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.REGISTRY, "question-answering", TinyTask())
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[..., Job]:
+    made = iter(range(100))
+
+    def make(**training: Any) -> Job:
+        parts = {
+            name: training.pop(name)
+            for name in ("dropout", "train", "validation", "test", "dtype", "resources")
+            if name in training
+        }
+        home = tmp_path / f"home-{next(made)}"
+        home.mkdir()
+        return Job(home, {"logging_steps": 1, "learning_rate": 1e-2, **training}, **parts)
+
+    return make

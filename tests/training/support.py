@@ -1,0 +1,241 @@
+"""A tiny causal language model, a task of the test's own, and the real train stage around both."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from datasets.arrow_writer import ArrowWriter
+
+from service.contract.events import CheckpointSaved, Metric, StageEvent
+from service.contract.spec import JobSpec
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.states import Stage
+from tests.models import minilm_dir
+from worker.stages import train
+from worker.stages.base import run_stage
+from worker.tasks import registry
+from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PreparedSplit
+from worker.training.objective import Batch, Evaluation, Features, Forward
+
+VOCABULARY = 48
+IGNORED = -100
+
+
+class TinyObjective:
+    """Next-token prediction; evaluation reports the mean loss and the share of right tokens."""
+
+    def __init__(self, splits: Mapping[str, PreparedSplit]) -> None:
+        self._splits = splits
+        self.train_features: Features = splits["train"].features
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        rows = [torch.tensor(feature["input_ids"]) for feature in features]
+        pad = torch.nn.utils.rnn.pad_sequence
+        labels = pad(rows, batch_first=True, padding_value=IGNORED)
+        return {
+            "input_ids": pad(rows, batch_first=True),
+            "attention_mask": (labels != IGNORED).long(),
+            "labels": labels,
+        }
+
+    def item_count(self, batch: Batch) -> int:
+        return int((batch["labels"][:, 1:] != IGNORED).sum())
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), reduction="sum"
+        )
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        # A careless task: it draws from every generator, which the training must not notice.
+        np.random.rand(3)
+        torch.rand(3)
+        right, loss, tokens, seen = 0, 0.0, 0, []
+        features = self._splits[split].features
+        for indices, output in forward(features, self.collate):
+            seen += indices
+            loss += float(output.loss) * len(indices)
+            labels = self.collate([features[index] for index in indices])["labels"][:, 1:]
+            right += int((output.logits[:, :-1].argmax(-1) == labels).sum())
+            tokens += int((labels != IGNORED).sum())
+        assert sorted(seen) == list(range(len(features)))
+        path = folder / f"{split}.json"
+        path.write_text(json.dumps({"right": right}))
+        return Evaluation(
+            {"loss": loss / len(features), "accuracy": right / tokens},
+            {f"{split}.json": path},
+            [{"right": right}],
+        )
+
+
+class TinyTask:
+    name = "question-answering"
+
+    def auto_model(self) -> Any:
+        return transformers.AutoModelForCausalLM
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> TinyObjective:
+        return TinyObjective(splits)
+
+
+def tiny_model(dropout: float = 0.1) -> transformers.GPT2LMHeadModel:
+    transformers.set_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=32,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    # Not guessed from this class's name; Trainer needs it to count the shifted labels.
+    model.loss_type = "ForCausalLM"
+    return model
+
+
+def rows(count: int, *, seed: int = 0, length: int | None = None) -> list[dict[str, list[int]]]:
+    """Counting sequences with a random start and step; of uneven lengths unless told."""
+    draw = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        size = length or int(draw.integers(4, 24))
+        start, step = int(draw.integers(VOCABULARY)), int(draw.integers(1, 4))
+        made.append({"input_ids": [(start + step * i) % VOCABULARY for i in range(size)]})
+    return made
+
+
+@dataclass
+class Job:
+    """One job of the train stage in a folder; each attempt is a request of its own."""
+
+    home: Path
+    training: dict[str, Any]
+    dropout: float = 0.1
+    train: list[dict[str, list[int]]] = field(default_factory=lambda: rows(37))
+    validation: list[dict[str, list[int]]] | None = None
+    test: list[dict[str, list[int]]] | None = None
+    dtype: str = "float32"
+    resources: dict[str, Any] = field(default_factory=lambda: {"gpus": 0})
+
+    def __post_init__(self) -> None:
+        self.workspace = self.home / "job"
+        tiny_model(self.dropout).save_pretrained(self.home / "model")
+        for name, split in self.splits.items():
+            folder = self.home / "prepared" / name
+            folder.mkdir(parents=True)
+            for file in (EXAMPLES_FILE, FEATURES_FILE):
+                with ArrowWriter(path=str(folder / file)) as writer:
+                    for row in split:
+                        writer.write(row)
+                    writer.finalize()
+
+    @property
+    def splits(self) -> dict[str, list[dict[str, list[int]]]]:
+        given = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: split for name, split in given.items() if split is not None}
+
+    def spec(self) -> JobSpec:
+        return JobSpec.model_validate(
+            {
+                "task": "question-answering",
+                "model": {"name_or_path": "/models/tiny", "dtype": self.dtype},
+                "dataset": {
+                    "source": "path",
+                    **{name: f"/data/{name}.json" for name in self.splits},
+                },
+                "training": self.training,
+                "resources": self.resources,
+            }
+        )
+
+    def request(self, attempt: int = 1, resume_from: Path | None = None) -> StageRequest:
+        attempt_dir = self.workspace / "attempts" / str(attempt)
+        attempt_dir.mkdir(parents=True, exist_ok=True)
+        return StageRequest(
+            job_id="job-1",
+            stage=Stage.TRAIN,
+            epoch=attempt,
+            attempt=attempt,
+            spec=self.spec(),
+            workspace=self.workspace,
+            attempt_dir=attempt_dir,
+            cache_dir=self.home / "cache",
+            prepared=PrepareResult(
+                prepared_dir=self.home / "prepared",
+                model_dir=self.home / "model",
+                tokenizer_dir=minilm_dir(),
+                model_revision=None,
+                dataset_revision=None,
+                data_fingerprint="0" * 64,
+                splits={},
+            ),
+            resume_from=resume_from,
+        )
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no code of the stage's may run as if it knew."""
+
+
+@dataclass
+class Recorder:
+    """In the place of the pipe to the supervisor."""
+
+    kill_after: Callable[[StageEvent], bool] = lambda event: False
+    events: list[StageEvent] = field(default_factory=list)
+
+    def send(self, event: StageEvent) -> None:
+        self.events.append(event)
+        if self.kill_after(event):
+            raise Killed
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def train_values(self, name: str) -> dict[int, float]:
+        """Step → value, of the numbers logged while training."""
+        metrics = [event for event in self.of(Metric) if event.kind == "train"]
+        return {event.step: event.values[name] for event in metrics}
+
+    def evaluations(self) -> dict[int, dict[str, float]]:
+        metrics = [event for event in self.of(Metric) if event.kind == "eval"]
+        return {event.step: event.values for event in metrics}
+
+    def checkpoint_steps(self) -> list[int]:
+        return [event.step for event in self.of(CheckpointSaved)]
+
+
+def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainResult, Recorder]:
+    """The real stage, in this process."""
+    recorder = recorder or Recorder()
+    return train.main(request, recorder), recorder  # type: ignore[arg-type]
+
+
+def at_checkpoint(step: int) -> Callable[[StageEvent], bool]:
+    return lambda event: isinstance(event, CheckpointSaved) and event.step == step
+
+
+def use_tiny_task() -> None:
+    registry.REGISTRY["question-answering"] = TinyTask()  # type: ignore[assignment]
+
+
+if __name__ == "__main__":  # the stage in a process of its own: <request.json>
+    torch.set_num_threads(1)
+    use_tiny_task()
+    sys.exit(run_stage(train.main))

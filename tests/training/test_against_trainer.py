@@ -1,0 +1,185 @@
+"""Where our options bear the names of `transformers.TrainingArguments`, they do the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from torch.utils.data import Dataset
+
+from tests.training.support import Job, Recorder, TinyObjective, rows, run, tiny_model
+from worker.tasks.base import PreparedSplit
+from worker.training import randomness
+
+TRAIN, VALIDATION = rows(22, seed=3), rows(5, seed=4)
+
+
+class _Rows(Dataset[Any]):
+    def __init__(self, data: list[Any]) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._data[index]
+
+
+class _Watch(transformers.TrainerCallback):
+    def __init__(self) -> None:
+        self.saved: list[int] = []
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.saved.append(state.global_step)
+
+
+def run_trainer(folder: Path, options: dict[str, Any]) -> tuple[transformers.Trainer, _Watch]:
+    watch = _Watch()
+    trainer = transformers.Trainer(
+        model=tiny_model(dropout=0.0),
+        args=transformers.TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            train_sampling_strategy="sequential",
+            dataloader_pin_memory=False,
+            **options,
+        ),
+        data_collator=TinyObjective({"train": PreparedSplit(TRAIN, TRAIN)}).collate,
+        train_dataset=_Rows(TRAIN),
+        eval_dataset=_Rows(VALIDATION),
+        callbacks=[watch],
+    )
+    trainer.train()
+    return trainer, watch
+
+
+@pytest.fixture
+def sequential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randomness, "shuffled", lambda examples, seed, epoch: range(examples))
+
+
+def run_both(
+    make_job: Callable[..., Job], folder: Path, options: dict[str, Any]
+) -> tuple[Recorder, list[dict[str, Any]], _Watch]:
+    options = {"learning_rate": 1e-2, **options}
+    trainer, watch = run_trainer(folder, options)
+    job = make_job(train=TRAIN, validation=VALIDATION, dropout=0.0, **options)
+    _, recorder = run(job.request())
+    return recorder, trainer.state.log_history, watch
+
+
+NUMBERS = [
+    pytest.param({"num_train_epochs": 2}, id="not divisible by the batch"),
+    pytest.param(
+        {"num_train_epochs": 1.3, "per_device_train_batch_size": 4}, id="part of an epoch"
+    ),
+    pytest.param(
+        {
+            "num_train_epochs": 2,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 4,
+        },
+        id="a shorter last accumulation",
+    ),
+    pytest.param(
+        {
+            "num_train_epochs": 1,
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 64,
+        },
+        id="accumulation longer than the epoch",
+    ),
+    pytest.param({"max_steps": 7, "per_device_train_batch_size": 5}, id="max_steps over epochs"),
+    pytest.param(
+        {"max_steps": 9, "warmup_steps": 0.25, "lr_scheduler_type": "cosine"},
+        id="cosine, ratio of warm-up",
+    ),
+    pytest.param(
+        {"max_steps": 6, "warmup_steps": 3, "lr_scheduler_type": "constant_with_warmup"},
+        id="constant with warm-up",
+    ),
+    pytest.param(
+        {"max_steps": 5, "lr_scheduler_type": "constant", "optim": "adafactor"}, id="adafactor"
+    ),
+    pytest.param(
+        {
+            "max_steps": 8,
+            "optim": "adamw_torch",
+            "weight_decay": 0.3,
+            "adam_beta1": 0.8,
+            "adam_beta2": 0.9,
+            "adam_epsilon": 1e-4,
+            "max_grad_norm": 0.1,
+        },
+        id="adamw's own options",
+    ),
+    pytest.param({"max_steps": 4, "max_grad_norm": 0.0}, id="no clipping"),
+]
+
+
+@pytest.mark.usefixtures("sequential")
+class TestNumbers:
+    @pytest.mark.parametrize("options", NUMBERS)
+    def test_every_step(
+        self, make_job: Callable[..., Job], tmp_path: Path, options: dict[str, Any]
+    ) -> None:
+        options = {**options, "logging_steps": 1, "save_strategy": "no"}
+        ours, theirs, _ = run_both(make_job, tmp_path / "trainer", options)
+        steps = {entry["step"]: entry for entry in theirs if "loss" in entry}
+        assert list(ours.train_values("loss")) == list(steps)
+        for name, relative in (("loss", 1e-4), ("grad_norm", 1e-3), ("learning_rate", 1e-12)):
+            expected = {step: entry[name] for step, entry in steps.items()}
+            assert ours.train_values(name) == pytest.approx(expected, rel=relative, abs=1e-12)
+        epochs = [event.epoch for event in ours.events if getattr(event, "kind", "") == "train"]
+        assert epochs == pytest.approx([entry["epoch"] for entry in steps.values()], abs=1e-4)
+
+
+MOMENTS = [
+    {"max_steps": 10, "logging_steps": 3, "eval_strategy": "steps", "save_steps": 4},
+    {"max_steps": 10, "logging_steps": 0.25, "eval_strategy": "steps", "save_steps": 0.35},
+    {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "epoch"},
+    {"max_steps": 4, "logging_first_step": True, "logging_strategy": "no", "save_strategy": "no"},
+    {
+        "num_train_epochs": 2.5,
+        "logging_strategy": "epoch",
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+    },
+    {
+        "max_steps": 8,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "best",
+        "metric_for_best_model": "eval_loss",
+        "learning_rate": 0.3,
+    },
+    {
+        "max_steps": 8,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 4,
+        "load_best_model_at_end": True,
+        "learning_rate": 0.3,
+    },
+]
+
+
+@pytest.mark.usefixtures("sequential")
+class TestMoments:
+    @pytest.mark.parametrize("options", MOMENTS)
+    def test_logs_evaluations_and_checkpoints(
+        self, make_job: Callable[..., Job], tmp_path: Path, options: dict[str, Any]
+    ) -> None:
+        ours, theirs, watch = run_both(
+            make_job, tmp_path / "trainer", {"logging_steps": 500, **options}
+        )
+        logged = {entry["step"]: entry["loss"] for entry in theirs if "loss" in entry}
+        assert ours.train_values("loss") == pytest.approx(logged, rel=1e-4)
+        evaluated = [entry["step"] for entry in theirs if "eval_loss" in entry]
+        last = max(entry["step"] for entry in theirs)
+        # Ours has the baseline before, and always knows the finished model's numbers.
+        assert list(ours.evaluations()) == [0, *evaluated, *({last} - set(evaluated))]
+        assert ours.checkpoint_steps() == watch.saved
