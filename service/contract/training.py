@@ -144,7 +144,7 @@ def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
 def _combination_problems(spec: TrainingSpec) -> Iterator[str]:
     for name in ("logging_steps", "eval_steps", "save_steps"):
         steps: float | None = getattr(spec, name)
-        if steps is not None and steps > 1 and not steps.is_integer():
+        if steps is not None and steps > 1 and steps != int(steps):
             yield f"`{name}` must be whole when it is above 1, and is {steps}"
     if spec.bf16 and spec.fp16:
         yield "`bf16` and `fp16` exclude each other: give one of them"
