@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from service.contract.events import Notice
+from service.contract.failures import FailureCode
 from service.contract.spec import JobSpec, TaskParameters
 from worker.training.objective import Objective
 
@@ -15,6 +16,10 @@ Cleaner = Callable[[Row], dict[str, Any]]
 
 class RowError(ValueError):
     """What is wrong with one row; the reader adds where the row stands."""
+
+    def __init__(self, problem: str, code: FailureCode = FailureCode.UNREADABLE_ROW) -> None:
+        super().__init__(problem)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Task(Protocol):
         """A function that is called once with every row of `split`, in order.
 
         It is given the row under the task's own column names and returns it in the form of
-        `example_schema`; it raises RowError, or StageError for a fault of the whole job.
+        `example_schema`, or raises RowError.
         """
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:

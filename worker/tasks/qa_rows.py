@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from service.contract.spec import QuestionAnsweringSpec
 from worker.tasks.base import Row, RowError
 
@@ -26,11 +26,10 @@ class RowCleaner:
         }
         cleaned["answers"] = _answers(row.get("answers"), cleaned["context"])
         if not cleaned["answers"]["text"] and not self._answerless_allowed:
-            raise StageError(
+            raise RowError(
+                "the question has no answer, but `task.version_2_with_negative` is false: set it "
+                "to true, or remove such questions",
                 FailureCode.INVALID_OPTION,
-                f"The {self._split} split has a question without an answer "
-                f"(id {cleaned['id']!r}), but `task.version_2_with_negative` is false. Set it to "
-                "true, or remove such questions.",
             )
         self._count += 1
         return cleaned

@@ -1,0 +1,213 @@
+"""One JSON document: an array of rows, `{"data": [...]}`, or SQuAD's nested articles.
+
+Elements are decoded one at a time from a sliding piece of the text, so that a file of several
+gigabytes never stands in memory as a whole.
+"""
+
+import codecs
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from worker.data.table import MAX_ROW_BYTES, Row, Source, Table, unreadable, unsupported
+from worker.data.text import json_fault
+
+_PIECE = 1024**2
+_SPACE = " \t\n\r"
+# An error so close to the end of what was read may only mean that more is to come.
+_NEAR_END = 64
+
+
+class _Truncated(Exception):
+    """The text ends before the value does."""
+
+
+def rows_of(source: Source) -> Table:
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+        for number, value in enumerate(_elements(source), start=1):
+            place = f"{source.name}, row {number}"
+            if not isinstance(value, dict):
+                unreadable(place, f"must be a JSON object, not {type(value).__name__}")
+            yield place, value
+
+    return Table(columns=None, rows=rows)
+
+
+def squad(source: Source) -> Table:
+    """SQuAD's own form, v1.1 and v2.0, as flat rows; an impossible question has no answers."""
+
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+        number = 0
+        for position, article in enumerate(_elements(source), start=1):
+            where = f"{source.name}, article {position}"
+            for paragraph in _list(article, "paragraphs", where):
+                for question in _list(paragraph, "qas", where):
+                    number += 1
+                    place = f"{source.name}, question {number} (article {position})"
+                    yield place, _flat(paragraph, question, place)
+
+    return Table(columns=("id", "title", "context", "question", "answers"), rows=rows)
+
+
+def looks_like_squad(source: Source) -> bool:
+    """Whether the first element of `data` is an article with paragraphs."""
+    with source.path.open("rb") as file:
+        text = _Text(file)
+        if not text.enter_data():
+            return False
+        try:
+            first = next(text.elements(), None)
+        except (_Truncated, ValueError, RecursionError):
+            return False
+    return isinstance(first, dict) and "paragraphs" in first
+
+
+def _list(value: Any, key: str, where: str) -> list[Any]:
+    found = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(found, list):
+        unreadable(where, f"must hold a list `{key}`")
+    return found
+
+
+def _flat(paragraph: Mapping[str, Any], question: Any, place: str) -> Row:
+    if not isinstance(question, Mapping):
+        unreadable(place, f"must be a JSON object, not {type(question).__name__}")
+    row = {key: question[key] for key in ("id", "question") if key in question}
+    if "context" in paragraph:
+        row["context"] = paragraph["context"]
+    if question.get("is_impossible"):
+        row["answers"] = []
+    elif "answers" in question:
+        row["answers"] = question["answers"]
+    return row
+
+
+def _elements(source: Source) -> Iterator[Any]:
+    with source.path.open("rb") as file:
+        text = _Text(file)
+        if not text.enter_data():
+            unsupported(source, 'must be a JSON array of objects, or an object with a list "data"')
+        number = 0
+        try:
+            for value in text.elements():
+                number += 1
+                yield value
+            text.finish()
+        except _Truncated:
+            unreadable(f"{source.name}, row {number + 1}", "the file ends in the middle of it")
+        except UnicodeDecodeError as error:
+            unreadable(f"{source.name}, row {number + 1}", f"not valid UTF-8: {error.reason}")
+        except (ValueError, RecursionError) as error:
+            unreadable(f"{source.name}, row {number + 1}", json_fault(error))
+
+
+class _Text:
+    """A cursor over a JSON text that is read piece by piece."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json = json.JSONDecoder()
+        self._buffer = ""
+        self._at = 0
+        self._ended = False
+        self._in_object = False
+
+    def enter_data(self) -> bool:
+        """Move behind the `[` of the rows; False if the document has no such array."""
+        try:
+            first = self._take()
+            if first == "{":
+                self._in_object = True
+                first = self._enter_key("data")
+        except (_Truncated, ValueError, RecursionError):
+            return False
+        return first == "["
+
+    def elements(self) -> Iterator[Any]:
+        """The values up to the closing `]`."""
+        if self._peek() == "]":
+            return
+        while True:
+            yield self._value()
+            mark = self._take()
+            if mark == "]":
+                return
+            if mark != ",":
+                raise json.JSONDecodeError("Expecting ',' delimiter", mark, 0)
+
+    def finish(self) -> None:
+        """Behind the rows: nothing may follow an array, and an object must go on or end."""
+        try:
+            mark = self._take()
+        except _Truncated:
+            if self._in_object:
+                raise
+            return
+        if not self._in_object or mark not in ",}":
+            raise json.JSONDecodeError("Extra data", "", 0)
+
+    def _enter_key(self, wanted: str) -> str:
+        """The first character of the value of `wanted` in the object that was just opened."""
+        mark = ","
+        while mark == ",":
+            key = self._value()
+            self._take()  # the colon
+            if key == wanted:
+                return self._take()
+            self._value()
+            mark = self._take()
+        return ""
+
+    def _peek(self) -> str:
+        while True:
+            while self._at < len(self._buffer) and self._buffer[self._at] in _SPACE:
+                self._at += 1
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            self._more(_PIECE)
+
+    def _take(self) -> str:
+        mark = self._peek()
+        self._at += 1
+        return mark
+
+    def _value(self) -> Any:
+        self._peek()
+        piece = _PIECE
+        while True:
+            try:
+                value, end = self._json.raw_decode(self._buffer, self._at)
+            except json.JSONDecodeError as error:
+                if self._ended:
+                    raise self._verdict(error) from error
+                if not self._may_continue(error):
+                    raise json.JSONDecodeError(error.msg, "", 0) from error
+            else:
+                # A number at the very end may go on in the next piece.
+                if end < len(self._buffer) or self._ended:
+                    self._at = end
+                    return value
+            self._more(piece)
+            piece *= 2  # so that a long value is not decoded anew too often
+
+    def _may_continue(self, error: json.JSONDecodeError) -> bool:
+        unfinished = error.msg.startswith("Unterminated string")
+        return unfinished or error.pos >= len(self._buffer) - _NEAR_END
+
+    def _verdict(self, error: json.JSONDecodeError) -> Exception:
+        if self._may_continue(error):
+            return _Truncated()
+        return json.JSONDecodeError(error.msg, "", 0)
+
+    def _more(self, size: int) -> None:
+        """Read on, dropping what lies behind. _Truncated at the end of the file."""
+        if self._ended:
+            raise _Truncated
+        self._buffer = self._buffer[self._at :]
+        self._at = 0
+        if len(self._buffer) > MAX_ROW_BYTES:
+            raise json.JSONDecodeError(f"longer than {MAX_ROW_BYTES // 1024**2} MiB", "", 0)
+        raw = self._file.read(size)
+        self._ended = not raw
+        self._buffer += self._decoder.decode(raw, final=self._ended)

@@ -1,0 +1,68 @@
+"""Which format a file has, and the reader for it. One entry a format."""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import DataFormat
+from worker.data import document, parquet, text
+from worker.data.table import Source, Table
+
+READERS: Final[dict[str, Callable[[Source], Table]]] = {
+    "json": document.rows_of,
+    "jsonl": text.jsonl,
+    "csv": text.delimited,
+    "parquet": parquet.rows_of,
+    "text": text.text,
+    "squad": document.squad,
+}
+_SUFFIXES: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+_HEAD_BYTES = 1024**2
+
+
+def open_table(source: Source, data_format: DataFormat) -> Table:
+    """The rows of a file; empty_dataset when it has no byte."""
+    if source.path.stat().st_size == 0:
+        raise StageError(
+            FailureCode.EMPTY_DATASET, f"{source.name} is empty (0 bytes)", file=source.name
+        )
+    return READERS[detect(source) if data_format == "auto" else data_format](source)
+
+
+def detect(source: Source) -> str:
+    """The format that the content or else the name tells; uploads may have any name."""
+    with source.path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    by_name = _SUFFIXES.get(source.name[source.name.rfind(".") :].lower())
+    if by_name is not None:
+        return by_name
+    begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if begin.startswith((b"[", b"{")):
+        return _kind_of_json(source, begin)
+    return "csv" if b"," in begin.partition(b"\n")[0] else "text"
+
+
+def _kind_of_json(source: Source, begin: bytes) -> str:
+    first, newline, rest = begin.partition(b"\n")
+    if begin.startswith(b"{") and newline and rest.strip() and _is_object(first):
+        return "jsonl"
+    if document.looks_like_squad(source):
+        return "squad"
+    one_row = begin.startswith(b"{") and not rest.strip() and b'"data"' not in first
+    return "jsonl" if one_row else "json"
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

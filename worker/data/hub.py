@@ -1,0 +1,130 @@
+"""Data sets of the Hub, always at one commit."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import datasets
+from datasets.exceptions import DatasetGenerationError, DatasetsError
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import HubDataset
+from worker import failures
+from worker.data.table import Row, Table
+
+
+class HubData:
+    """Resolves the commit at once; downloads when the first table is asked for."""
+
+    def __init__(self, spec: HubDataset, splits: tuple[str, ...], cache_dir: Path) -> None:
+        self._spec = spec
+        self._splits = splits
+        self._cache_dir = cache_dir / "datasets"
+        self._builder: Any = None
+        try:
+            info = HfApi().dataset_info(spec.name, revision=spec.revision)
+        except (HfHubHTTPError, HFValidationError) as error:
+            _refuse(spec, error)
+        self._commit: str = info.sha or _unresolved(spec)
+        self.revision: str | None = self._commit
+        self._id = info.id  # the full name where `name` is an old short one
+
+    def splits(self) -> tuple[str, ...]:
+        return self._splits
+
+    def fingerprint(self) -> Any:
+        slices = {split: getattr(self._spec, split) for split in self._splits}
+        return {
+            "hub": [self._id, self._commit],
+            "config": self._spec.config,
+            "splits": slices,
+        }
+
+    def tables(self, split: str) -> Iterator[Table]:
+        instruction = getattr(self._spec, split)
+        try:
+            dataset = self._prepared().as_dataset(split=instruction)
+        except (ValueError, AssertionError) as error:  # an unknown split, a bad slice
+            message = f"{self._named()} has no split {instruction!r}: {failures.describe(error)}"
+            raise StageError(FailureCode.DATASET_NOT_FOUND, message) from error
+
+        def rows(wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+            for number, row in enumerate(dataset.select_columns(list(wanted)), start=1):
+                yield f"{self._spec.name}, split {instruction}, row {number}", row
+
+        yield Table(columns=tuple(dataset.column_names), rows=rows)
+
+    def _prepared(self) -> Any:
+        if self._builder is None:
+            try:
+                self._builder = self._download()
+            except (HfHubHTTPError, DatasetsError, ValueError, RuntimeError) as error:
+                _refuse(self._spec, error)
+        return self._builder
+
+    def _download(self) -> Any:
+        builder = datasets.load_dataset_builder(
+            f"hf://datasets/{self._id}",  # never a local folder of that name
+            self._spec.config,
+            revision=self._commit,
+            cache_dir=str(self._cache_dir),
+        )
+        if builder.hash != self._commit:
+            # When the Hub does not answer, the library silently takes any older copy.
+            message = f"{self._named()} could not be loaded from the Hub"
+            raise StageError(FailureCode.NETWORK, message)
+        builder.download_and_prepare()
+        return builder
+
+    def _named(self) -> str:
+        return f"The data set {self._spec.name!r} at commit {self._commit[:12]}"
+
+
+def _unresolved(spec: HubDataset) -> NoReturn:
+    raise StageError(
+        FailureCode.HUB_UNAVAILABLE, f"The Hub names no commit for the data set {spec.name!r}"
+    )
+
+
+def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
+    """Raise what a failed look-up or download of the data set means for its user."""
+    name, revision = spec.name, spec.revision or "main"
+    links = [link for link in (error, error.__cause__) if link is not None]
+    if any(isinstance(link, GatedRepoError) for link in links) or _status(error) == 403:
+        code = FailureCode.DATASET_ACCESS_DENIED
+        message = f"The data set {name!r} is gated or private and the Hub token has no access"
+    elif any(isinstance(link, RevisionNotFoundError) for link in links):
+        code = FailureCode.DATASET_NOT_FOUND
+        message = f"The data set {name!r} has no revision {revision!r}"
+    elif any(isinstance(link, RepositoryNotFoundError | HFValidationError) for link in links):
+        code = FailureCode.DATASET_NOT_FOUND
+        message = f"The data set {name!r} does not exist on the Hub, or is private without access"
+    elif isinstance(error, DatasetGenerationError):
+        cause = error.__cause__ or error
+        if failures.from_exception(error).code is not FailureCode.INTERNAL:
+            raise error
+        code = FailureCode.UNREADABLE_ROW
+        message = f"The data set {name!r} has rows that do not fit: {failures.describe(cause)}"
+    elif isinstance(error, HfHubHTTPError) or _outside(error):
+        raise error
+    else:
+        code = FailureCode.DATASET_NOT_FOUND
+        message = f"The data set {name!r} cannot be loaded: {failures.describe(error)}"
+    raise StageError(code, message, dataset=name, revision=revision) from error
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _outside(error: Exception) -> bool:
+    """Whether the machine or the network is to blame, not the data set."""
+    return failures.from_exception(error).code is not FailureCode.INTERNAL

@@ -1,0 +1,35 @@
+"""Parquet files, batch by batch."""
+
+from collections.abc import Collection, Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from worker.data.table import Row, Source, Table, unreadable, unsupported
+
+_ROWS_AT_ONCE = 256
+
+
+def rows_of(source: Source) -> Table:
+    try:
+        with pq.ParquetFile(source.path) as file:
+            columns = tuple(file.schema_arrow.names)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's fault, not the file's
+        unsupported(source, "not a Parquet file, or cut off or damaged")
+
+    def rows(wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+        number = 0
+        with pq.ParquetFile(source.path) as file:
+            try:
+                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield f"{source.name}, row {number}", row
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                unreadable(f"{source.name}, row {number + 1}", "damaged Parquet data from here on")
+
+    return Table(columns=columns, rows=rows)

@@ -1,0 +1,123 @@
+"""Where the rows of each split come from: the Hub at a commit, uploads, or allowed paths."""
+
+import hashlib
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.spec import DataFormat, DatasetSpec, HubDataset, UploadDataset
+from service.contract.stages import StageRequest
+from worker import failures
+from worker.data import hub
+from worker.data.formats import open_table
+from worker.data.table import Source, Table
+
+SPLITS = ("train", "validation", "test")
+
+
+class Data(Protocol):
+    """The resolved data of a job."""
+
+    revision: str | None
+    """Commit hash, if it comes from the Hub."""
+
+    def splits(self) -> tuple[str, ...]: ...
+
+    def fingerprint(self) -> Any:
+        """JSON that names the content of every split; equal content, equal fingerprint."""
+
+    def tables(self, split: str) -> Iterator[Table]:
+        """The tables of a split, one after the other; this may download."""
+
+
+def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data:
+    """Find the data: the Hub's commit, or every file, hashed. StageError when it is not there."""
+    spec = request.spec.dataset
+    if isinstance(spec, HubDataset):
+        return hub.HubData(spec, given_splits(spec), request.cache_dir)
+    locate = _uploads(request) if isinstance(spec, UploadDataset) else _paths(request)
+    files = {split: [locate(name) for name in getattr(spec, split)] for split in given_splits(spec)}
+    return FileData(spec.format, files, progress)
+
+
+def given_splits(spec: DatasetSpec) -> tuple[str, ...]:
+    return tuple(split for split in SPLITS if getattr(spec, split) is not None)
+
+
+class FileData:
+    revision: str | None = None
+
+    def __init__(
+        self,
+        data_format: DataFormat,
+        files: dict[str, list[Source]],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._format = data_format
+        self._files = files
+        sources = list({source.path: source for part in files.values() for source in part}.values())
+        self._hashes: dict[Path, str] = {}
+        for number, source in enumerate(sources, start=1):
+            with source.path.open("rb") as stream:
+                self._hashes[source.path] = hashlib.file_digest(stream, "sha256").hexdigest()
+            progress(number, len(sources))
+        self._states = {source.path: _state(source.path) for source in sources}
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._files)
+
+    def fingerprint(self) -> Any:
+        files = {
+            # The suffix tells `auto` the format.
+            split: [[self._hashes[source.path], Path(source.name).suffix] for source in sources]
+            for split, sources in self._files.items()
+        }
+        return {"files": files, "format": self._format}
+
+    def tables(self, split: str) -> Iterator[Table]:
+        for source in self._files[split]:
+            yield open_table(source, self._format)
+            if _state(source.path) != self._states[source.path]:
+                raise StageError(
+                    FailureCode.UNREADABLE_ROW,
+                    f"{source.name} was changed while it was read; submit the job again",
+                    file=source.name,
+                )
+
+
+def _state(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _uploads(request: StageRequest) -> Callable[[str], Source]:
+    def locate(file_id: str) -> Source:
+        path = request.files.get(file_id)
+        if path is None or not path.is_file():
+            raise _not_found(f"The uploaded file {file_id} does not exist any more")
+        return Source(path, file_id)
+
+    return locate
+
+
+def _paths(request: StageRequest) -> Callable[[str], Source]:
+    def locate(value: str) -> Source:
+        try:
+            path = resolve_under_roots(value, request.data_roots, "FINETUNE_DATA_ROOTS")
+            mode = path.stat().st_mode
+        except PathNotAllowedError as error:
+            raise _not_found(f"The data set {error}") from error
+        except OSError as error:
+            raise _not_found(f"{value!r} cannot be read: {failures.describe(error)}") from error
+        if not stat.S_ISREG(mode):  # a pipe would never end, a folder has no rows
+            raise _not_found(f"{value!r} is not a regular file")
+        return Source(path, Path(value).name)
+
+    return locate
+
+
+def _not_found(message: str) -> StageError:
+    return StageError(FailureCode.DATASET_NOT_FOUND, message)

@@ -1,0 +1,114 @@
+"""What can be known about a model and its tokenizer before a GPU is taken."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer
+
+from service.contract.failures import FailureCode, StageError
+from worker import failures
+from worker.tasks.base import Task
+
+# How models name their table of learned or fixed absolute positions.
+_POSITION_TABLES = frozenset({"position_embeddings", "embed_positions", "wpe"})
+
+
+def load_config(folder: Path, name: str) -> Any:
+    """The model's configuration. Code from the repository is never run."""
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        _raise_machine_fault(error)
+        known = (folder / "config.json").is_file()
+        raise StageError(
+            FailureCode.UNSUPPORTED_ARCHITECTURE if known else FailureCode.MODEL_NOT_FOUND,
+            f"{name!r} has no usable config.json: {failures.describe(error)}",
+        ) from error
+
+
+def load_tokenizer(folder: Path, name: str) -> Any:
+    """A fast tokenizer with a pad token."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+        _raise_machine_fault(error)
+        raise StageError(
+            FailureCode.SLOW_TOKENIZER,
+            f"{name!r} has no tokenizer that can be loaded: {failures.describe(error)}",
+        ) from error
+    if not tokenizer.is_fast:
+        raise StageError(
+            FailureCode.SLOW_TOKENIZER,
+            f"The tokenizer of {name!r} ({type(tokenizer).__name__}) is not a fast one; the task "
+            "needs to know which characters each token stands for",
+        )
+    if tokenizer.pad_token_id is None:
+        raise StageError(FailureCode.NO_PAD_TOKEN, f"The tokenizer of {name!r} has no pad token")
+    return tokenizer
+
+
+def check_model(task: Task, config: Any, tokenizer: Any, max_length: int) -> None:
+    """Architecture, position table and vocabulary fit the task and the tokenizer."""
+    auto = task.auto_model()
+    if type(config) not in auto._model_mapping:
+        raise StageError(
+            FailureCode.UNSUPPORTED_ARCHITECTURE,
+            f"A model of type {config.model_type!r} has no head for {task.name}",
+            model_type=config.model_type,
+        )
+    with torch.device("meta"):  # shapes only, no memory
+        model = auto.from_config(config)
+    limit = position_limit(model, config)
+    if limit is not None and max_length > limit:
+        raise StageError(
+            FailureCode.SEQUENCE_TOO_LONG,
+            f"`max_seq_length` is {max_length}, but the model's position table holds {limit}",
+            max_seq_length=max_length,
+            limit=limit,
+        )
+    _check_vocabulary(model, tokenizer)
+
+
+def position_limit(model: nn.Module, config: Any) -> int | None:
+    """Tokens that the model's position table holds; None for a model without one.
+
+    Rotary, relative and other computed positions have no table, whatever the config says.
+    """
+    sizes = [
+        _usable_rows(module)
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] in _POSITION_TABLES and isinstance(module, nn.Embedding)
+    ]
+    if not sizes:
+        return None
+    stated = getattr(config, "max_position_embeddings", None)
+    return min([*sizes, stated] if stated else sizes)
+
+
+def _usable_rows(table: nn.Embedding) -> int:
+    """RoBERTa and its kin count positions from the padding index on, BART's from an offset."""
+    unused = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1
+    return table.num_embeddings - int(unused)
+
+
+def _check_vocabulary(model: Any, tokenizer: Any) -> None:
+    rows = model.get_input_embeddings().num_embeddings
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= rows:
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            f"The tokenizer knows token ids up to {highest}, but the model embeds only {rows}: "
+            "set `model.tokenizer_name` to the tokenizer that the model was trained with",
+            tokenizer=highest + 1,
+            model=rows,
+        )
+
+
+def _raise_machine_fault(error: Exception) -> None:
+    """A full disk or lost memory is not the model's fault."""
+    if failures.from_exception(error).code is not FailureCode.INTERNAL:
+        raise error

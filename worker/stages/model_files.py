@@ -1,0 +1,126 @@
+"""Where the base model's files are: a Hub repository at a commit, or an allowed folder."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.paths import PathNotAllowedError, resolve_under_roots
+
+_SETTINGS: Final = re.compile(r"[^/]+\.(json|txt|model|jinja)")
+"""Config and tokenizer; never code, never anything that has to be unpickled."""
+_WEIGHTS: Final = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_WHOLE: Final = "model.safetensors"
+_UNSAFE: Final = re.compile(r"[^/]+\.(bin|pt|pth|ckpt|pkl|h5|msgpack)")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A repository or folder whose files are known but, on the Hub, not yet here."""
+
+    name: str
+    commit: str | None
+    """None for a folder."""
+    files: tuple[str, ...]
+    fetch: Callable[[Iterable[str]], Path]
+    """Brings the named files here and returns the folder that they are in."""
+
+    def settings(self) -> list[str]:
+        return [name for name in self.files if _SETTINGS.fullmatch(name)]
+
+    def weights(self) -> list[str]:
+        """Safetensors that `from_pretrained` would load; StageError when there are none."""
+        found = [name for name in self.files if _WEIGHTS.fullmatch(name)]
+        if found:
+            return [_WHOLE] if _WHOLE in found else found
+        pickled = sorted(name for name in self.files if _UNSAFE.fullmatch(name))
+        if pickled:
+            raise StageError(
+                FailureCode.UNSAFE_WEIGHTS,
+                f"The model {self.name!r} has weights only as {', '.join(pickled)}, which can run "
+                "code when they are loaded; only safetensors are accepted",
+                files=pickled,
+            )
+        raise StageError(
+            FailureCode.MODEL_NOT_FOUND,
+            f"{self.name!r} holds no weights: no {_WHOLE} and no shards of it",
+        )
+
+
+def locate(
+    name: str, revision: str | None, *, roots: list[Path], setting: str, cache_dir: Path
+) -> Located:
+    """Look `name` up: an absolute path under `roots`, or a Hub id. StageError when it is not there.
+
+    `setting` is the field of the spec that gives the name.
+    """
+    if name.startswith(("/", ".", "~")) or "\x00" in name:
+        return _folder(name, roots)
+    try:
+        info = HfApi().model_info(name, revision=revision)
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise _refusal(name, revision, setting, error) from error
+    files = tuple(sibling.rfilename for sibling in info.siblings or ())
+
+    def fetch(wanted: Iterable[str]) -> Path:
+        return _download(name, revision, str(info.sha), list(wanted), setting, cache_dir)
+
+    return Located(name, info.sha, files, fetch)
+
+
+def _folder(name: str, roots: list[Path]) -> Located:
+    try:
+        folder = resolve_under_roots(name, roots, "FINETUNE_MODEL_ROOTS")
+    except PathNotAllowedError as error:
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"The model {error}") from error
+    if not folder.is_dir():
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} is not a folder")
+    inside = [path for path in folder.iterdir() if path.is_file() and _allowed(path, roots)]
+    files = tuple(sorted(path.name for path in inside))
+    return Located(name, None, files, lambda _wanted: folder)
+
+
+def _allowed(path: Path, roots: list[Path]) -> bool:
+    """A link inside the folder must not lead out of the roots either."""
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(root) for root in roots)
+
+
+def _download(
+    name: str, revision: str | None, commit: str, files: list[str], setting: str, cache_dir: Path
+) -> Path:
+    try:
+        folder = snapshot_download(
+            name, revision=commit, allow_patterns=files, cache_dir=cache_dir / "hub"
+        )
+    except HfHubHTTPError as error:
+        raise _refusal(name, revision, setting, error) from error
+    return Path(folder)
+
+
+def _refusal(name: str, revision: str | None, setting: str, error: Exception) -> Exception:
+    """What a failed look-up means for the user; the error itself if it is not about the name."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    unknown = isinstance(error, RepositoryNotFoundError | HFValidationError)
+    code = FailureCode.MODEL_NOT_FOUND
+    if isinstance(error, GatedRepoError) or (status == 403 and not unknown):
+        code = FailureCode.MODEL_ACCESS_DENIED
+        message = f"{name!r} is gated or private and the Hub token has no access"
+    elif isinstance(error, RevisionNotFoundError):
+        message = f"{name!r} has no revision {revision!r}"
+    elif unknown:
+        message = f"{name!r} does not exist on the Hub, or is private without access"
+    else:
+        return error
+    return StageError(code, f"{message} (`{setting}`)", name=name, revision=revision)

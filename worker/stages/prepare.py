@@ -1,0 +1,246 @@
+"""prepare: resolve revisions, download, check every row, tokenise into the shared cache."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.contract.events import Notice, PhaseChanged, Progress
+from service.contract.spec import JobSpec
+from service.contract.stages import PrepareResult, StageRequest
+from service.contract.states import Phase
+from service.contract.tasks import TASKS
+from worker.data import cache, sources
+from worker.data.load import Columns, Examples
+from worker.data.sources import Data
+from worker.stages import model_checks, model_files
+from worker.stages.base import Channel, run_stage
+from worker.stages.model_files import Located
+from worker.tasks import registry
+from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PrepareContext, Task
+
+_LAYOUT = 1  # of an entry in the cache
+_LIMITS = {
+    "train": "max_train_samples",
+    "validation": "max_eval_samples",
+    "test": "max_predict_samples",
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The base model on local disk, checked; the weights are not loaded."""
+
+    folder: Path
+    tokenizer_folder: Path
+    revision: str | None
+    config: Any
+    tokenizer: Any
+
+
+def main(request: StageRequest, channel: Channel) -> PrepareResult:
+    _quiet_libraries()
+    events = Events(channel)
+    task = registry.get(request.spec.task.type)
+    events.phase(Phase.RESOLVING)
+    origins = locate_model(request)
+    data = sources.resolve(request, events.progress)
+    events.resolved(origins, data)
+    events.phase(Phase.DOWNLOADING)
+    model = fetch_model(request, origins)
+    model_checks.check_model(task, model.config, model.tokenizer, request.spec.task.max_seq_length)
+    entry = Preparation(request.spec, task, model, data, events).run(request.cache_dir)
+    return PrepareResult(
+        prepared_dir=entry.folder,
+        model_dir=model.folder,
+        tokenizer_dir=model.tokenizer_folder,
+        model_revision=model.revision,
+        dataset_revision=data.revision,
+        data_fingerprint=entry.folder.name,
+        splits=entry.splits,
+    )
+
+
+class Events:
+    """What the user sees of this stage."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def phase(self, phase: Phase) -> None:
+        self._channel.send(PhaseChanged(phase=phase))
+
+    def progress(self, done: int, total: int) -> None:
+        """`total` is 0 as long as nobody knows it."""
+        self._channel.send(Progress(step=done, of=total))
+
+    def notice(self, notice: Notice) -> None:
+        self._channel.send(notice)
+
+    def resolved(self, origins: "Origins", data: Data) -> None:
+        commits = {name: located.commit for name, located in vars(origins).items()}
+        known = {name: commit for name, commit in commits.items() if commit is not None}
+        if data.revision is not None:
+            known["dataset"] = data.revision
+        if known:
+            text = ", ".join(f"{name} {commit[:12]}" for name, commit in known.items())
+            self.notice(Notice(message=f"Resolved to commits: {text}", data=known))
+
+
+@dataclass(frozen=True)
+class Origins:
+    model: Located
+    config: Located
+    tokenizer: Located
+
+
+def locate_model(request: StageRequest) -> Origins:
+    """Look up the repositories or folders; `model.revision` is that of the model alone."""
+    spec = request.spec.model
+
+    def locate(name: str, revision: str | None, setting: str) -> Located:
+        return model_files.locate(
+            name,
+            revision,
+            roots=request.model_roots,
+            setting=setting,
+            cache_dir=request.cache_dir,
+        )
+
+    model = locate(spec.name_or_path, spec.revision, "model.name_or_path")
+    config, tokenizer = model, model
+    if spec.config_name is not None:
+        config = locate(spec.config_name, None, "model.config_name")
+    if spec.tokenizer_name is not None:
+        tokenizer = locate(spec.tokenizer_name, None, "model.tokenizer_name")
+    return Origins(model, config, tokenizer)
+
+
+def fetch_model(request: StageRequest, origins: Origins) -> Model:
+    """Download the small files and look at them before the weights."""
+    weights = origins.model.weights()
+    tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
+    config_folder = origins.config.fetch(origins.config.settings())
+    config = model_checks.load_config(config_folder, origins.config.name)
+    tokenizer = model_checks.load_tokenizer(tokenizer_folder, origins.tokenizer.name)
+    folder = origins.model.fetch([*origins.model.settings(), *weights])
+    if origins.config is not origins.model:
+        folder = _combined(request.attempt_dir / "base_model", folder, config_folder)
+    return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer)
+
+
+def _combined(target: Path, model: Path, config: Path) -> Path:
+    """The model's weights beside another configuration, as links into both folders."""
+    target.mkdir(parents=True)
+    for path in model.glob("model*.safetensors*"):
+        (target / path.name).symlink_to(path.resolve())
+    (target / "config.json").symlink_to((config / "config.json").resolve())
+    return target
+
+
+class Preparation:
+    """From resolved data to an entry of the shared cache."""
+
+    def __init__(self, spec: JobSpec, task: Task, model: Model, data: Data, events: Events) -> None:
+        self._spec = spec
+        self._task = task
+        self._model = model
+        self._data = data
+        self._events = events
+
+    def run(self, cache_dir: Path) -> cache.Entry:
+        key = cache.address(self._ingredients())
+        entry = cache.get_or_build(cache_dir / "prepared", key, self._build)
+        if entry.found:
+            message = "Found the prepared data of an earlier job: nothing to check or tokenise"
+            self._events.notice(Notice(message=message, data={"fingerprint": key}))
+        return entry
+
+    def _ingredients(self) -> Mapping[str, Any]:
+        """All that decides what the prepared data is."""
+        import datasets
+        import tokenizers
+        import transformers
+
+        dataset = self._spec.dataset
+        return {
+            "layout": _LAYOUT,
+            "task": self._task.name,
+            "settings": dict(self._task.tokenization_settings(self._spec.task)),
+            "data": self._data.fingerprint(),
+            "columns": dict(dataset.columns),
+            "limits": {split: self._limit(split) for split in self._data.splits()},
+            "tokenizer": tokenizer_identity(self._model.tokenizer),
+            "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
+        }
+
+    def _build(self, folder: Path) -> cache.Counts:
+        counts: cache.Counts = {}
+        self._events.phase(Phase.CHECKING)
+        for split in self._data.splits():
+            (folder / split).mkdir()
+            target = folder / split / EXAMPLES_FILE
+            counts[split] = {"examples": self._check(split, target)}
+        self._events.phase(Phase.TOKENIZING)
+        for split in self._data.splits():
+            counts[split]["features"] = self._tokenize(split, folder / split)
+        return counts
+
+    def _check(self, split: str, target: Path) -> int:
+        examples = Examples(
+            columns=self._columns(split),
+            clean=self._task.cleaner(split, self._spec.task),
+            schema=self._task.example_schema(),
+            limit=self._limit(split),
+        )
+        tables = self._data.tables(split)
+        return examples.write(split, tables, target, lambda rows: self._events.progress(rows, 0))
+
+    def _tokenize(self, split: str, folder: Path) -> int:
+        import datasets
+
+        context = PrepareContext(
+            spec=self._spec,
+            tokenizer=self._model.tokenizer,
+            config=self._model.config,
+            notice=self._events.notice,
+            progress=self._events.progress,
+        )
+        examples = datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
+        return self._task.prepare(split, examples, context, folder / FEATURES_FILE)
+
+    def _columns(self, split: str) -> Columns:
+        described = TASKS[self._task.name].columns
+        required = set(self._task.required_columns(split))
+        spared = {column.name for column in described if column.required} - required
+        names = [column.name for column in described]
+        return Columns.of(names, required, spared, self._spec.dataset.columns)
+
+    def _limit(self, split: str) -> int | None:
+        limit: int | None = getattr(self._spec.dataset, _LIMITS[split])
+        return limit
+
+
+def tokenizer_identity(tokenizer: Any) -> str:
+    """sha256 over all of a fast tokenizer's state that changes what it makes of a text."""
+    state = {
+        "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()),
+        "padding_side": tokenizer.padding_side,
+        "inputs": tokenizer.model_input_names,
+        "specials": tokenizer.special_tokens_map,
+    }
+    return cache.address(state)
+
+
+def _quiet_libraries() -> None:
+    """Progress bars are for terminals; events say more. (The Hub client obeys a variable.)"""
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    run_stage(main)
