@@ -62,7 +62,7 @@ def show_problem(problem: Mapping[str, Any]) -> None:
     detail = problem.get("detail")
     if detail and detail != title:
         console.print(escape(str(detail)))
-    for fault in problem.get("errors", []):
+    for fault in problem.get("errors") or []:
         console.print(f"  [yellow]{escape(_path(fault))}[/]: {escape(_message(fault))}")
 
 
@@ -76,7 +76,9 @@ def _path(fault: Mapping[str, Any]) -> str:
 
 
 def _message(fault: Mapping[str, Any]) -> str:
-    text = str(fault.get("message", ""))
-    if fault.get("suggestion"):
-        text += f" Did you mean `{fault['suggestion']}`?"
+    text = str(fault.get("message", "")).rstrip(".")
+    suggestion = fault.get("suggestion")
+    # The service's own words often name it already.
+    if suggestion and f"`{suggestion}`" not in text:
+        text += f"; did you mean `{suggestion}`?"
     return text

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
+from service import logging
 from service.cli.addresses import check_address
 from service.cli.exits import UsageError
 from service.cli.parts import reconciler_mark
@@ -51,6 +52,7 @@ def api(
 def reconciler() -> None:
     """Ring for jobs that are due and end those whose worker is lost, until SIGTERM."""
     settings = get_settings()
+    logging.configure(settings)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -91,9 +91,6 @@ def run(settings: Settings, mlflow_port: int, pid: int, stop: threading.Event) -
     except UsageError as error:
         output.complain(str(error))
         return USAGE
-    except PartFailedError as error:
-        output.complain(str(error))
-        return FAILED
 
 
 @contextmanager
@@ -157,6 +154,9 @@ def _serve(stack: Stack, database: Database, pid: int, stop: threading.Event) ->
         typer.echo(f"all parts are ready; logs in {home / 'logs'}; Ctrl-C stops them")
         manager.run()
         return OK
+    except PartFailedError as error:
+        output.complain(str(error))
+        return FAILED
     finally:
         lock.remove_address(home)
         manager.stop()

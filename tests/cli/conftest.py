@@ -1,0 +1,101 @@
+"""The command line as a user calls it, and a real API for it to talk to."""
+
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from json import loads
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from service.cli import client
+from service.cli.app import main
+from service.settings import Settings, get_settings
+from service.store.database import Database
+from tests.services import free_port, wait_until
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """The one document on stdout; fails when anything else is there."""
+        return loads(self.out)
+
+    def json_lines(self) -> list[Any]:
+        return [loads(line) for line in self.out.splitlines()]
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path) -> Iterator[Path]:
+    """FINETUNE_HOME of this test, with a migrated SQLite database; no other setting is left."""
+    for name in ("URL", "API_KEY", "DATABASE_URL", "REDIS_URL", "MLFLOW_URI", "HOST", "PORT"):
+        monkeypatch.delenv(f"FINETUNE_{name}", raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(sqlite_template, home / "finetune.db")
+    monkeypatch.setenv("FINETUNE_HOME", str(home))
+    monkeypatch.setattr(client, "RETRY_WAITS", (0.05, 0.05, 0.05))
+    get_settings.cache_clear()
+    yield home
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{home / 'finetune.db'}")
+    yield database
+    database.dispose()
+
+
+@pytest.fixture
+def cli(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs `finetune …` in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["finetune", *arguments])
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of the real API on this home's database, over real HTTP; its broker is away."""
+    from service.api.app import create_app
+
+    port = free_port()
+    settings = Settings(home=home, redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(settings), port=port, log_config=None, lifespan="on")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    url = f"http://127.0.0.1:{port}"
+    monkeypatch.setenv("FINETUNE_URL", url)
+    wait_until(lambda: server.started, 20, "the API")
+    yield url
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.fixture
+def http(api: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=api) as connection:
+        yield connection

@@ -1,0 +1,57 @@
+import pytest
+
+from service.cli.addresses import PublicAddressError, check_address, is_loopback, local_url
+from service.store import keys
+from service.store.database import Database
+from tests.cli.conftest import Cli
+
+
+class TestIsLoopback:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+    def test_this_machine_only(self, host: str) -> None:
+        assert is_loopback(host)
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", ""])
+    def test_anything_else(self, host: str) -> None:
+        assert not is_loopback(host)
+
+
+class TestLocalUrl:
+    @pytest.mark.parametrize(
+        ("host", "url"),
+        [
+            ("127.0.0.1", "http://127.0.0.1:80"),
+            ("0.0.0.0", "http://127.0.0.1:80"),
+            ("::", "http://[::1]:80"),
+            ("localhost", "http://localhost:80"),
+        ],
+    )
+    def test_how_this_machine_reaches_it(self, host: str, url: str) -> None:
+        assert local_url(host, 80) == url
+
+
+class TestCheckAddress:
+    def test_a_public_address_needs_an_active_key(self, store: Database) -> None:
+        check_address("127.0.0.1", store)
+        with pytest.raises(PublicAddressError, match=r"no API key is configured"):
+            check_address("0.0.0.0", store)
+        with store.write() as session:
+            row, _ = keys.create(session, "me")
+        check_address("0.0.0.0", store)
+        with store.write() as session:
+            keys.revoke(session, row.id)
+        with pytest.raises(PublicAddressError):
+            check_address("0.0.0.0", store)
+
+
+class TestCommands:
+    def test_api_refuses_a_public_address(self, cli: Cli) -> None:
+        outcome = cli("api", "--host", "0.0.0.0", "--port", "0")
+        assert outcome.status == 2
+        assert "refused to listen on 0.0.0.0" in outcome.err
+
+    def test_api_refuses_one_from_the_settings_too(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_HOST", "192.0.2.1")
+        assert cli("api").status == 2

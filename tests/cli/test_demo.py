@@ -1,0 +1,77 @@
+"""What `make demo` prints; the demo as a whole is run by the lead and by `make demo`."""
+
+import importlib.util
+import io
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+from service.contract.spec import JobSpec
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModuleType:
+    found = importlib.util.spec_from_file_location("demo", EXAMPLES / "demo.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def printed(renderable: object) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class TestScores:
+    def test_em_and_f1_before_and_after(self, demo: ModuleType) -> None:
+        before = {"eval_exact_match": 0.948, "eval_f1": 5.39, "eval_loss": 6.0}
+        after = {"eval_exact_match": 44.55, "eval_f1": 56.61, "train_loss": 1.5}
+        rows = [line.split() for line in printed(demo.scores(after, before)).splitlines()]
+        assert ["│", "exact", "match", "(EM)", "│", "0.9", "│", "44.5", "│"] in rows
+        assert ["│", "F1", "│", "5.4", "│", "56.6", "│"] in rows
+
+
+class TestSamplePanel:
+    def test_question_passage_expected_and_predicted(self, demo: ModuleType) -> None:
+        shown = printed(
+            demo.sample_panel(
+                {
+                    "question": "Who [was] it?",
+                    "context": "It was Watt.",
+                    "answers": ["Watt", "James Watt"],
+                    "prediction": "",
+                }
+            )
+        )
+        for text in ("Who [was] it?", "… It was Watt. …", "Watt | James Watt", "(no answer)"):
+            assert text in shown
+
+
+class TestEnvironment:
+    def test_nothing_of_the_users_service_gets_in(
+        self, demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_DATABASE_URL", "postgresql://production/jobs")
+        environment = demo.environment()
+        assert {name for name in environment if name.startswith("FINETUNE_")} == {
+            "FINETUNE_HOME",
+            "FINETUNE_MODEL_ROOTS",
+        }
+
+
+class TestExampleSpecs:
+    @pytest.mark.parametrize("name", ["question-answering", "question-answering-v2"])
+    def test_is_a_valid_spec_once_its_files_are_uploaded(self, demo: ModuleType, name: str) -> None:
+        spec = demo.read_spec(EXAMPLES / f"{name}.yaml")
+        for split in ("train", "validation"):
+            assert (EXAMPLES / spec["dataset"][split]).is_file()
+            spec["dataset"][split] = "file-1"
+        assert JobSpec.model_validate(spec).name is not None

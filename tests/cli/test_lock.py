@@ -1,0 +1,57 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli import lock
+from service.cli.lock import StackAddress, StackRunningError
+
+
+class TestHold:
+    def test_a_second_one_is_refused_with_the_firsts_address(self, tmp_path: Path) -> None:
+        address = StackAddress(pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None)
+        with lock.hold(tmp_path):
+            lock.write_address(tmp_path, address)
+            with (
+                pytest.raises(StackRunningError, match=r"already runs in .*8123"),
+                lock.hold(tmp_path),
+            ):
+                pytest.fail("the lock was given twice")
+
+    def test_leaves_no_file_behind_and_can_be_held_again(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            with lock.hold(tmp_path):
+                assert (tmp_path / "up.lock").exists()
+            assert list(tmp_path.iterdir()) == []
+
+    def test_a_killed_holder_does_not_hold_it(self, tmp_path: Path) -> None:
+        code = (
+            "import os, signal, sys; from pathlib import Path; from service.cli import lock\n"
+            "with lock.hold(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+        assert (tmp_path / "up.lock").exists()
+        with lock.hold(tmp_path):
+            pass
+
+
+class TestReadAddress:
+    def test_gives_back_what_was_written(self, tmp_path: Path) -> None:
+        address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url="http://b")
+        lock.write_address(tmp_path, address)
+        assert lock.read_address(tmp_path) == address
+        lock.remove_address(tmp_path)
+        assert lock.read_address(tmp_path) is None
+
+    def test_a_stack_whose_process_is_gone_is_none(self, tmp_path: Path) -> None:
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        gone = StackAddress(pid=process.pid, url="http://a", mlflow_url=None)
+        lock.write_address(tmp_path, gone)
+        assert lock.read_address(tmp_path) is None
+
+    def test_a_damaged_file_is_none(self, tmp_path: Path) -> None:
+        (tmp_path / "up.json").write_text("{")
+        assert lock.read_address(tmp_path) is None

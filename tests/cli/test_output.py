@@ -1,0 +1,49 @@
+import pytest
+
+from service.cli import output
+
+PROBLEM = {
+    "status": 422,
+    "code": "invalid_spec",
+    "title": "The job spec has faults",
+    "detail": "2 faults",
+    "errors": [
+        {
+            "path": "training.learning_rte",
+            "message": "unknown field",
+            "suggestion": "learning_rate",
+        },
+        {"path": "", "message": "bf16 and fp16 exclude each other", "suggestion": None},
+    ],
+}
+
+
+class TestShowProblem:
+    def test_each_fault_with_path_message_and_suggestion(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output.show_problem(PROBLEM)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.splitlines() == [
+            "The job spec has faults (422, invalid_spec)",
+            "2 faults",
+            "  training.learning_rte: unknown field; did you mean `learning_rate`?",
+            "  the request: bf16 and fp16 exclude each other",
+        ]
+
+    def test_text_in_square_brackets_is_not_markup(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output.show_problem({"title": "no", "detail": "found [red] and [/]", "errors": None})
+        assert "found [red] and [/]" in capsys.readouterr().err
+
+
+class TestPrintTable:
+    def test_columns_in_order_and_blanks_for_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+        output.print_table(("id", "n"), [{"id": "a", "n": None}, {"id": "b", "n": 1.5}])
+        assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+            ["id", "n"],
+            ["a"],
+            ["b", "1.5"],
+        ]
