@@ -1,5 +1,6 @@
 """What the service can teach a model, described for clients: columns and parameters."""
 
+import builtins
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ class TaskDescription:
     type: str
     title: str
     columns: tuple[Column, ...]
-    parameters: type[BaseModel]
+    parameters: builtins.type[BaseModel]
     metrics: tuple[str, ...]
     """Names that evaluation reports, each usable as `metric_for_best_model`."""
 
