@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -65,11 +65,10 @@ class Recorder:
         with self._lock:
             return not self._waiting and not self._batch
 
-    def drain(self, seconds: float) -> bool:
-        """Wait until all is recorded, or cannot be; whether it is."""
-        deadline = time.monotonic() + seconds
+    def drain(self, give_up: Callable[[], bool]) -> bool:
+        """Wait until all is recorded, or cannot be, or the caller gives up; whether it is."""
         while not self.is_empty() and not self._is_useless():
-            if time.monotonic() > deadline:
+            if give_up():
                 return False
             time.sleep(0.02)
         return not self._is_useless()

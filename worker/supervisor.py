@@ -79,7 +79,7 @@ class Supervisor:
             if ending is None:
                 log.warning("the claim was lost; nothing more is written", epoch=claim.epoch)
                 return None
-            return self._end(claim, ending)
+            return self._end(claim, ending, self._patience(heart))
 
     # ---- the attempt --------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Supervisor:
             said = self._listen(child, watch, recorder)
             status = child.reap()
         log.info("stage ended", stage=claim.stage, status=status, reason=watch.reason)
-        if not recorder.drain(PATIENCE_SECONDS) or heart.is_stale:
+        if not recorder.drain(self._patience(heart)) or heart.is_stale:
             return self._unrecorded(recorder)
         return _ending(watch.reason, said, status, claim)
 
@@ -146,9 +146,18 @@ class Supervisor:
 
     # ---- its end ------------------------------------------------------------------------------
 
-    def _end(self, claim: Claim, ending: Ending) -> JobState | None:
+    def _patience(self, heart: Heart) -> Callable[[], bool]:
+        """Whether to leave the job to its lease: at once when this worker shuts down."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+
+        def is_over() -> bool:
+            blind = heart.silent_seconds > self._settings.kill_seconds
+            return time.monotonic() > deadline or (blind and self._stopping())
+
+        return is_over
+
+    def _end(self, claim: Claim, ending: Ending, give_up: Callable[[], bool]) -> JobState | None:
         """Write the end; during an outage again and again, and never twice."""
-        give_up = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 with self._database.write() as session:
@@ -158,7 +167,7 @@ class Supervisor:
                             session, claim.job_id, claim.epoch, ending, self._policy
                         )
             except DBAPIError as error:
-                if not is_outage(error) or self._stopping() or time.monotonic() > give_up:
+                if not is_outage(error) or give_up():
                     raise
                 log.warning("the end of the stage waits for the database", error=str(error.orig))
                 time.sleep(min(self._settings.beat_seconds, 2.0))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, select, text, update
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure, FailureCode
@@ -239,7 +239,8 @@ def untracked(session: Session, limit: int) -> list[str]:
     query = (
         select(JobRow.id)
         .where(
-            JobRow.tracking_final.is_(False),
+            # In the words of ix_jobs_untracked, or SQLite reads every ended job instead.
+            text("tracking_final = false"),
             JobRow.ended_at.is_not(None),
             JobRow.tracking_retry_at <= db_now(),
         )

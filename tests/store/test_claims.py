@@ -1,0 +1,144 @@
+import threading
+
+import pytest
+
+from service.contract.states import JobState
+from service.store import claims
+from service.store.claims import Claim
+from service.store.database import Database, db_now
+from service.store.models import AttemptRow
+from tests.factories import claim_job, make_job
+from tests.store.test_jobs import get, history_of, put
+
+
+def try_claim(
+    database: Database, job_id: str, *, queues: tuple[str, ...] = ("cpu",), gpus: int = 0
+) -> Claim | None:
+    with database.write() as session:
+        return claims.claim(session, job_id, "w", queues=queues, gpus=gpus, lease_seconds=60)
+
+
+class TestClaim:
+    def test_the_winner_gets_a_lease_and_an_epoch(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        assert (claimed.epoch, claimed.stage, claimed.attempt) == (1, "prepare", 1)
+        row = get(database, job_id)
+        assert (row.state, row.epoch, row.worker_id) == ("running", 1, "worker-1")
+        assert row.lease_until is not None
+        lease = (row.lease_until - claimed.started_at).total_seconds()
+        assert lease == pytest.approx(60, abs=0.5)
+        with database.read() as session:
+            attempt = session.get_one(AttemptRow, (job_id, 1))
+        assert (attempt.stage, attempt.number, attempt.outcome) == ("prepare", 1, None)
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.epoch, last.data["worker"]) == ("stage_started", 1, "worker-1")
+
+    def test_many_at_once_make_one_winner(self, database: Database) -> None:
+        job_ids = [make_job(database) for _ in range(3)]
+        barrier = threading.Barrier(12)
+        wins: list[tuple[str, int]] = []
+
+        def compete() -> None:
+            barrier.wait()
+            for job_id in job_ids:
+                claimed = try_claim(database, job_id)
+                if claimed is not None:
+                    wins.append((job_id, claimed.epoch))
+
+        threads = [threading.Thread(target=compete) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(wins) == [(job_id, 1) for job_id in job_ids]
+        for job_id in job_ids:
+            assert [e.seq for e in history_of(database, job_id)] == [1, 2]
+
+    @pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.QUEUED])
+    def test_only_a_queued_job(self, database: Database, state: JobState) -> None:
+        job_id = make_job(database)
+        put(database, job_id, state=state)
+        assert try_claim(database, job_id) is None
+        assert get(database, job_id).epoch == 0
+
+    def test_unknown_job(self, database: Database) -> None:
+        assert try_claim(database, "job-unknown") is None
+
+    def test_not_before_its_time(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, not_before=db_now(60))
+        assert try_claim(database, job_id) is None
+        put(database, job_id, not_before=db_now(-1))
+        assert try_claim(database, job_id) is not None
+
+    def test_only_from_a_queue_that_the_worker_serves(self, database: Database) -> None:
+        job_id = make_job(database)
+        assert try_claim(database, job_id, queues=("gpu",)) is None
+        assert try_claim(database, job_id, queues=("gpu", "cpu")) is not None
+
+    def test_only_with_the_gpus_that_it_needs(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, min_gpus=1)
+        assert try_claim(database, job_id, gpus=0) is None
+        assert try_claim(database, job_id, gpus=1) is not None
+
+    def test_a_claim_that_was_rolled_back_is_not_committed(self, database: Database) -> None:
+        """The same worker's other process claims with the same epoch: still not ours."""
+        job_id = make_job(database)
+        lost: list[Claim] = []
+
+        def lose_the_commit() -> None:
+            with database.write() as session:
+                claimed = claims.claim(
+                    session, job_id, "w", queues=["cpu"], gpus=0, lease_seconds=60
+                )
+                assert claimed is not None
+                lost.append(claimed)
+                raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            lose_the_commit()
+        with database.read() as session:
+            assert not claims.is_committed(session, lost[0])
+        other = try_claim(database, job_id)
+        assert other is not None
+        assert other.epoch == lost[0].epoch
+        with database.read() as session:
+            assert claims.is_committed(session, other)
+            assert not claims.is_committed(session, lost[0])
+
+
+class TestBeat:
+    @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING])
+    def test_prolongs_the_lease_and_tells_the_wish(
+        self, database: Database, state: JobState
+    ) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id, lease_seconds=1)
+        put(database, job_id, state=state)
+        before = get(database, job_id).lease_until
+        with database.write() as session:
+            assert claims.beat(session, job_id, claimed.epoch, 100) is state
+        after = get(database, job_id).lease_until
+        assert before is not None
+        assert after is not None
+        assert (after - before).total_seconds() == pytest.approx(99, abs=2)
+        with database.read() as session:
+            assert claims.wish(session, job_id, claimed.epoch) is state
+
+    def test_a_stale_epoch_changes_nothing(self, database: Database) -> None:
+        job_id = make_job(database)
+        claim_job(database, job_id)
+        before = get(database, job_id).lease_until
+        with database.write() as session:
+            assert claims.beat(session, job_id, 0, 1000) is None
+            assert claims.wish(session, job_id, 0) is None
+            assert claims.held(session, job_id, 0) is None
+        assert get(database, job_id).lease_until == before
+
+    def test_a_job_that_nobody_holds_has_no_beat(self, database: Database) -> None:
+        job_id = make_job(database)
+        with database.write() as session:
+            assert claims.beat(session, job_id, 0, 60) is None
+        assert get(database, job_id).lease_until is None

@@ -1,0 +1,281 @@
+from typing import Any
+
+import pytest
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.states import JobState
+from service.store import endings
+from service.store.claims import Claim
+from service.store.database import Database, db_now
+from service.store.endings import Ending
+from service.store.models import AttemptRow
+from tests.factories import POLICY, claim_job, make_job
+from tests.store.test_jobs import get, history_of, put
+
+NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
+BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
+
+
+def end(database: Database, claimed: Claim, ending: Ending) -> JobState | None:
+    with database.write() as session:
+        return endings.end(session, claimed.job_id, claimed.epoch, ending, POLICY)
+
+
+def attempt(database: Database, claimed: Claim) -> AttemptRow:
+    with database.read() as session:
+        return session.get_one(AttemptRow, (claimed.job_id, claimed.epoch))
+
+
+def expire(database: Database, job_id: str) -> JobState | None:
+    put(database, job_id, lease_until=db_now(-1))
+    with database.write() as session:
+        return endings.expire(session, job_id, POLICY)
+
+
+class TestFinished:
+    @pytest.mark.parametrize(
+        ("gpus", "queue", "min_gpus"), [(None, "gpu", 0), (1, "gpu", 1), (0, "cpu", 0)]
+    )
+    def test_the_next_stage_waits_in_its_queue(
+        self, database: Database, gpus: int | None, queue: str, min_gpus: int
+    ) -> None:
+        job_id = make_job(database, resources={"gpus": gpus})
+        put(database, job_id, crash_count=2, furthest_step=9, stage_attempt=4)
+        claimed = claim_job(database, job_id)
+        assert end(database, claimed, Ending.finished({"rows": 3})) is JobState.QUEUED
+        row = get(database, job_id)
+        assert (row.state, row.stage, row.queue, row.min_gpus) == (
+            "queued",
+            "train",
+            queue,
+            min_gpus,
+        )
+        assert (row.stage_attempt, row.crash_count, row.furthest_step) == (0, 0, 0)
+        assert (row.phase, row.progress, row.worker_id, row.lease_until) == (None,) * 4
+        assert row.results == {"prepare": {"rows": 3}}
+        assert row.ended_at is None
+        ended = attempt(database, claimed)
+        assert (ended.outcome, ended.number) == ("finished", 5)
+        assert ended.ended_at is not None
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.epoch) == ("stage_finished", 1)
+        assert (last.data["stage"], last.data["next_stage"]) == ("prepare", "train")
+
+    def test_all_stages_to_success(self, database: Database) -> None:
+        job_id = make_job(database)
+        for number, stage in enumerate(["prepare", "train", "publish"], start=1):
+            claimed = claim_job(database, job_id)
+            assert (claimed.stage, claimed.epoch, claimed.attempt) == (stage, number, 1)
+            end(database, claimed, Ending.finished({"of": stage}))
+        row = get(database, job_id)
+        assert (row.state, row.stage) == ("succeeded", "publish")
+        assert row.results == {s: {"of": s} for s in ("prepare", "train", "publish")}
+        assert row.ended_at is not None
+        assert row.tracking_retry_at is not None
+        assert [e.seq for e in history_of(database, job_id)] == list(range(1, 8))
+
+    def test_a_result_may_hold_nan(self, database: Database) -> None:
+        job_id = make_job(database)
+        end(database, claim_job(database, job_id), Ending.finished({"loss": float("nan")}))
+        assert get(database, job_id).results == {"prepare": {"loss": "nan"}}
+
+    def test_running_time_adds_up(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, used_seconds=100.0)
+        claimed = claim_job(database, job_id)
+        with database.write() as session:
+            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)  # type: ignore[assignment]
+        end(database, claimed, Ending.finished({}))
+        assert get(database, job_id).used_seconds == pytest.approx(150, abs=1)
+
+
+class TestFailed:
+    def test_a_transient_failure_waits_and_tries_again(self, database: Database) -> None:
+        job_id = make_job(database, max_retries=3)
+        waits = []
+        for _ in range(3):
+            claimed = claim_job(database, job_id)
+            assert end(database, claimed, Ending.failed(NETWORK)) is JobState.QUEUED
+            row = get(database, job_id)
+            waits.append(round((row.not_before - row.updated_at).total_seconds()))
+            assert row.next_publish_at == row.not_before or row.next_publish_at >= row.updated_at
+            assert row.failure is None
+            put(database, job_id, not_before=db_now())
+        assert waits == [10, 20, 40]
+        last = history_of(database, job_id)[-1]
+        assert last.type == "attempt_failed"
+        assert (last.data["retry"], last.data["wait_seconds"]) == (True, 40)
+        assert last.data["failure"]["code"] == "network"
+        assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
+        row = get(database, job_id)
+        assert row.failure == NETWORK.model_dump(mode="json")
+        assert (row.retry_count, row.stage_attempt) == (3, 4)
+
+    def test_the_wait_has_a_limit(self, database: Database) -> None:
+        job_id = make_job(database, max_retries=100)
+        put(database, job_id, retry_count=50)
+        end(database, claim_job(database, job_id), Ending.failed(NETWORK))
+        row = get(database, job_id)
+        assert round((row.not_before - row.updated_at).total_seconds()) == 600
+
+    def test_no_retries_wanted(self, database: Database) -> None:
+        job_id = make_job(database, max_retries=0)
+        assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
+
+    def test_the_users_fault_is_final(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        assert end(database, claimed, Ending.failed(BAD_ROW)) is JobState.FAILED
+        row = get(database, job_id)
+        assert row.failure == {
+            "code": "unreadable_row",
+            "message": "Row 7 has no answer.",
+            "action": BAD_ROW.action,
+            "details": {"row": 7},
+        }
+        assert row.ended_at is not None
+        assert attempt(database, claimed).failure == row.failure
+
+
+class TestReleased:
+    def test_goes_back_without_a_fault(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        assert end(database, claimed, Ending.released()) is JobState.QUEUED
+        row = get(database, job_id)
+        assert (row.stage, row.crash_count, row.retry_count) == ("prepare", 0, 0)
+        assert attempt(database, claimed).outcome == "released"
+        assert claim_job(database, job_id).epoch == 2
+
+
+class TestWishes:
+    @pytest.mark.parametrize(
+        "ending",
+        [Ending.finished({}), Ending.failed(BAD_ROW), Ending.cancelled(), Ending.released()],
+    )
+    def test_a_cancelling_job_is_cancelled_however_it_ends(
+        self, database: Database, ending: Ending
+    ) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        put(database, job_id, state=JobState.CANCELLING)
+        assert end(database, claimed, ending) is JobState.CANCELLED
+        row = get(database, job_id)
+        assert row.failure is not None
+        assert row.failure["code"] == "cancelled"
+        assert row.lease_until is None
+
+    @pytest.mark.parametrize("ending", [Ending.finished({}), Ending.failed(NETWORK)])
+    def test_a_pausing_job_that_would_wait_is_paused(
+        self, database: Database, ending: Ending
+    ) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        put(database, job_id, state=JobState.PAUSING)
+        assert end(database, claimed, ending) is JobState.PAUSED
+
+
+class TestStale:
+    @pytest.mark.parametrize(
+        "ending",
+        [Ending.finished({}), Ending.failed(BAD_ROW), Ending.cancelled(), Ending.released()],
+    )
+    def test_changes_nothing(self, database: Database, ending: Ending) -> None:
+        job_id = make_job(database)
+        old = claim_job(database, job_id)
+        expire(database, job_id)
+        claim_job(database, job_id, "worker-2")
+        before = snapshot(database, job_id)
+        assert end(database, old, ending) is None
+        assert snapshot(database, job_id) == before
+
+    def test_a_second_end_changes_nothing(self, database: Database) -> None:
+        claimed = claim_job(database, make_job(database))
+        end(database, claimed, Ending.finished({}))
+        before = snapshot(database, claimed.job_id)
+        assert end(database, claimed, Ending.failed(BAD_ROW)) is None
+        assert snapshot(database, claimed.job_id) == before
+
+
+class TestSettled:
+    def test_tells_a_written_end_from_a_lost_one(self, database: Database) -> None:
+        job_id = make_job(database)
+        first = claim_job(database, job_id)
+        with database.read() as session:
+            assert endings.settled(session, job_id, first.epoch) is None
+        expire(database, job_id)
+        with database.read() as session:
+            assert endings.settled(session, job_id, first.epoch) is None
+        second = claim_job(database, job_id)
+        end(database, second, Ending.finished({}))
+        with database.read() as session:
+            assert endings.settled(session, job_id, second.epoch) is JobState.QUEUED
+
+
+class TestExpire:
+    def test_the_job_waits_again_under_another_epoch(self, database: Database) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        assert expire(database, job_id) is JobState.QUEUED
+        row = get(database, job_id)
+        assert (row.epoch, row.crash_count, row.worker_id, row.lease_until) == (2, 1, None, None)
+        lost = attempt(database, claimed)
+        assert lost.outcome == "lost"
+        assert lost.failure is not None
+        assert lost.failure["code"] == "worker_lost"
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.data["retry"]) == ("lease_expired", True)
+        assert claim_job(database, job_id).epoch == 3
+
+    def test_the_third_loss_without_progress_is_the_last(self, database: Database) -> None:
+        job_id = make_job(database)
+        states = []
+        for _ in range(3):
+            claim_job(database, job_id)
+            states.append(expire(database, job_id))
+        assert states == ["queued", "queued", "failed"]
+        row = get(database, job_id)
+        assert row.failure is not None
+        assert row.failure["code"] == "crash_limit"
+        assert row.ended_at is not None
+
+    @pytest.mark.parametrize(
+        ("state", "after"), [("cancelling", "cancelled"), ("pausing", "paused")]
+    )
+    def test_the_users_wish_is_kept(self, database: Database, state: str, after: str) -> None:
+        job_id = make_job(database)
+        claim_job(database, job_id)
+        put(database, job_id, state=state)
+        assert expire(database, job_id) == after
+
+    def test_a_living_lease_stays(self, database: Database) -> None:
+        job_id = make_job(database)
+        claim_job(database, job_id)
+        with database.write() as session:
+            assert endings.expired(session, 10) == []
+            assert endings.expire(session, job_id, POLICY) is None
+        assert get(database, job_id).state == "running"
+
+    def test_only_expired_ones_are_listed(self, database: Database) -> None:
+        expired, living, waiting = (make_job(database) for _ in range(3))
+        claim_job(database, living)
+        claim_job(database, expired, lease_seconds=-1)
+        with database.read() as session:
+            assert endings.expired(session, 10) == [expired]
+        assert get(database, waiting).lease_until is None
+
+    def test_running_time_ends_with_the_lease(self, database: Database) -> None:
+        job_id = make_job(database)
+        claim_job(database, job_id)
+        with database.write() as session:
+            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-90)  # type: ignore[assignment]
+        put(database, job_id, lease_until=db_now(-30))
+        with database.write() as session:
+            endings.expire(session, job_id, POLICY)
+        assert get(database, job_id).used_seconds == pytest.approx(60, abs=1)
+
+
+def snapshot(database: Database, job_id: str) -> dict[str, Any]:
+    row = get(database, job_id)
+    columns = {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
+    return columns | {"history": [event.data for event in history_of(database, job_id)]}
