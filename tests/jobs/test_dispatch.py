@@ -1,0 +1,99 @@
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from service.jobs.dispatch import Dispatcher
+from service.settings import Settings
+from tests import services
+
+
+@pytest.fixture
+def client(broker_url: str) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(broker_url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+def dispatcher(url: str) -> Dispatcher:
+    return Dispatcher(Settings(redis_url=url))  # type: ignore[arg-type]
+
+
+class TestWake:
+    def test_the_message_is_json_by_name_and_holds_the_id_only(
+        self, broker_url: str, client: redis.Redis
+    ) -> None:
+        rings = dispatcher(broker_url)
+        assert rings.wake("job-1", "gpu", 0)
+        rings.close()
+        message = json.loads(client.lindex("gpu", 0))
+        assert message["headers"]["task"] == "worker.run.wake"
+        assert message["content-type"] == "application/json"
+        assert message["headers"]["argsrepr"] == "['job-1']"
+        assert message["properties"]["priority"] == 0
+
+    def test_each_priority_has_its_list(self, broker_url: str, client: redis.Redis) -> None:
+        rings = dispatcher(broker_url)
+        assert all(rings.wake("job-1", "cpu", priority) for priority in range(10))
+        rings.close()
+        lists = ["cpu", *(f"cpu:{priority}" for priority in range(1, 10))]
+        assert [client.llen(name) for name in lists] == [1] * 10
+
+    def test_nobody_listens(self) -> None:
+        rings = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
+        started = time.monotonic()
+        assert not rings.wake("job-1", "cpu", 5)
+        assert not rings.ping()
+        assert time.monotonic() - started < 2
+        rings.close()
+
+    def test_a_broker_that_never_answers(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            rings = dispatcher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+            started = time.monotonic()
+            assert not rings.wake("job-1", "cpu", 5)
+            assert time.monotonic() - started < 2
+            started = time.monotonic()
+            assert not rings.ping()
+            assert time.monotonic() - started < 2
+            rings.close()
+
+    def test_goes_on_after_the_broker_was_restarted(self) -> None:
+        with services.broker(services.valkey_binary()) as url:
+            rings = dispatcher(url)
+            assert rings.wake("job-1", "cpu", 5)
+            assert rings.ping()
+            client = redis.Redis.from_url(url)
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            assert rings.wake("job-2", "cpu", 5)
+            assert rings.ping()
+            client.close()
+        assert not rings.wake("job-3", "cpu", 5)
+        assert not rings.ping()
+        rings.close()
+
+    def test_many_threads(self, broker_url: str, client: redis.Redis) -> None:
+        rings = dispatcher(broker_url)
+        sent: list[bool] = []
+        threads = [
+            threading.Thread(target=lambda: sent.append(rings.wake("job-1", "cpu", 5)))
+            for _ in range(16)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rings.close()
+        assert sent == [True] * 16
+        assert client.llen("cpu:5") == 16
+
+    def test_without_a_broker_configured(self) -> None:
+        rings = Dispatcher(Settings(redis_url=None))
+        assert not rings.wake("job-1", "cpu", 5)
+        assert not rings.ping()
+        rings.close()
