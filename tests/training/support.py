@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from accelerate.state import AcceleratorState, GradientState
 from datasets.arrow_writer import ArrowWriter
 
 from service.contract.events import CheckpointSaved, Metric, StageEvent
@@ -223,6 +224,9 @@ class Recorder:
 
 def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainResult, Recorder]:
     """The real stage, in this process."""
+    # Accelerate keeps device and precision per process; a job has its own.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
     recorder = recorder or Recorder()
     return train.main(request, recorder), recorder  # type: ignore[arg-type]
 

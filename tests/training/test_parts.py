@@ -1,0 +1,242 @@
+"""The loop's small parts: plan, randomness, progress, reporting, evaluation."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+
+from service.contract.events import Metric, PhaseChanged, Progress
+from service.contract.states import Phase
+from service.contract.training import TrainingSpec
+from tests.training.support import Recorder, TinyObjective, rows, tiny_model
+from worker.tasks.base import PreparedSplit
+from worker.training import randomness
+from worker.training.evaluation import Evaluator
+from worker.training.plan import Plan
+from worker.training.progress import BestMetric, LossTally, TrainingProgress
+from worker.training.reporting import Reporter
+
+
+class TestPlan:
+    def test_a_shorter_accumulation_ends_the_epoch(self) -> None:
+        spec = TrainingSpec(per_device_train_batch_size=4, gradient_accumulation_steps=3)
+        plan = Plan.of(spec, 37)
+        assert (plan.batches_per_epoch, plan.steps_per_epoch, plan.total_steps) == (10, 4, 12)
+        assert [plan.cursor(step) for step in (0, 3, 4, 5)] == [(0, 0), (0, 9), (1, 0), (1, 3)]
+        assert [plan.epoch_after(step) for step in (3, 4, 5)] == [0.9, 1.0, 1.3]
+
+    def test_due_after_an_epoch_and_at_the_end(self) -> None:
+        spec = TrainingSpec(
+            num_train_epochs=1.5,
+            per_device_train_batch_size=1,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            logging_strategy="epoch",
+        )
+        plan = Plan.of(spec, 4)
+        due = [step for step in range(1, 7) if plan.due(step).evaluate]
+        assert due == [4, 6]
+        assert [step for step in range(1, 7) if plan.due(step).log] == due
+        assert [step for step in range(1, 7) if plan.due(step).save] == due
+
+
+class TestRandomness:
+    def test_what_is_restored_draws_the_same(self) -> None:
+        def draw() -> list[float]:
+            return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+        np.random.randn()  # leaves half of a pair of normal numbers in the state
+        state = randomness.capture()
+        first, normal = draw(), np.random.randn()
+        assert draw() != first
+        randomness.restore(state)
+        assert (draw(), np.random.randn()) == (first, normal)
+
+    def test_preserved_also_after_an_error(self) -> None:
+        before = torch.get_rng_state()
+
+        def draw_and_fail() -> None:
+            with randomness.preserved():
+                torch.rand(3)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            draw_and_fail()
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_a_state_of_another_machine_is_refused(self) -> None:
+        state = randomness.capture()
+        state["cuda"] = [*state["cuda"], torch.get_rng_state()]
+        with pytest.raises(ValueError, match="GPUs"):
+            randomness.restore(state)
+
+    def test_the_order_depends_on_seed_and_epoch_alone(self) -> None:
+        orders = [randomness.shuffled(50, seed, epoch) for seed in (42, 43) for epoch in (0, 1)]
+        assert all(sorted(order) == list(range(50)) for order in orders)
+        assert len({tuple(order) for order in orders}) == 4
+        torch.rand(3)
+        assert randomness.shuffled(50, 42, 0) == orders[0]
+        assert list(randomness.shuffled(8, 42, 0)) == [7, 4, 2, 5, 1, 6, 0, 3]
+
+
+class TestLossTally:
+    def test_the_first_bad_step_is_kept(self) -> None:
+        tally = LossTally(torch.device("cpu"), total=1.5)
+        for step, loss in enumerate([1.0, math.nan, 2.0, math.inf], start=1):
+            value = torch.tensor(loss)
+            tally.add(step, value, value.isfinite())
+        assert tally.first_bad_step() == 2
+        tally.reset()
+        assert tally.first_bad_step() == 2
+
+    def test_sum(self) -> None:
+        tally = LossTally(torch.device("cpu"), total=1.5)
+        tally.add(1, torch.tensor(0.25), torch.tensor(True))
+        assert tally.total() == 1.75
+        assert tally.first_bad_step() is None
+
+
+class TestBestMetric:
+    @pytest.mark.parametrize(
+        ("name", "greater", "improves"),
+        [
+            ("eval_loss", None, False),
+            ("loss", True, True),
+            ("f1", None, True),
+            ("f1", False, False),
+        ],
+    )
+    def test_direction(self, name: str, greater: bool | None, improves: bool) -> None:
+        best = BestMetric(TrainingSpec(metric_for_best_model=name, greater_is_better=greater))
+        assert best.improves(TrainingProgress(best_metric=1.0), 2.0) is improves
+        assert not best.improves(TrainingProgress(best_metric=1.0), 1.0)
+
+    def test_nan_is_never_the_best(self) -> None:
+        best = BestMetric(TrainingSpec(metric_for_best_model="f1"))
+        assert not best.improves(TrainingProgress(), math.nan)
+        assert best.improves(TrainingProgress(), 0.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestReporter:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def progress(self) -> TrainingProgress:
+        return TrainingProgress()
+
+    @pytest.fixture
+    def recorder(self) -> Recorder:
+        return Recorder()
+
+    @pytest.fixture
+    def reporter(self, clock: Clock, progress: TrainingProgress, recorder: Recorder) -> Reporter:
+        plan = Plan.of(TrainingSpec(max_steps=10, per_device_train_batch_size=1), 5)
+        return Reporter(recorder.send, plan, progress, clock)
+
+    def test_at_most_four_a_second(
+        self, reporter: Reporter, clock: Clock, recorder: Recorder
+    ) -> None:
+        for _ in range(200):
+            reporter.tick()
+            clock.now += 0.01
+        assert len(recorder.of(Progress)) == 8
+
+    def test_speed_and_time_left_are_of_training_alone(
+        self, reporter: Reporter, clock: Clock, progress: TrainingProgress, recorder: Recorder
+    ) -> None:
+        reporter.start()
+        clock.now += 4
+        reporter.count(examples=8, tokens=100)
+        progress.step = 2
+        with reporter.pausing_for(Phase.EVALUATING):
+            clock.now += 1000
+        reporter.tick(now=True)
+        reporter.log({"loss": 1.0})
+        clock.now += 1
+        reporter.count(examples=1, tokens=10)
+        reporter.log({"loss": 1.0})
+        assert recorder.of(Progress)[-1] == Progress(
+            step=2, of=10, epoch=0.4, examples_per_second=2.0, eta_seconds=16.0
+        )
+        first, second = recorder.of(Metric)
+        assert first.values == {"loss": 1.0, "examples_per_second": 2, "tokens_per_second": 25}
+        assert second.values == {"loss": 1.0, "examples_per_second": 1, "tokens_per_second": 10}
+        assert [event.phase for event in recorder.of(PhaseChanged)] == [
+            Phase.TRAINING,
+            Phase.EVALUATING,
+            Phase.TRAINING,
+        ]
+        assert progress.seconds == 5
+
+    def test_a_resumed_run_adds_up(self, clock: Clock, recorder: Recorder) -> None:
+        progress = TrainingProgress(step=4, examples=40, tokens=400, seconds=20.0)
+        plan = Plan.of(TrainingSpec(max_steps=5, per_device_train_batch_size=1), 5)
+        reporter = Reporter(recorder.send, plan, progress, clock)
+        reporter.start()
+        clock.now += 5
+        reporter.count(10, 100)
+        progress.step = 5
+        reporter.stop()
+        assert reporter.summary(0.5) == {
+            "train_loss": 0.5,
+            "train_runtime": 25.0,
+            "train_examples_per_second": 2.0,
+            "train_tokens_per_second": 20.0,
+            "train_steps_per_second": 0.2,
+        }
+
+
+class TestEvaluator:
+    @pytest.mark.parametrize("as_dataset", [True, False])
+    def test_batches_of_similar_length_the_longest_first(
+        self, tmp_path: Path, as_dataset: bool
+    ) -> None:
+        data = rows(11, seed=2)
+        features: Any = datasets.Dataset.from_list(data) if as_dataset else data
+        objective = TinyObjective({"train": PreparedSplit(features, features)})
+        ticks: list[int] = []
+        evaluator = Evaluator(
+            Accelerator(cpu=True), tiny_model(), objective, 4, lambda: ticks.append(1)
+        )
+        lengths = [
+            [len(data[index]["input_ids"]) for index in indices]
+            for indices, output in evaluator.forward(features, objective.collate)
+            if not output.logits.requires_grad
+        ]
+        assert [length for group in lengths for length in group] == sorted(
+            (len(row["input_ids"]) for row in data), reverse=True
+        )
+        assert [len(group) for group in lengths] == [4, 4, 3]
+        assert len(ticks) == 3
+
+    def test_the_model_trains_on_as_before(self, tmp_path: Path) -> None:
+        data = rows(3)
+        objective = TinyObjective(
+            {"validation": PreparedSplit(data, data), "train": PreparedSplit(data, data)}
+        )
+        model = tiny_model().train()
+        evaluator = Evaluator(Accelerator(cpu=True), model, objective, 4, lambda: None)
+        before = torch.get_rng_state()
+        result = evaluator("validation", tmp_path / "files")
+        assert result is not None
+        assert set(result.metrics) == {"eval_loss", "eval_accuracy"}
+        assert result.files["validation.json"].is_file()
+        assert model.training
+        assert torch.equal(torch.get_rng_state(), before)
+        assert evaluator("test", tmp_path / "files") is None

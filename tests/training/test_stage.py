@@ -1,0 +1,138 @@
+"""worker.stages.train: what the stage hands on."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+
+from service.contract.events import STAGE_EVENT, ArtifactWritten, Metric, PhaseChanged, Progress
+from service.contract.states import Phase
+from tests.training.support import Job, Recorder, at_checkpoint, rows, run
+from worker.stages.base import EXIT_STOPPED
+
+
+def phases(recorder: Recorder) -> list[Phase]:
+    return [event.phase for event in recorder.of(PhaseChanged)]
+
+
+class TestResult:
+    def test_model_metrics_and_files(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(
+            max_steps=5,
+            per_device_train_batch_size=4,
+            eval_strategy="steps",
+            eval_steps=2,
+            save_strategy="no",
+            validation=rows(6, seed=5),
+            test=rows(4, seed=6),
+        )
+        result, recorder = run(job.request())
+        assert (result.steps, result.epochs, result.best_step) == (5, 0.5, None)
+        assert list(recorder.evaluations()) == [0, 2, 4, 5]
+        assert result.baseline == recorder.evaluations()[0]
+        evaluated = {k: v for k, v in result.metrics.items() if k.startswith("eval_")}
+        assert evaluated == recorder.evaluations()[5]
+        assert set(result.metrics) - set(evaluated) == {
+            "train_loss",
+            "train_runtime",
+            "train_examples_per_second",
+            "train_tokens_per_second",
+            "train_steps_per_second",
+        }
+        assert result.samples[0].keys() == {"right"}
+        artifacts = {event.name: event for event in recorder.of(ArtifactWritten)}
+        for artifact in artifacts.values():
+            content = (job.workspace / artifact.path).read_bytes()
+            assert artifact.bytes == len(content)
+            assert artifact.sha256 == hashlib.sha256(content).hexdigest()
+        assert {"model/model.safetensors", "model/config.json", "model/tokenizer.json"} <= set(
+            artifacts
+        )
+        assert {"validation.json", "test.json"} <= set(artifacts)
+        assert result.weights_sha256 == artifacts["model/model.safetensors"].sha256
+        assert phases(recorder)[:3] == [Phase.LOADING, Phase.BASELINE, Phase.TRAINING]
+        assert phases(recorder)[-2:] == [Phase.SAVING, Phase.PREDICTING]
+
+    def test_the_model_loads_again(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(max_steps=2, save_strategy="steps")
+        result, _ = run(job.request())
+        output = job.workspace / result.output_dir
+        model = transformers.AutoModelForCausalLM.from_pretrained(output)
+        assert len(transformers.AutoTokenizer.from_pretrained(output)) == 30522
+        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2" / "model.safetensors"
+        from safetensors.torch import load_file
+
+        for name, value in load_file(kept).items():
+            assert torch.equal(model.state_dict()[name], value)
+
+    def test_without_validation_there_is_no_baseline(self, make_job: Callable[..., Job]) -> None:
+        result, recorder = run(make_job(max_steps=1).request())
+        assert result.baseline == {}
+        assert not any(name.startswith("eval_") for name in result.metrics)
+        assert Phase.BASELINE not in phases(recorder)
+
+    def test_validation_without_a_strategy_is_evaluated_at_the_end(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        result, recorder = run(make_job(max_steps=2, validation=rows(4)).request())
+        assert list(recorder.evaluations()) == [0, 2]
+        assert result.metrics["eval_loss"] == recorder.evaluations()[2]["eval_loss"]
+
+    def test_a_resumed_run_takes_the_baseline_from_its_checkpoint(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        job = make_job(max_steps=4, save_steps=2, validation=rows(4))
+        whole, _ = run(job.request(1))
+        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        resumed, recorder = run(job.request(2, resume_from=checkpoint))
+        assert resumed.baseline == whole.baseline != {}
+        assert list(recorder.evaluations()) == [4]
+        assert phases(recorder)[:2] == [Phase.LOADING, Phase.TRAINING]
+        assert recorder.of(Progress)[0].step >= 2
+
+
+class TestStop:
+    def test_sigterm_ends_it_at_once_and_leaves_no_half_checkpoint(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        job = make_job(max_steps=100_000, save_steps=5, logging_steps=500)
+        request = job.request()
+        path = request.attempt_dir / "request.json"
+        path.write_text(request.model_dump_json())
+        read, write = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.training.support", str(path)],
+            env={**os.environ, "FINETUNE_EVENT_FD": str(write), "OMP_NUM_THREADS": "1"},
+            pass_fds=[write],
+        )
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            for line in pipe:
+                event = STAGE_EVENT.validate_json(line)
+                if at_checkpoint(10)(event):
+                    process.send_signal(signal.SIGTERM)
+                    break
+            rest = pipe.read()
+        assert process.wait(timeout=15) == EXIT_STOPPED
+        assert b'"finished"' not in rest
+        assert b'"failed"' not in rest
+        folder = request.attempt_dir / "checkpoints"
+        assert not [path for path in folder.iterdir() if path.suffix]
+
+
+def test_train_numbers_have_no_gap(make_job: Callable[..., Job]) -> None:
+    _, recorder = run(make_job(num_train_epochs=1).request())
+    steps = [event.step for event in recorder.of(Metric) if event.kind == "train"]
+    assert steps == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_the_extreme_seeds(make_job: Callable[..., Job], seed: int) -> None:
+    result, _ = run(make_job(max_steps=1, seed=seed, save_strategy="no").request())
+    assert result.steps == 1
