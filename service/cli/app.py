@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 
 import typer
+from pydantic import ValidationError
+from sqlalchemy.exc import OperationalError
 
 from service.cli import files, jobs, keys, output, servers, submit, up, watch
 from service.cli.client import ApiError, UnreachableError
@@ -60,6 +62,15 @@ def main() -> None:
     except UnreachableError as error:
         output.complain(str(error))
         sys.exit(UNREACHABLE)
+    except OperationalError as error:
+        output.complain(f"the database cannot be used: {error.orig}")
+        sys.exit(UNREACHABLE)
     except UsageError as error:
         output.complain(str(error))
+        sys.exit(USAGE)
+    except ValidationError as error:
+        # Without the values: some settings are secrets.
+        for fault in error.errors(include_input=False, include_url=False):
+            name = "_".join(str(part) for part in fault["loc"]).upper()
+            output.complain(f"FINETUNE_{name}: {fault['msg']}")
         sys.exit(USAGE)

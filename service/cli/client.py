@@ -118,18 +118,21 @@ class Client:
 
     def download(self, path: str, target: Path) -> None:
         """Write what `path` answers to `target`, which appears only when it is complete."""
-        target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(target.name + ".part")
         try:
-            with self._http.stream("GET", path) as answer, partial.open("wb") as file:
+            with self._http.stream("GET", path) as answer:
                 if answer.is_error:
                     answer.read()
                 _raise_for_problem(answer)
-                for block in answer.iter_bytes(_BLOCK):
-                    file.write(block)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with partial.open("wb") as file:
+                    for block in answer.iter_bytes(_BLOCK):
+                        file.write(block)
+            partial.replace(target)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
-        partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
 
     # ---- how they are sent --------------------------------------------------------------------
 

@@ -16,8 +16,6 @@ from service.store.models import WorkerRow
 
 # What the servers that are not ours have no business with.
 _OUR_SECRETS = ("FINETUNE_HUB_TOKEN", "FINETUNE_DATABASE_URL", "HF_TOKEN")
-WORKER_GRACE_SECONDS = 30.0
-"""A worker hands its stage back within stop_grace_seconds (10 by default), then leaves."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,11 @@ def _ping(url: str, where: str) -> str | None:
 
 
 def broker_answers(url: str) -> bool:
-    with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
-        try:
+    try:
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             return bool(client.ping())
-        except redis.RedisError:
-            return False
+    except (redis.RedisError, ValueError):  # ValueError: not a URL that redis knows
+        return False
 
 
 def mlflow(layout: Layout, host: str, port: int) -> Part:
@@ -136,16 +134,24 @@ def _tail(path: Path, size: int = 65536) -> str:
         return file.read().decode(errors="replace")
 
 
-def worker(layout: Layout, name: str, queues: str, gpu: str | None, database: Database) -> Part:
-    """A worker for `queues`; with `gpu` set it sees that device only, else none."""
+def worker(
+    layout: Layout,
+    name: str,
+    queues: str,
+    *,
+    gpu: str = "",
+    database: Database,
+    grace_seconds: float,
+) -> Part:
+    """A worker for `queues` that sees the one GPU `gpu`, or none."""
     return Part(
         name=name,
         argv=[sys.executable, "-m", "worker", "--queues", queues, "--concurrency", "1"],
-        env={**layout.environ, "CUDA_VISIBLE_DEVICES": gpu or ""},
+        env={**layout.environ, "CUDA_VISIBLE_DEVICES": gpu},
         ready=lambda pid: _is_registered(database, pid, queues),
         log=layout.log(name),
         ready_seconds=120,
-        grace_seconds=WORKER_GRACE_SECONDS,
+        grace_seconds=grace_seconds,
     )
 
 

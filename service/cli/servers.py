@@ -52,14 +52,14 @@ def api(
 def reconciler() -> None:
     """Ring for jobs that are due and end those whose worker is lost, until SIGTERM."""
     settings = get_settings()
-    logging.configure(settings)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     database = Database(settings.sqlalchemy_url)
     dispatcher = Dispatcher(settings)
     try:
         require_schema(database)
+        logging.configure(settings)
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
         typer.echo(reconciler_mark(os.getpid()))
         Reconciler(database, dispatcher, settings).run(stop)
     finally:

@@ -7,22 +7,27 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import typer
 from pydantic import SecretStr
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
 from service.cli import lock, output, parts, system
 from service.cli.addresses import check_address, local_url
 from service.cli.devices import visible_gpus
 from service.cli.exits import FAILED, OK, USAGE, UsageError
 from service.cli.processes import Part, PartFailedError, ProcessManager
+from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.settings import Settings
 from service.store import schema
 from service.store.database import Database
 
 LOOPBACK = "127.0.0.1"
+WORKER_SPARE_SECONDS = 20.0
+"""What a worker has, beyond the grace of its stage, to hand the job back and leave."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,11 @@ def run(settings: Settings, mlflow_port: int, pid: int, stop: threading.Event) -
 def _database(settings: Settings) -> Iterator[Database]:
     database = Database(settings.sqlalchemy_url)
     try:
-        schema.upgrade(database.engine)
         shown = make_url(settings.sqlalchemy_url).render_as_string(hide_password=True)
+        try:
+            schema.upgrade(database.engine)
+        except OperationalError as error:
+            raise UsageError(f"{shown} cannot be used: {error.orig}") from error
         typer.echo(f"database ready: {shown}")
         yield database
     finally:
@@ -170,14 +178,17 @@ def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
     if stack.mlflow_port is not None:
         yield [parts.mlflow(layout, LOOPBACK, stack.mlflow_port)]
     yield [parts.reconciler(layout), parts.api(layout, stack.api_url)]
-    yield _workers(layout, database)
-
-
-def _workers(layout: parts.Layout, database: Database) -> list[Part]:
+    worker = partial(
+        parts.worker,
+        layout,
+        database=database,
+        grace_seconds=stack.settings.stop_grace_seconds + WORKER_SPARE_SECONDS,
+    )
     gpus = visible_gpus(os.environ)
-    if not gpus:
-        return [parts.worker(layout, "worker", "cpu,gpu", None, database)]
-    return [
-        parts.worker(layout, "worker-cpu", "cpu", None, database),
-        *(parts.worker(layout, f"worker-gpu{gpu}", "gpu", gpu, database) for gpu in gpus),
-    ]
+    if gpus:
+        yield [
+            worker("worker-cpu", CPU_QUEUE),
+            *(worker(f"worker-gpu{gpu}", GPU_QUEUE, gpu=gpu) for gpu in gpus),
+        ]
+    else:
+        yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}")]

@@ -1,0 +1,48 @@
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+class TestMain:
+    def test_help_names_every_command(self, cli: Cli) -> None:
+        out = cli("--help").out
+        for command in (
+            *("up", "api", "reconciler", "worker", "migrate", "keys"),
+            *("submit", "watch", "list", "get", "cancel", "logs", "events", "download", "files"),
+        ):
+            assert f" {command} " in out
+
+    def test_an_unknown_command_is_wrong_usage(self, cli: Cli) -> None:
+        assert cli("sumbit").status == 2
+
+    def test_a_wrong_setting_is_named_without_its_value(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_PORT", "secret-eighty")
+        outcome = cli("migrate")
+        assert outcome.status == 2
+        assert "FINETUNE_PORT: Input should be a valid integer" in outcome.err
+        assert "secret-eighty" not in outcome.err
+
+    def test_a_database_that_is_away_is_3(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FINETUNE_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:9/jobs")
+        outcome = cli("migrate")
+        assert outcome.status == 3
+        assert "the database cannot be used" in outcome.err
+        assert "hidden" not in outcome.err
+
+    @pytest.mark.parametrize("command", ["api", "reconciler"])
+    def test_a_database_that_was_not_migrated_is_refused(
+        self, cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_DATABASE_URL", f"sqlite:///{tmp_path}/empty.db")
+        outcome = cli(command)
+        assert outcome.status == 2
+        assert "`finetune migrate`" in outcome.err
+
+    def test_migrate_brings_an_empty_database_up(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_DATABASE_URL", f"sqlite:///{tmp_path}/empty.db")
+        assert cli("migrate").status == 0
+        assert cli("keys", "list", "--json").json() == {"data": []}

@@ -1,0 +1,119 @@
+"""Against a server that loses answers, as a broken connection does."""
+
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from service.cli import client as client_module
+from service.cli.client import ApiError, Client, ClientSettings, UnreachableError
+from service.cli.lock import StackAddress, write_address
+
+
+class Service(ThreadingHTTPServer):
+    """Sends `answers` one after the other: a status and a body, or None for a lost answer."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, str] | None] = []
+        self.headers_seen: list[dict[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.headers_seen.append(dict(self.headers))
+        answer = self.server.answers.pop(0)
+        if answer is None:
+            self.close_connection = True
+            return
+        status, body = answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    do_GET = do_POST = _answer
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(client_module, "RETRY_WAITS", (0.01, 0.01, 0.01))
+    server = Service()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class TestSubmit:
+    def test_a_lost_answer_is_asked_for_again_with_the_same_key(self, service: Service) -> None:
+        service.answers = [None, (409, '{"code": "idempotency_in_flight"}'), (201, '{"id": "j"}')]
+        with Client(service.url) as client:
+            assert client.submit({}, "key-1") == {"id": "j"}
+        assert [seen["Idempotency-Key"] for seen in service.headers_seen] == ["key-1"] * 3
+
+    def test_a_refusal_is_not_repeated(self, service: Service) -> None:
+        service.answers = [(422, '{"code": "invalid_spec", "detail": "no"}')]
+        with Client(service.url) as client, pytest.raises(ApiError) as refused:
+            client.submit({}, "key-1")
+        assert (refused.value.status, refused.value.code) == (422, "invalid_spec")
+
+    def test_gives_up_after_the_last_wait(self, service: Service) -> None:
+        service.answers = [None] * 4
+        with Client(service.url) as client, pytest.raises(UnreachableError):
+            client.submit({}, "key-1")
+        assert service.answers == []
+
+
+class TestErrors:
+    def test_an_answer_that_is_not_json_becomes_a_problem(self, service: Service) -> None:
+        service.answers = [(500, "<html>proxy</html>")]
+        with Client(service.url) as client, pytest.raises(ApiError) as failed:
+            client.get("/v1/jobs")
+        assert failed.value.problem["detail"] == "<html>proxy</html>"
+
+
+class TestDownload:
+    def test_a_refused_one_leaves_nothing(self, service: Service, tmp_path: Path) -> None:
+        service.answers = [(404, '{"code": "artifact_not_found"}')]
+        with Client(service.url) as client, pytest.raises(ApiError):
+            client.download("/a", tmp_path / "a")
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestApiKey:
+    def test_is_sent_as_bearer(self, service: Service) -> None:
+        service.answers = [(200, "{}")]
+        with Client(service.url, SecretStr("ft-secret")) as client:
+            client.get("/v1/jobs")
+        assert service.headers_seen[0]["Authorization"] == "Bearer ft-secret"
+
+
+class TestBaseUrl:
+    def test_the_variable_then_the_running_stack_then_the_default(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert ClientSettings().base_url() == "http://127.0.0.1:8000"
+        address = StackAddress(pid=os.getpid(), url="http://127.0.0.1:8123", mlflow_url=None)
+        write_address(home, address)
+        assert ClientSettings().base_url() == "http://127.0.0.1:8123"
+        monkeypatch.setenv("FINETUNE_URL", "http://elsewhere/")
+        assert ClientSettings().base_url() == "http://elsewhere"

@@ -1,0 +1,230 @@
+"""Jobs that the API has made; what a worker would write is written into the store here."""
+
+import hashlib
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from service.cli import watch
+from service.store.database import Database, db_now
+from service.store.models import ArtifactRow, JobRow
+from tests.cli.conftest import Cli
+
+RESULT = {
+    "output_dir": "attempts/1/output",
+    "metrics": {"eval_f1": 48.25},
+    "baseline": {"eval_f1": 5.125},
+    "samples": [],
+    "steps": 10,
+    "epochs": 1.0,
+    "weights_sha256": "0" * 64,
+}
+FAILURE = {"code": "missing_column", "message": "no context", "action": "Map it.", "details": {}}
+
+
+@pytest.fixture
+def job_id(http: httpx.Client) -> str:
+    spec = {
+        "name": "mine",
+        "task": "question-answering",
+        "model": {"name_or_path": "org/model"},
+        "dataset": {"source": "hub", "name": "org/data"},
+    }
+    return str(http.post("/v1/jobs", json=spec).raise_for_status().json()["id"])
+
+
+def write(store: Database, job_id: str, **values: Any) -> None:
+    with store.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
+
+
+def end(store: Database, job_id: str, state: str, **values: Any) -> None:
+    write(store, job_id, state=state, ended_at=db_now(), **values)
+
+
+class TestList:
+    def test_shows_the_jobs_and_filters_them(self, cli: Cli, job_id: str) -> None:
+        outcome = cli("list")
+        assert outcome.status == 0
+        assert job_id in outcome.out
+        assert job_id not in cli("list", "--state", "failed").out
+        assert [job["id"] for job in cli("list", "--json").json()["data"]] == [job_id]
+
+    def test_a_wrong_state_is_wrong_usage(self, cli: Cli, api: str) -> None:
+        assert cli("list", "--state", "asleep").status == 2
+
+
+class TestGet:
+    def test_shows_what_it_does(self, cli: Cli, job_id: str) -> None:
+        assert "queued  prepare · waiting" in cli("get", job_id).out
+        assert cli("get", job_id, "--json").json()["id"] == job_id
+
+    def test_an_unknown_job_is_status_2_and_stdout_stays_empty(self, cli: Cli, api: str) -> None:
+        outcome = cli("get", "job-nowhere", "--json")
+        assert (outcome.status, outcome.out) == (2, "")
+        assert "job_not_found" in outcome.err
+
+
+class TestCancel:
+    def test_a_waiting_job_is_cancelled_and_cannot_be_again(self, cli: Cli, job_id: str) -> None:
+        assert cli("cancel", job_id).out == f"{job_id} is cancelled\n"
+        again = cli("cancel", job_id)
+        assert again.status == 2
+        assert "job_ended" in again.err
+
+
+class TestWatch:
+    def test_follows_to_success(self, cli: Cli, store: Database, job_id: str) -> None:
+        def work() -> None:
+            time.sleep(0.3)
+            write(store, job_id, state="running", stage="train", phase="training")
+            time.sleep(1)
+            end(store, job_id, "succeeded", results={"train": RESULT})
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        outcome = cli("watch", job_id)
+        worker.join()
+        assert outcome.status == 0
+        assert "running  train · training" in outcome.err
+        assert outcome.out.splitlines()[0] == f"{job_id} succeeded"
+        assert "5.125  48.25" in outcome.out
+
+    def test_a_failed_job_is_status_1_and_says_what_to_do(
+        self, cli: Cli, store: Database, job_id: str
+    ) -> None:
+        end(store, job_id, "failed", failure=FAILURE)
+        outcome = cli("watch", job_id)
+        assert outcome.status == 1
+        assert "missing_column: no context" in outcome.out
+        assert "What to do: Map it." in outcome.out
+
+    def test_json_is_the_page_each_time_it_changed(
+        self, cli: Cli, store: Database, job_id: str
+    ) -> None:
+        end(store, job_id, "cancelled")
+        outcome = cli("watch", job_id, "--json")
+        assert outcome.status == 1
+        assert [page["state"] for page in outcome.json_lines()] == ["cancelled"]
+
+    def test_ctrl_c_ends_the_watching_not_the_job(
+        self, cli: Cli, job_id: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(watch, "follow", interrupt)
+        outcome = cli("watch", job_id)
+        assert outcome.status == 130
+        assert f"finetune cancel {job_id}" in outcome.err
+        assert cli("get", job_id, "--json").json()["state"] == "queued"
+
+
+class TestLogs:
+    def test_prints_the_log(self, cli: Cli, home: Path, job_id: str) -> None:
+        log = home / "jobs" / job_id / "job.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("one\ntwo — ü\n")
+        assert cli("logs", job_id).out == "one\ntwo — ü\n"
+        parts = cli("logs", job_id, "--json").json_lines()
+        assert "".join(part["content"] for part in parts) == "one\ntwo — ü\n"
+
+    def test_follow_goes_on_until_the_job_has_ended(
+        self, cli: Cli, home: Path, store: Database, job_id: str
+    ) -> None:
+        log = home / "jobs" / job_id / "job.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("one\n")
+
+        def work() -> None:
+            time.sleep(0.5)
+            with log.open("a") as file:
+                file.write("two\n")
+            end(store, job_id, "succeeded")
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        outcome = cli("logs", job_id, "--follow")
+        worker.join()
+        assert outcome.out == "one\ntwo\n"
+
+
+class TestEvents:
+    def test_the_history_from_the_first_event_on(self, cli: Cli, job_id: str) -> None:
+        cli("cancel", job_id)
+        events = cli("events", job_id, "--json").json_lines()
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert events[0]["type"] == "submitted"
+        assert "submitted" in cli("events", job_id).out
+
+
+class TestDownload:
+    @pytest.fixture
+    def artifacts(self, store: Database, home: Path, job_id: str) -> dict[str, bytes]:
+        files = {"predictions.json": b"{}", "model/config.json": b'{"a": 1}'}
+        for name, content in files.items():
+            path = home / "jobs" / job_id / "attempts" / "1" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            with store.write() as session:
+                session.add(
+                    ArtifactRow(
+                        job_id=job_id,
+                        name=name,
+                        path=f"attempts/1/{name}",
+                        bytes=len(content),
+                        sha256=hashlib.sha256(content).hexdigest(),
+                        created_at=db_now(),
+                    )
+                )
+        return files
+
+    def test_all_of_them_under_the_folder(
+        self, cli: Cli, job_id: str, artifacts: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        target = tmp_path / "out"
+        outcome = cli("download", job_id, "--to", str(target), "--json")
+        written = {item["name"]: Path(item["path"]) for item in outcome.json()["data"]}
+        assert {name: path.read_bytes() for name, path in written.items()} == artifacts
+        assert written["model/config.json"] == target / "model" / "config.json"
+
+    def test_one_by_its_name(
+        self, cli: Cli, job_id: str, artifacts: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        outcome = cli("download", job_id, "predictions.json", "--to", str(tmp_path / "out"))
+        assert outcome.out.splitlines() == [str(tmp_path / "out" / "predictions.json")]
+
+    def test_an_unknown_name_lists_the_known(
+        self, cli: Cli, job_id: str, artifacts: dict[str, bytes]
+    ) -> None:
+        outcome = cli("download", job_id, "nothing.json")
+        assert outcome.status == 2
+        assert "it has: model/config.json, predictions.json" in outcome.err
+
+
+class TestFiles:
+    def test_upload_list_and_delete(self, cli: Cli, api: str, tmp_path: Path) -> None:
+        path = tmp_path / "train.csv"
+        path.write_text("question,context\n")
+        file_id = cli("files", "upload", str(path)).out.strip()
+        (listed,) = cli("files", "list", "--json").json()["data"]
+        assert (listed["id"], listed["filename"]) == (file_id, "train.csv")
+        assert cli("files", "delete", file_id, "--json").json()["deleted"] is True
+        assert cli("files", "list", "--json").json() == {"data": []}
+
+
+class TestKeyNeeded:
+    def test_a_client_without_the_key_is_refused(
+        self, cli: Cli, api: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = cli("keys", "create", "me").out.strip()
+        refused = cli("list")
+        assert refused.status == 2
+        assert "401" in refused.err
+        monkeypatch.setenv("FINETUNE_API_KEY", key)
+        assert cli("list").status == 0

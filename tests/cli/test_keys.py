@@ -1,0 +1,34 @@
+from service.store import keys
+from service.store.database import Database
+from tests.cli.conftest import Cli
+
+
+class TestKeys:
+    def test_a_new_key_stands_alone_on_stdout_and_works(self, cli: Cli, store: Database) -> None:
+        outcome = cli("keys", "create", "laptop")
+        assert outcome.status == 0
+        with store.read() as session:
+            row = keys.find_active(session, outcome.out.strip())
+        assert row is not None
+        assert row.name == "laptop"
+        assert row.id in outcome.err
+
+    def test_the_list_holds_no_key(self, cli: Cli) -> None:
+        made = cli("keys", "create", "laptop", "--json").json()
+        outcome = cli("keys", "list", "--json")
+        (listed,) = outcome.json()["data"]
+        assert listed["id"] == made["id"]
+        assert listed["revoked_at"] is None
+        assert made["key"] not in outcome.out
+
+    def test_a_revoked_key_works_no_more(self, cli: Cli, store: Database) -> None:
+        made = cli("keys", "create", "laptop", "--json").json()
+        assert cli("keys", "revoke", made["id"], "--json").json() == {
+            "id": made["id"],
+            "revoked": True,
+        }
+        with store.read() as session:
+            assert keys.find_active(session, made["key"]) is None
+        again = cli("keys", "revoke", made["id"])
+        assert again.status == 2
+        assert "no active key" in again.err
