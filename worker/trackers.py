@@ -282,19 +282,21 @@ class MlflowTracker:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn whatever mlflow raises into one of the two errors that callers tell apart."""
-    import requests
+    """Turn whatever mlflow raises into one of the two errors that callers tell apart.
+
+    Its artifact stores raise what their own libraries do, so anything counts as away that is not
+    a clear refusal; and 401 and 403 do too, because the operator can mend them.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
-        # 401 and 403 are the operator's to mend, so they count as away.
         if error.get_http_status_code() in (400, 404, 409):
             raise TrackerRejectedError(str(error)) from error
         raise TrackerAwayError(str(error)) from error
-    except (requests.RequestException, OSError) as error:
-        raise TrackerAwayError(str(error)) from error
+    except Exception as error:
+        raise TrackerAwayError(f"{type(error).__name__}: {error}") from error
 
 
 def _milliseconds(at: datetime) -> int:

@@ -1,0 +1,234 @@
+"""Writes the README.md of a finished model: metadata that the Hub reads, text that people read."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from service.contract.spec import HubDataset, JobSpec, UploadDataset
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.tasks import TASKS
+
+_DISTRIBUTION: Final = "finetune-service"
+_EVAL_PREFIX: Final = "eval_"
+
+
+@dataclass(frozen=True)
+class _TaskText:
+    """What a card says of a task. `usage` is Python with `{model}` where the name goes."""
+
+    usage: str
+    limits: str
+
+
+_TASK_TEXTS: Final[dict[str, _TaskText]] = {
+    "question-answering": _TaskText(
+        usage="""\
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForQuestionAnswering.from_pretrained("{model}").eval()
+
+question = "Who wrote the report?"
+context = "The report was written by Ada in 1843."
+encoded = tokenizer(
+    question,
+    context,
+    truncation="only_second",
+    max_length={max_seq_length},
+    return_offsets_mapping=True,
+    return_tensors="pt",
+)
+offsets = encoded.pop("offset_mapping")[0]
+with torch.no_grad():
+    output = model(**encoded)
+
+# Answers lie in the context: of all spans there, the one with the highest sum of scores.
+in_context = torch.tensor([part == 1 for part in encoded.sequence_ids(0)])
+outside = ~(in_context[:, None] & in_context[None, :])
+scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]
+scores = scores.masked_fill(outside, float("-inf"))
+spans = torch.triu(torch.ones_like(scores)).tril({max_answer_length} - 1) == 0
+best = int(scores.masked_fill(spans, float("-inf")).argmax())
+start, end = divmod(best, scores.shape[1])
+answer = context[int(offsets[start][0]) : int(offsets[end][1])]
+print(answer)
+""",
+        limits=(
+            "It marks a span of the given text as the answer; it knows nothing beyond that text "
+            "and does not reason over it. Passages longer than its window must be cut into "
+            "overlapping windows, as was done in training."
+        ),
+    )
+}
+
+
+def write(path: Path, request: StageRequest, prepared: PrepareResult, trained: TrainResult) -> None:
+    path.write_text(render(request, prepared, trained), encoding="utf-8")
+
+
+def render(request: StageRequest, prepared: PrepareResult, trained: TrainResult) -> str:
+    """The card as Markdown, with YAML metadata and a model-index at its top."""
+    spec = request.spec
+    sections = (
+        _introduction(spec, prepared),
+        _data(spec, prepared),
+        _results(spec, trained),
+        _usage(request),
+        _limits(spec),
+        _procedure(spec, trained),
+    )
+    data = _metadata(request, prepared, trained)
+    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n"
+
+
+# ---- metadata ---------------------------------------------------------------------------------
+
+
+def _metadata(
+    request: StageRequest, prepared: PrepareResult, trained: TrainResult
+) -> ModelCardData:
+    spec = request.spec
+    metrics = _reported(spec, trained.metrics)
+    return ModelCardData(
+        license=spec.hub.license if spec.hub else None,
+        library_name="transformers",
+        pipeline_tag=spec.task.type,
+        base_model=None if _is_path(spec) else spec.model.name_or_path,
+        datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
+        metrics=[name for name in metrics if name != "loss"] or None,
+        tags=[_DISTRIBUTION, spec.task.type],
+        model_name=_title(spec) if metrics else None,
+        eval_results=[_eval_result(spec, prepared, name, value) for name, value in metrics.items()]
+        or None,
+    )
+
+
+def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float) -> EvalResult:
+    dataset, hub = spec.dataset, isinstance(spec.dataset, HubDataset)
+    return EvalResult(
+        task_type=spec.task.type,
+        task_name=TASKS[spec.task.type].title,
+        dataset_type=dataset.name if isinstance(dataset, HubDataset) else "custom",
+        dataset_name=_dataset_name(spec),
+        dataset_config=dataset.config if isinstance(dataset, HubDataset) else None,
+        dataset_split=dataset.validation if isinstance(dataset, HubDataset) else "validation",
+        dataset_revision=prepared.dataset_revision if hub else None,
+        metric_type=name,
+        metric_value=value,
+    )
+
+
+def _reported(spec: JobSpec, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The task's own metrics, without the trainer's prefix; what is not a number is left out."""
+    known = TASKS[spec.task.type].metrics
+    named = {name: metrics.get(_EVAL_PREFIX + name) for name in known}
+    return {
+        name: value for name, value in named.items() if value is not None and math.isfinite(value)
+    }
+
+
+# ---- text ---------------------------------------------------------------------------------------
+
+
+def _title(spec: JobSpec) -> str:
+    if spec.hub is not None:
+        return spec.hub.model_id.split("/")[-1]
+    return f"{_base_name(spec)}-{spec.task.type}"
+
+
+def _is_path(spec: JobSpec) -> bool:
+    return Path(spec.model.name_or_path).is_absolute()
+
+
+def _base_name(spec: JobSpec) -> str:
+    """The last part only: a card must not tell how the worker's disk is laid out."""
+    return spec.model.name_or_path.rstrip("/").split("/")[-1]
+
+
+def _dataset_name(spec: JobSpec) -> str:
+    if isinstance(spec.dataset, HubDataset):
+        return spec.dataset.name
+    if isinstance(spec.dataset, UploadDataset):
+        return "uploaded files"
+    return ", ".join(Path(path).name for path in spec.dataset.train)
+
+
+def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
+    base = _base_name(spec) if _is_path(spec) else spec.model.name_or_path
+    link = f"`{base}`" if _is_path(spec) else f"[`{base}`](https://huggingface.co/{base})"
+    revision = f" at revision `{prepared.model_revision}`" if prepared.model_revision else ""
+    return (
+        f"# {_title(spec)}\n\n"
+        f"{link}{revision}, fine-tuned for {TASKS[spec.task.type].title.lower()} "
+        f"on {_dataset_name(spec)}."
+    )
+
+
+def _data(spec: JobSpec, prepared: PrepareResult) -> str:
+    lines = [f"- Data: {_dataset_name(spec)}"]
+    if isinstance(spec.dataset, HubDataset) and spec.dataset.config:
+        lines.append(f"- Config: `{spec.dataset.config}`")
+    if prepared.dataset_revision:
+        lines.append(f"- Revision: `{prepared.dataset_revision}`")
+    lines.append(f"- Fingerprint (rows and tokenisation): `{prepared.data_fingerprint}`")
+    for split, counts in prepared.splits.items():
+        amounts = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        lines.append(f"- {split.capitalize()}: {amounts}")
+    return "## Training data\n\n" + "\n".join(lines)
+
+
+def _results(spec: JobSpec, trained: TrainResult) -> str:
+    final, baseline = (_reported(spec, numbers) for numbers in (trained.metrics, trained.baseline))
+    if not final:
+        return "## Results\n\nThis model was not evaluated: the job had no validation split."
+    rows = [
+        f"| {name} | {_number(baseline[name]) if name in baseline else 'n/a'} | {_number(value)} |"
+        for name, value in final.items()
+    ]
+    head = "| metric | before training | after training |\n|---|---:|---:|\n"
+    return "## Results\n\nOn the validation split:\n\n" + head + "\n".join(rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def _usage(request: StageRequest) -> str:
+    spec = request.spec
+    name = spec.hub.model_id if spec.hub else "path/to/this/folder"
+    code = _TASK_TEXTS[spec.task.type].usage
+    for key, value in {"model": name, **spec.task.model_dump()}.items():
+        code = code.replace(f"{{{key}}}", str(value))
+    return f"## How to use it\n\n```python\n{code}```"
+
+
+def _limits(spec: JobSpec) -> str:
+    text = _TASK_TEXTS[spec.task.type].limits
+    shared = "It inherits the biases and the licence terms of its base model and its data."
+    return f"## Limits\n\n{text} {shared}"
+
+
+def _procedure(spec: JobSpec, trained: TrainResult) -> str:
+    sections = (("task", spec.task.model_dump()), ("training", spec.training.model_dump()))
+    rows = [row for _, values in sections for row in _table_rows(values)]
+    best = f", the best of which was step {trained.best_step}" if trained.best_step else ""
+    return (
+        f"## Training procedure\n\n{trained.steps:,} optimizer steps, "
+        f"{_number(trained.epochs)} epochs{best}.\n\n"
+        "| option | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
+        f"Weights (sha256): `{trained.weights_sha256}`\n\n"
+        f"Made with {_DISTRIBUTION} {version(_DISTRIBUTION)}, transformers "
+        f"{version('transformers')}, torch {version('torch')}, datasets {version('datasets')}."
+    )
+
+
+def _table_rows(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if name != "type" and value is not None:
+            yield f"| `{name}` | {value} |"

@@ -1,0 +1,145 @@
+"""The publish stage: model card, MLflow artifacts, Hub.
+
+Started as `python -m worker.stages.publish <request.json>`; finds the Hub token in HF_TOKEN.
+Every step can be repeated: what has arrived already is not sent again.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils.tqdm import disable_progress_bars
+
+from service.contract.events import ArtifactWritten, Notice, PhaseChanged
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import HubSpec
+from service.contract.stages import PublishResult, StageRequest
+from service.contract.states import Phase
+from worker import model_card
+from worker.stages.base import Channel, run_stage
+from worker.trackers import (
+    MODEL_FOLDER,
+    MlflowTracker,
+    TrackerAwayError,
+    TrackerRejectedError,
+    log_missing,
+)
+
+_MLFLOW_SECONDS = 60
+"""Longer than for numbers: the server answers an upload when it has stored it."""
+_MAIN = "main"
+
+
+def main(request: StageRequest, channel: Channel) -> PublishResult:
+    assert request.trained is not None, "`publish` runs after `train`"
+    output = request.workspace / request.trained.output_dir
+    files = {
+        path.relative_to(output).as_posix(): path
+        for path in sorted(output.rglob("*"))
+        if path.is_file()
+    }
+    files["README.md"] = _write_card(request, channel)
+    artifact_uri = _log_model(request, channel, files)
+    url, commit = _push(request, channel, files)
+    return PublishResult(mlflow_artifact_uri=artifact_uri, hub_url=url, hub_commit=commit)
+
+
+def _write_card(request: StageRequest, channel: Channel) -> Path:
+    """The card lies in this attempt's own folder: the model's belongs to the one that trained."""
+    assert request.prepared is not None
+    assert request.trained is not None
+    channel.send(PhaseChanged(phase=Phase.WRITING_MODEL_CARD))
+    card = request.attempt_dir / "README.md"
+    model_card.write(card, request, request.prepared, request.trained)
+    content = card.read_bytes()
+    channel.send(
+        ArtifactWritten(
+            name=f"{MODEL_FOLDER}README.md",
+            path=str(card.relative_to(request.workspace)),
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+        )
+    )
+    return card
+
+
+# ---- MLflow -----------------------------------------------------------------------------------
+
+
+def _log_model(request: StageRequest, channel: Channel, files: Mapping[str, Path]) -> str | None:
+    """Upload the model into the job's run; its URI, or None if that was not wished or not possible.
+
+    A tracker that is away costs a notice, not the job: all registered artifacts that a run lacks,
+    predictions among them, are uploaded before the run gets its final status.
+    """
+    if not request.spec.tracking.log_model or request.mlflow_uri is None:
+        return None
+    channel.send(PhaseChanged(phase=Phase.LOGGING_ARTIFACTS))
+    try:
+        if request.mlflow_run_id is None:
+            raise TrackerAwayError("it has no run for this job yet")
+        tracker = MlflowTracker(request.mlflow_uri, _MLFLOW_SECONDS)
+        named = {f"{MODEL_FOLDER}{name}": path for name, path in files.items()}
+        log_missing(tracker, request.mlflow_run_id, named)
+        return f"{tracker.artifact_uri(request.mlflow_run_id)}/{MODEL_FOLDER.rstrip('/')}"
+    except (TrackerAwayError, TrackerRejectedError) as error:
+        message = "MLflow did not take the model now; it is sent when MLflow is back"
+        channel.send(Notice(message=message, data={"reason": str(error)[:500]}))
+        return None
+
+
+# ---- Hub --------------------------------------------------------------------------------------
+
+
+def _push(
+    request: StageRequest, channel: Channel, files: Mapping[str, Path]
+) -> tuple[str | None, str | None]:
+    """(URL of the repository, hash of the commit); (None, None) when the job has no `hub`."""
+    target = request.spec.hub
+    if target is None:
+        return None, None
+    channel.send(PhaseChanged(phase=Phase.PUSHING))
+    disable_progress_bars()
+    api = HfApi(endpoint=request.hub_endpoint, token=_token(), library_name="finetune-service")
+    try:
+        url = _make_room(api, target)
+        commit = _commit(api, target, files, request.job_id)
+    except HFValidationError as error:
+        raise StageError(FailureCode.HUB_REJECTED, str(error)) from error
+    message = f"The model is on the Hub: {commit.commit_url}"
+    data = {"url": url, "commit": commit.oid, "revision": target.revision, "files": len(files)}
+    channel.send(Notice(message=message, data=data))
+    return url, commit.oid
+
+
+def _token() -> str:
+    token = os.environ.get("HF_TOKEN")
+    if not token:
+        raise StageError(FailureCode.HUB_UNAUTHORIZED, "The operator has set no Hub token.")
+    return token
+
+
+def _make_room(api: HfApi, target: HubSpec) -> str:
+    """The repository and the branch exist afterwards; the repository's URL."""
+    url = api.create_repo(target.model_id, private=target.private, exist_ok=True)
+    if target.revision != _MAIN:
+        api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
+    return str(url)
+
+
+def _commit(api: HfApi, target: HubSpec, files: Mapping[str, Path], job_id: str) -> CommitInfo:
+    """One commit with all files. The client leaves out those that the Hub has already, and makes
+    no commit where none is left: that is how a retry finds its own commit again."""
+    return api.create_commit(
+        target.model_id,
+        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=p) for name, p in files.items()],
+        commit_message=target.commit_message or f"Fine-tuned model of {job_id}",
+        revision=target.revision,
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)
