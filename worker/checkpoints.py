@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -53,12 +53,6 @@ def verify(folder: Path) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def newest(folders: Iterable[Path]) -> Path | None:
-    """The folder with the highest step, which is its name, that verifies."""
-    by_step = sorted(folders, key=lambda folder: int(folder.name), reverse=True)
-    return next((folder for folder in by_step if verify(folder)), None)
 
 
 def remove(folder: Path) -> None:

@@ -138,17 +138,6 @@ class TestVerify:
         assert not checkpoints.verify(tmp_path / "10")
 
 
-class TestNewest:
-    def test_the_highest_step_that_verifies_as_a_number(self, tmp_path: Path) -> None:
-        folders = [write(tmp_path / step, model=b"weights") for step in ("9", "100", "20")]
-        assert checkpoints.newest(folders) == tmp_path / "100"
-        (tmp_path / "100" / "model").write_bytes(b"broken!")
-        assert checkpoints.newest(folders) == tmp_path / "20"
-
-    def test_none_of_none(self) -> None:
-        assert checkpoints.newest([]) is None
-
-
 class TestRemove:
     def test_it_is_gone_and_a_second_removal_is_no_error(self, tmp_path: Path) -> None:
         folder = write(tmp_path / "10", model=b"weights")
