@@ -24,7 +24,13 @@ from service.contract.events import (
     Progress,
 )
 from service.contract.failures import FailureCode, StageError
-from service.contract.stages import PrepareResult, PublishResult, StageRequest, TrainResult
+from service.contract.stages import (
+    EVENT_FD_VARIABLE,
+    PrepareResult,
+    PublishResult,
+    StageRequest,
+    TrainResult,
+)
 from service.contract.states import Phase, Stage
 from worker import checkpoints
 from worker.stages.base import Channel, run_stage
@@ -37,7 +43,7 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
         _train(request, channel)
     behaviour = request.spec.metadata.get(f"stub.{request.stage}", "finish")
     if request.attempt <= int(request.spec.metadata.get("stub.attempts", "1000")):
-        _behave(behaviour, request, channel)
+        _behave(behaviour, request)
     return _result(request)
 
 
@@ -65,7 +71,11 @@ def _train(request: StageRequest, channel: Channel) -> None:
     channel.send(Notice(message="trained", data={"from": first}))
 
 
-def _behave(behaviour: str, request: StageRequest, channel: Channel) -> None:
+def _pipe() -> int:
+    return int(os.environ[EVENT_FD_VARIABLE])
+
+
+def _behave(behaviour: str, request: StageRequest) -> None:
     kind, _, argument = behaviour.partition(":")
     match kind:
         case "fail":
@@ -82,9 +92,9 @@ def _behave(behaviour: str, request: StageRequest, channel: Channel) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(600)
         case "chatter":
-            channel._pipe.write(b'not json\n{"type": "unknown"}\n')
+            os.write(_pipe(), b'not json\n{"type": "unknown"}\n')
         case "fork":
-            grandchild = subprocess.Popen(["sleep", "600"], pass_fds=(channel._pipe.fileno(),))
+            grandchild = subprocess.Popen(["sleep", "600"], pass_fds=(_pipe(),))
             (request.attempt_dir / "grandchild").write_text(str(grandchild.pid))
 
 

@@ -1,0 +1,20 @@
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    """Everything as in production, only faster."""
+    return Settings(
+        home=tmp_path / "home",
+        database_url=database_url,  # type: ignore[arg-type]
+        beat_seconds=0.3,
+        poll_seconds=0.1,
+        lease_seconds=5,
+        kill_seconds=3,
+        stop_grace_seconds=1,
+        retry_backoff_seconds=0.1,
+    )

@@ -1,0 +1,397 @@
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import event, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from service.contract.states import JobState
+from service.settings import Settings
+from service.store import endings, jobs
+from service.store.database import Database, db_now
+from service.store.models import AttemptRow, CheckpointRow, EventRow, FileRow, MetricRow
+from tests import services
+from tests.factories import POLICY, claim_job, make_job
+from tests.store.test_jobs import get, history_of, put
+from tests.worker import stub_stage
+from worker.supervisor import Supervisor
+from worker.trackers import NullTracker
+
+
+def supervisor(
+    database: Database, settings: Settings, stopping: Callable[[], bool] = lambda: False
+) -> Supervisor:
+    return Supervisor(
+        database, settings, NullTracker(), command=stub_stage.command, stopping=stopping
+    )
+
+
+def run(database: Database, settings: Settings, job_id: str) -> JobState | None:
+    return supervisor(database, settings).supervise(claim_job(database, job_id))
+
+
+def meanwhile(action: Callable[[], object], *, when: Callable[[], object]) -> threading.Thread:
+    """Do it on another thread as soon as the condition holds: stages run on the main thread."""
+
+    def wait_and_act() -> None:
+        services.wait_until(when, 20, "the stage")
+        action()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    return thread
+
+
+def started(settings: Settings, job_id: str, epoch: int = 1) -> Callable[[], bool]:
+    return (settings.workspace(job_id) / "attempts" / str(epoch) / "environment").exists
+
+
+def ask_to_cancel(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        row = jobs.lock(session, job_id)
+        assert row is not None
+        jobs.cancel(session, row)
+
+
+def children() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def attempt(database: Database, job_id: str, epoch: int) -> AttemptRow:
+    with database.read() as session:
+        return session.get_one(AttemptRow, (job_id, epoch))
+
+
+class Flaky(Database):
+    """The real database, which is sometimes away or loses the answer to a COMMIT."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.is_away = False
+        self.loses_answer_of: str | None = None
+        self.refused = 0
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        self._answer()
+        said: set[str] = set()
+
+        def note(session: Session, *_: object) -> None:
+            said.update(row.type for row in session.new if isinstance(row, EventRow))
+
+        with super().write() as session:
+            event.listen(session, "before_flush", note)
+            yield session
+        if self.loses_answer_of in said:
+            self.loses_answer_of = None
+            self._refuse()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        self._answer()
+        with super().read() as session:
+            yield session
+
+    def _answer(self) -> None:
+        if self.is_away:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.refused += 1
+        raise OperationalError("COMMIT", None, ConnectionError("server closed the connection"))
+
+
+@pytest.fixture
+def flaky(settings: Settings) -> Iterator[Flaky]:
+    database = Flaky(settings.sqlalchemy_url)
+    yield database
+    database.dispose()
+
+
+class TestFinish:
+    def test_all_stages(self, database: Database, settings: Settings) -> None:
+        job_id = make_job(database, training={"save_total_limit": 1})
+        states = [run(database, settings, job_id) for _ in range(3)]
+        assert states == ["queued", "queued", "succeeded"]
+        row = get(database, job_id)
+        assert row.results["train"]["metrics"] == {"f1": 50.0}
+        assert row.results["train"]["baseline"] == {"f1": "nan"}
+        assert row.progress is None
+        workspace = settings.workspace(job_id)
+        assert (workspace / "job.log").read_text() == (
+            "stub prepare epoch 1\nstub train epoch 2\nstub publish epoch 3\n"
+        )
+        with database.read() as session:
+            metrics = [m.values for m in session.scalars(select(MetricRow).order_by(MetricRow.seq))]
+        assert metrics == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
+        kept = [path.name for path in (workspace / "attempts/2/checkpoints").iterdir()]
+        assert kept == ["3"]
+        events = history_of(database, job_id)
+        assert [row.seq for row in events] == list(range(1, len(events) + 1))
+
+    def test_what_is_no_event_is_dropped(self, database: Database, settings: Settings) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": "chatter"})
+        assert run(database, settings, job_id) is JobState.QUEUED
+
+    def test_nothing_of_the_stage_lives_on(self, database: Database, settings: Settings) -> None:
+        """A grandchild holds the pipe open; the stage ends all the same, and the grandchild too."""
+        job_id = make_job(database, metadata={"stub.prepare": "fork"})
+        begun = time.monotonic()
+        assert run(database, settings, job_id) is JobState.QUEUED
+        assert time.monotonic() - begun < 10
+        pid = int((settings.workspace(job_id) / "attempts/1/grandchild").read_text())
+        services.wait_until(
+            lambda: (
+                not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+            ),
+            5,
+            "the grandchild's end",
+        )
+
+    def test_secrets_stay_here(
+        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in (
+            "FINETUNE_DATABASE_URL",
+            "FINETUNE_REDIS_URL",
+            "FINETUNE_HUB_TOKEN",
+            "HF_TOKEN",
+            "MLFLOW_TRACKING_PASSWORD",
+            "PGPASSWORD",
+        ):
+            monkeypatch.setenv(name, "secret")
+        settings = settings.model_copy(update={"hub_token": Settings(hub_token="t").hub_token})
+        job_id = make_job(database)
+        for _ in range(3):
+            run(database, settings, job_id)
+        attempts = settings.workspace(job_id) / "attempts"
+        names = [set((attempts / str(n) / "environment").read_text().split()) for n in (1, 2, 3)]
+        for seen in names:
+            assert {name for name in seen if name.startswith("FINETUNE_")} == {"FINETUNE_EVENT_FD"}
+            assert not {"PGPASSWORD", "MLFLOW_TRACKING_PASSWORD"} & seen
+        assert ["HF_TOKEN" in seen for seen in names] == [True, False, True]
+        assert ["HF_HUB_OFFLINE" in seen for seen in names] == [False, True, False]
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        ("behaviour", "state", "code"),
+        [
+            ("fail:unreadable_row", "failed", "unreadable_row"),
+            ("fail:network", "queued", "network"),
+            ("segfault", "queued", "device_error"),
+            ("kill", "failed", "out_of_memory"),
+            ("exit:3", "failed", "internal"),
+        ],
+    )
+    def test_the_reason_decides(
+        self, database: Database, settings: Settings, behaviour: str, state: str, code: str
+    ) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": behaviour})
+        assert run(database, settings, job_id) == state
+        failure = attempt(database, job_id, 1).failure
+        assert failure is not None
+        assert failure["code"] == code
+        final = get(database, job_id).failure
+        assert final == (failure if state == "failed" else None)
+
+    def test_an_upload_that_is_gone(self, database: Database, settings: Settings) -> None:
+        dataset = {"source": "upload", "train": "file-a", "validation": ["file-b"]}
+        job_id = make_job(database, dataset=dataset)
+        with database.write() as session:
+            session.add(
+                FileRow(
+                    id="file-a",
+                    filename="a.json",
+                    purpose="fine-tune",
+                    bytes=2,
+                    sha256="0" * 64,
+                    created_at=jobs.clock(session),
+                )
+            )
+        settings.files_dir.mkdir(parents=True)
+        (settings.files_dir / "file-a").write_text("{}")
+        assert run(database, settings, job_id) is JobState.FAILED
+        failure = get(database, job_id).failure
+        assert failure is not None
+        assert failure["code"] == "dataset_not_found"
+        assert failure["details"] == {"missing": ["file-b"]}
+
+    def test_the_jobs_time_is_up(self, database: Database, settings: Settings) -> None:
+        """The time that earlier attempts used counts."""
+        job_id = make_job(database, timeout_seconds=100, metadata={"stub.prepare": "hang"})
+        put(database, job_id, used_seconds=99.5)
+        begun = time.monotonic()
+        assert run(database, settings, job_id) is JobState.FAILED
+        assert time.monotonic() - begun < 10
+        failure = get(database, job_id).failure
+        assert failure is not None
+        assert failure["code"] == "timeout"
+
+
+class TestStop:
+    @pytest.mark.parametrize("behaviour", ["hang", "deaf"])
+    def test_cancel(self, database: Database, settings: Settings, behaviour: str) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": behaviour})
+        thread = meanwhile(lambda: ask_to_cancel(database, job_id), when=started(settings, job_id))
+        begun = time.monotonic()
+        assert run(database, settings, job_id) is JobState.CANCELLED
+        thread.join()
+        assert time.monotonic() - begun < 15
+        assert attempt(database, job_id, 1).outcome == "cancelled"
+        assert children() == []
+
+    def test_a_worker_that_shuts_down_gives_the_job_back(
+        self, database: Database, settings: Settings
+    ) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": "hang"})
+        claimed = claim_job(database, job_id)
+        state = supervisor(database, settings, started(settings, job_id)).supervise(claimed)
+        assert state is JobState.QUEUED
+        assert (attempt(database, job_id, 1).outcome, get(database, job_id).crash_count) == (
+            "released",
+            0,
+        )
+
+    def test_a_lost_claim_ends_the_stage_and_writes_nothing(
+        self, database: Database, settings: Settings
+    ) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": "deaf"})
+
+        def lose() -> None:
+            put(database, job_id, lease_until=db_now(-1))
+            with database.write() as session:
+                endings.expire(session, job_id, POLICY)
+
+        thread = meanwhile(lose, when=started(settings, job_id))
+        assert run(database, settings, job_id) is None
+        thread.join()
+        row = get(database, job_id)
+        assert (row.state, row.epoch) == ("queued", 2)
+        assert attempt(database, job_id, 1).outcome == "lost"
+        assert children() == []
+
+    def test_without_a_beat_the_child_is_killed(
+        self, database: Database, settings: Settings, flaky: Flaky
+    ) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": "deaf"})
+        claimed = claim_job(flaky, job_id)
+        killed: list[bool] = []
+
+        def outage() -> None:
+            flaky.is_away = True
+            services.wait_until(lambda: not children(), 15, "the child's end")
+            killed.append(True)
+            flaky.is_away = False
+
+        thread = meanwhile(outage, when=started(settings, job_id))
+        assert supervisor(flaky, settings).supervise(claimed) is JobState.QUEUED
+        thread.join()
+        assert killed == [True]
+        assert attempt(database, job_id, 1).outcome == "released"
+
+
+class TestOutage:
+    def test_a_short_one_loses_nothing(
+        self, database: Database, settings: Settings, flaky: Flaky
+    ) -> None:
+        """The database is away from the first event to the end of the stage."""
+        job_id = make_job(database)
+        run(database, settings, job_id)
+        claimed = claim_job(flaky, job_id)
+
+        def outage() -> None:
+            flaky.is_away = True
+            time.sleep(1.5)
+            flaky.is_away = False
+
+        thread = meanwhile(outage, when=started(settings, job_id, 2))
+        assert supervisor(flaky, settings).supervise(claimed) is JobState.QUEUED
+        thread.join()
+        assert flaky.refused > 0
+        assert get(database, job_id).stage == "publish"
+        assert get(database, job_id).metric_seq == 3
+
+    def test_an_end_whose_commit_got_no_answer_is_written_once(
+        self, database: Database, settings: Settings, flaky: Flaky
+    ) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(flaky, job_id)
+        flaky.loses_answer_of = "stage_finished"
+        assert supervisor(flaky, settings).supervise(claimed) is JobState.QUEUED
+        assert flaky.refused == 1
+        types = [row.type for row in history_of(database, job_id)]
+        assert types == ["submitted", "stage_started", "stage_finished"]
+
+    def test_a_batch_whose_commit_got_no_answer_is_written_once(
+        self, database: Database, settings: Settings, flaky: Flaky
+    ) -> None:
+        job_id = make_job(database)
+        run(database, settings, job_id)
+        claimed = claim_job(flaky, job_id)
+        flaky.loses_answer_of = "notice"
+        assert supervisor(flaky, settings).supervise(claimed) is JobState.QUEUED
+        assert flaky.refused == 1
+        types = [row.type for row in history_of(database, job_id)]
+        assert types.count("notice") == 1
+        assert types.count("checkpoint") == 3
+
+
+class TestResume:
+    def test_goes_on_from_the_newest_checkpoint_that_verifies(
+        self, database: Database, settings: Settings
+    ) -> None:
+        job_id = make_job(database, metadata={"stub.train": "segfault", "stub.attempts": "1"})
+        run(database, settings, job_id)
+        assert run(database, settings, job_id) is JobState.QUEUED
+        newest = settings.workspace(job_id) / "attempts/2/checkpoints/3"
+        (newest / "state").write_text("damaged")
+        put(database, job_id, not_before=db_now())
+        assert run(database, settings, job_id) is JobState.QUEUED
+        assert attempt(database, job_id, 3).resumed_from_step == 2
+        assert get(database, job_id).metric_seq == 3
+        with database.read() as session:
+            rows = session.scalars(select(CheckpointRow).order_by(CheckpointRow.step))
+            paths = [row.path for row in rows]
+        assert paths == [f"attempts/{n}/checkpoints/{s}" for n, s in [(2, 1), (2, 2), (3, 3)]]
+        assert not newest.exists()
+
+    def test_none_that_verifies(self, database: Database, settings: Settings) -> None:
+        job_id = make_job(database, metadata={"stub.train": "segfault"})
+        run(database, settings, job_id)
+        run(database, settings, job_id)
+        for folder in (settings.workspace(job_id) / "attempts/2/checkpoints").iterdir():
+            (folder / "state").unlink()
+        put(database, job_id, not_before=db_now())
+        assert run(database, settings, job_id) is JobState.FAILED
+        failure = get(database, job_id).failure
+        assert failure is not None
+        assert failure["code"] == "checkpoint_unreadable"
+
+    def test_leftovers_of_pruned_checkpoints_go(
+        self, database: Database, settings: Settings
+    ) -> None:
+        job_id = make_job(database, training={"save_total_limit": 1})
+        run(database, settings, job_id)
+        run(database, settings, job_id)
+        left = settings.workspace(job_id) / "attempts/2/checkpoints/1"
+        left.mkdir()
+        run(database, settings, job_id)
+        assert not left.exists()
+        assert left.with_name("3").exists()
+
+
+def test_request_file_holds_no_secret(database: Database, settings: Settings) -> None:
+    job_id = make_job(database)
+    run(database, settings, job_id)
+    text = Path(settings.workspace(job_id) / "attempts/1/request.json").read_text()
+    assert "redis://" not in text
+    assert settings.sqlalchemy_url not in text
+    assert os.fspath(settings.cache_dir) in text
