@@ -16,6 +16,7 @@ from service.store import schema
 from service.store.database import Database
 from service.store.models import Base
 from tests import services
+from tests.mlflow_server import MlflowServer
 
 
 def _unavailable(error: services.UnavailableError) -> None:
@@ -82,3 +83,15 @@ def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
         raise
     with services.broker(binary) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """A tracking server that the whole session shares; its tests tell their jobs apart."""
+    with MlflowServer(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mlflow_uri(mlflow_server: MlflowServer) -> str:
+    return mlflow_server.uri

@@ -1,0 +1,401 @@
+"""From rows in SQL to what a real MLflow server holds."""
+
+import json
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from sqlalchemy import select
+
+from service.contract.events import ArtifactWritten
+from service.settings import Settings
+from service.store import history
+from service.store import tracking as store
+from service.store.database import Database
+from service.store.models import MetricRow
+from tests.mlflow_server import MlflowServer
+from tests.services import free_port, wait_until
+from tests.tracking.conftest import PREPARED, Job
+from worker import tracking
+from worker.trackers import MlflowTracker, NewRun, NullTracker
+from worker.tracking import Shipping, ensure_run, make_tracker, sync
+
+TRAINED = {
+    "output_dir": "attempts/1/output",
+    "steps": 20,
+    "epochs": 2.0,
+    "metrics": {"eval_f1": 81.25, "train_runtime": 3.5},
+    "baseline": {},
+    "weights_sha256": "d" * 64,
+}
+
+
+def expected_points(job: Job) -> dict[str, list[tuple[int, float, int]]]:
+    """Metric → (step, value, milliseconds), straight from the table."""
+    prefixes = {"train": "", "eval": "eval_", "system": "system/"}
+    points: dict[str, list[tuple[int, float, int]]] = {}
+    with job.database.read() as session:
+        rows = session.scalars(select(MetricRow).where(MetricRow.job_id == job.id)).all()
+    for row in rows:
+        values: dict[str, Any] = {}
+        for name, value in row.values.items():
+            prefix = prefixes[row.kind]
+            values[name if name.startswith(prefix) else prefix + name] = float(value)
+        if row.kind == "train" and row.progress_epoch is not None:
+            values["epoch"] = row.progress_epoch
+        for name, value in values.items():
+            moment = round(row.at.timestamp() * 1000)
+            points.setdefault(name, []).append((row.step, value, moment))
+    return {name: sorted(found) for name, found in points.items()}
+
+
+def shipped_points(client: MlflowClient, run_id: str) -> dict[str, list[tuple[int, float, int]]]:
+    names = client.get_run(run_id).data.metrics
+    return {
+        name: sorted(
+            (point.step, point.value, point.timestamp)
+            for point in client.get_metric_history(run_id, name)
+        )
+        for name in names
+    }
+
+
+def train(job: Job, steps: range) -> None:
+    for step in steps:
+        job.metric("train", step, epoch=step / 10, loss=1 / (step + 1), learning_rate=step * 1e-5)
+
+
+class TestMakeTracker:
+    def test_mlflow_only_where_it_is_set_up(self) -> None:
+        assert isinstance(make_tracker(Settings(mlflow_uri=None)), NullTracker)
+        assert isinstance(make_tracker(Settings(mlflow_uri="http://127.0.0.1:1")), MlflowTracker)
+
+
+class TestMetrics:
+    def test_all_numbers_arrive_with_their_steps_and_times(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job.metric("eval", 0, eval_loss=5.0, eval_f1=7.5)
+        train(job, range(1, 250))
+        job.metric("system", 12, cpu_percent=93.5)
+        job.metric("eval", 250, epoch=2.0, f1=80.0)
+        assert not sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        assert run.info.status == "RUNNING"
+        assert shipped_points(client, run.info.run_id) == expected_points(job)
+        assert set(run.data.metrics) == {
+            *("eval_loss", "eval_f1", "loss", "learning_rate", "epoch", "system/cpu_percent"),
+        }
+        row = job.row
+        assert row.tracked_seq == row.metric_seq == 252
+        assert (row.mlflow_run_id, row.mlflow_experiment_id) == (
+            run.info.run_id,
+            run.info.experiment_id,
+        )
+
+    def test_sent_twice_kept_once(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        train(job, range(5))
+        sync(job.database, tracker, job.id, job.workspace)
+        # As if the process had died between MLflow's answer and the cursor's commit.
+        job.update(tracked_seq=0)
+        sync(job.database, tracker, job.id, job.workspace)
+        run_id = job.the_run(client).info.run_id
+        assert shipped_points(client, run_id) == expected_points(job)
+
+    def test_what_is_not_finite(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job.metric("train", 1, loss=math.nan, grad_norm=math.inf)
+        sync(job.database, tracker, job.id, job.workspace)
+        metrics = job.the_run(client).data.metrics
+        assert math.isnan(metrics["loss"])
+        assert metrics["grad_norm"] == pytest.approx(1.797e308, rel=1e-3)
+
+    def test_the_cursor_never_goes_back(self, job: Job) -> None:
+        with job.database.write() as session:
+            store.advance(session, job.id, 7)
+            store.advance(session, job.id, 3)
+        assert job.row.tracked_seq == 7
+
+
+class TestDescription:
+    def test_params_tags_spec_and_data(
+        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = Job(
+            database,
+            tmp_path,
+            name="my job",
+            training={"learning_rate": 3e-5, "max_steps": 7},
+            dataset={"source": "hub", "name": "squad", "columns": {"context": "x" * 4000}},
+            tracking={"tags": {"team": "nlp", "bad key?/..": "v"}},
+            metadata={"cost-centre": "42"},
+        )
+        sync(database, tracker, job.id, tmp_path)
+        job.update(results={"prepare": PREPARED.model_dump(mode="json")})
+        sync(database, tracker, job.id, tmp_path)
+        run = job.the_run(client)
+        assert run.info.run_name == "my job"
+        params = run.data.params
+        assert params["learning_rate"] == "3e-05"
+        assert params["max_steps"] == "7"
+        assert params["model.name_or_path"] == "org/model"
+        assert params["task.type"] == "question-answering"
+        assert params["model_revision"] == "a" * 40
+        assert params["data_fingerprint"] == "c" * 64
+        assert "hub" not in params
+        assert "model.revision" not in params
+        tags = run.data.tags
+        assert tags["finetune.job_id"] == job.id
+        assert tags["finetune.dataset"] == "squad"
+        assert tags["team"] == "nlp"
+        assert tags["_bad key__.."] == "v"
+        assert tags["metadata.cost-centre"] == "42"
+        (data,) = run.inputs.dataset_inputs
+        assert (data.dataset.name, data.dataset.digest) == ("squad", "c" * 36)
+        path = client.download_artifacts(run.info.run_id, "spec.json", str(tmp_path))
+        assert json.loads(Path(path).read_text())["training"]["learning_rate"] == 3e-5
+
+    def test_a_long_value_is_cut_and_never_sent_again_differently(
+        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        files = [f"file-{index:060d}" for index in range(150)]
+        job = Job(database, tmp_path, dataset={"source": "upload", "train": files})
+        for _ in range(2):
+            sync(database, tracker, job.id, tmp_path)
+        value = job.the_run(client).data.params["dataset.train"]
+        assert len(value) == 6000
+        assert value.endswith("…")
+
+    def test_a_changed_default_does_not_stop_the_shipping(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        sync(job.database, tracker, job.id, job.workspace)
+        spec = job.row.spec
+        job.update(spec=spec | {"training": spec["training"] | {"logging_steps": 77}})
+        train(job, range(3))
+        sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        assert run.data.params["logging_steps"].startswith("500")
+        assert len(shipped_points(client, run.info.run_id)["loss"]) == 3
+
+
+class TestRun:
+    def test_ensure_run_gives_the_same_one_again(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        first = ensure_run(job.database, tracker, job.id)
+        assert first == ensure_run(job.database, tracker, job.id) == job.row.mlflow_run_id
+        assert job.the_run(client).info.run_id == first
+
+    def test_a_creation_whose_answer_was_lost_is_found_again(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        tracker.create(NewRun(job.experiment, "lost", job.id, job.row.created_at))
+        run_id = ensure_run(job.database, tracker, job.id)
+        assert job.the_run(client).info.run_id == run_id
+
+    def test_two_shippers_at_once_end_with_one_run(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        barrier = threading.Barrier(2)
+
+        class Slow(MlflowTracker):
+            def create(self, run: NewRun) -> None:
+                barrier.wait(30)  # both have looked and found none
+                super().create(run)
+
+        ids: list[str | None] = []
+        slow = Slow(tracker._uri)
+        tracker.create(NewRun(job.experiment, "other", "job-other", job.row.created_at))
+        threads = [
+            threading.Thread(target=lambda: ids.append(ensure_run(job.database, slow, job.id)))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        kept = job.row.mlflow_run_id
+        assert ids == [kept, kept]
+        assert job.the_run(client).info.run_id == kept
+
+    def test_null_and_away_give_none(self, job: Job) -> None:
+        assert ensure_run(job.database, NullTracker(), job.id) is None
+        away = MlflowTracker(f"http://127.0.0.1:{free_port()}")
+        assert ensure_run(job.database, away, job.id) is None
+        assert job.row.mlflow_run_id is None
+
+
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("state", "status"),
+        [("succeeded", "FINISHED"), ("failed", "FAILED"), ("cancelled", "KILLED")],
+    )
+    def test_the_run_ends_as_the_job_did(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient, state: str, status: str
+    ) -> None:
+        train(job, range(3))
+        failure = {"code": "non_finite_loss", "message": "The loss is NaN at step 3"}
+        published = {"hub_url": "https://hub/org/m", "hub_commit": "e" * 40}
+        job.end(
+            state,
+            failure=failure if state == "failed" else None,
+            results={"train": TRAINED, "publish": published} if state == "succeeded" else {},
+        )
+        assert sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        ended = job.row.ended_at
+        assert ended is not None
+        assert run.info.status == status
+        assert run.info.end_time == round(ended.timestamp() * 1000)
+        assert run.data.tags["finetune.state"] == state
+        if state == "failed":
+            assert run.data.tags["finetune.failure_code"] == "non_finite_loss"
+        if state == "succeeded":
+            assert run.data.tags["finetune.hub_commit"] == "e" * 40
+            (final,) = client.get_metric_history(run.info.run_id, "final/eval_f1")
+            assert (final.value, final.step) == (81.25, 20)
+        assert job.row.tracking_final is True
+        assert sync(job.database, tracker, job.id, job.workspace)
+
+    def test_registered_files_that_the_run_lacks_are_sent(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        names = {"model/config.json": "{}", "predictions.json": '{"q": "a"}', "model/sub/x": "y"}
+        for index, (name, text) in enumerate(names.items()):
+            (job.workspace / f"{index}.bin").write_text(text)
+            event = ArtifactWritten(
+                name=name, path=f"{index}.bin", bytes=len(text), sha256="0" * 64
+            )
+            with job.database.write() as session:
+                history.record(session, job.id, job.claim.epoch, [event])
+        job.end("succeeded")
+        assert sync(job.database, tracker, job.id, job.workspace)
+        run_id = job.the_run(client).info.run_id
+        sizes = {name: len(text) for name, text in names.items()}
+        assert {k: v for k, v in tracker.sizes(run_id).items() if k in sizes} == sizes
+
+    def test_cancelled_before_anything_happened_makes_no_run(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job.end("cancelled")
+        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.runs(client) == []
+        assert job.row.tracking_final is True
+
+    def test_cancelled_with_a_run_that_nobody_noted(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        tracker.create(NewRun(job.experiment, "lost", job.id, job.row.created_at))
+        job.end("cancelled")
+        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.the_run(client).info.status == "KILLED"
+
+    def test_without_a_tracker_all_is_final_at_once(self, job: Job) -> None:
+        train(job, range(3))
+        assert not sync(job.database, NullTracker(), job.id, job.workspace)
+        job.end("succeeded")
+        assert sync(job.database, NullTracker(), job.id, job.workspace)
+        assert job.row.tracking_final is True
+
+    def test_a_run_that_the_user_deleted_is_left_alone(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        train(job, range(3))
+        sync(job.database, tracker, job.id, job.workspace)
+        client.delete_run(job.the_run(client).info.run_id)
+        train(job, range(3, 6))
+        job.end("succeeded")
+        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.row.tracking_final is True
+        assert job.runs(client) == []
+
+
+class TestAway:
+    @pytest.fixture
+    def own_server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+        with MlflowServer(tmp_path_factory.mktemp("own-mlflow")) as server:
+            yield server
+
+    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+    def test_killed_in_the_middle_loses_and_doubles_nothing(
+        self, job: Job, own_server: MlflowServer
+    ) -> None:
+        tracker, client = MlflowTracker(own_server.uri), MlflowClient(own_server.uri)
+        with Shipping(job.database, tracker, job.id, job.workspace, interval=0.1):
+            train(job, range(100))
+            wait_until(lambda: job.row.tracked_seq > 0, 20, "the first numbers")
+            own_server.stop(signal.SIGKILL)
+            train(job, range(100, 300))
+            own_server.start()
+            train(job, range(300, 400))
+            wait_until(lambda: job.row.tracked_seq == 400, 60, "the rest of the numbers")
+        run = job.the_run(client)
+        assert shipped_points(client, run.info.run_id) == expected_points(job)
+
+    def test_a_job_that_ends_meanwhile_is_finished_later(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        train(job, range(10))
+        away = MlflowTracker(f"http://127.0.0.1:{free_port()}")
+        assert not sync(job.database, away, job.id, job.workspace)
+        assert job.row.tracking_retry_at is None
+        job.end("succeeded")
+        assert not sync(job.database, away, job.id, job.workspace)
+        row = job.row
+        assert row.tracking_final is False
+        assert row.tracking_retry_at is not None
+        assert row.ended_at is not None
+        assert 9 < (row.tracking_retry_at - row.ended_at).total_seconds() < 60
+        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.row.tracking_retry_at is None
+        run = job.the_run(client)
+        assert run.info.status == "FINISHED"
+        assert shipped_points(client, run.info.run_id) == expected_points(job)
+
+    def test_the_pauses_grow_and_after_a_week_it_is_let_go(self, job: Job) -> None:
+        away = MlflowTracker(f"http://127.0.0.1:{free_port()}")
+        job.end("succeeded")
+        waits = []
+        for seconds in (100, 86400):
+            self._ended_ago(job, seconds)
+            sync(job.database, away, job.id, job.workspace)
+            with job.database.read() as session:
+                loaded = store.load(session, job.id)
+            assert loaded is not None
+            retry, ended = job.row.tracking_retry_at, job.row.ended_at
+            assert retry is not None
+            assert ended is not None
+            waits.append((retry - ended).total_seconds() - loaded.seconds_since_end)
+        assert waits == [pytest.approx(100, abs=15), pytest.approx(600, abs=15)]
+        self._ended_ago(job, tracking._GIVE_UP_AFTER + 60)
+        assert sync(job.database, away, job.id, job.workspace)
+
+    def _ended_ago(self, job: Job, seconds: float) -> None:
+        from service.store.database import db_now
+
+        job.update(ended_at=db_now(-seconds))
+
+    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+    def test_a_silent_server_holds_nobody_up(self, job: Job) -> None:
+        import socket
+        import time
+
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            tracker = MlflowTracker(f"http://127.0.0.1:{silent.getsockname()[1]}")
+            started = time.monotonic()
+            with Shipping(job.database, tracker, job.id, job.workspace):
+                train(job, range(3))
+                assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 12
+        assert job.row.tracked_seq == 0
