@@ -1,0 +1,74 @@
+"""The card as the Hub's own library reads it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from tests.publish.conftest import PREPARED, TRAINED, make_request
+from worker import model_card
+
+
+def card(workspace: Path, trained: Any = TRAINED, **spec: Any) -> ModelCard:
+    return ModelCard(model_card.render(make_request(workspace, spec=spec), PREPARED, trained))
+
+
+class TestRender:
+    def test_metadata_of_a_hub_job(self, tmp_path: Path) -> None:
+        data = card(
+            tmp_path,
+            hub={"model_id": "org/tiny-qa", "license": "mit"},
+            dataset={"source": "hub", "name": "squad", "validation": "validation[:10%]"},
+        ).data
+        assert data.license == "mit"
+        assert data.library_name == "transformers"
+        assert data.pipeline_tag == "question-answering"
+        assert data.base_model == "org/model"
+        assert data.datasets == ["squad"]
+        assert data.metrics == ["exact_match", "f1"]
+        assert data.tags == ["finetune-service", "question-answering"]
+        assert data.model_name == "tiny-qa"
+        results = {result.metric_type: result for result in data.eval_results or []}
+        values = {name: result.metric_value for name, result in results.items()}
+        assert values == {"loss": 1.5, "exact_match": 61.25, "f1": 72.5}
+        f1 = results["f1"]
+        assert (f1.task_type, f1.dataset_type) == ("question-answering", "squad")
+        assert (f1.dataset_split, f1.dataset_revision) == ("validation[:10%]", "b" * 40)
+
+    def test_text(self, tmp_path: Path) -> None:
+        text = card(tmp_path, training={"learning_rate": 3e-5}).text
+        for expected in (
+            "[`org/model`](https://huggingface.co/org/model) at revision `" + "a" * 40,
+            "`" + "c" * 64 + "`",
+            "- Train: 90 examples, 113 features",
+            "| f1 | 3.25 | 72.5 |",
+            "| exact_match | 0.5 | 61.25 |",
+            "| `learning_rate` | 3e-05 |",
+            "| `doc_stride` | 128 |",
+            "20 optimizer steps, 2 epochs, the best of which was step 10",
+            "finetune-service 0.1.0",
+        ):
+            assert expected in text
+
+    @pytest.mark.parametrize(
+        "dataset",
+        [
+            {"source": "path", "train": ["/srv/secret/layout/train.json"]},
+            {"source": "upload", "train": ["file-1"]},
+        ],
+    )
+    def test_local_things_are_not_told(self, tmp_path: Path, dataset: dict[str, Any]) -> None:
+        found = card(tmp_path, model={"name_or_path": "/srv/models/minilm"}, dataset=dataset)
+        assert "/srv" not in found.content
+        assert "`minilm`" in found.text
+        assert found.data.base_model is None
+        assert found.data.datasets is None
+        assert found.data.model_name == "minilm-question-answering"
+        assert {result.dataset_type for result in found.data.eval_results or []} == {"custom"}
+
+    def test_without_an_evaluation(self, tmp_path: Path) -> None:
+        trained = TRAINED.model_copy(update={"metrics": {"train_loss": 2.0}, "baseline": {}})
+        found = card(tmp_path, trained)
+        assert found.data.eval_results is None
+        assert "had no validation split" in found.text
