@@ -105,7 +105,8 @@ TaskSpec = Annotated[TaskParameters, BeforeValidator(_expand_task)]
 
 class ModelSpec(_Spec):
     name_or_path: Text = Field(
-        description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS."
+        examples=["distilbert/distilbert-base-uncased"],
+        description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS.",
     )
     revision: Text | None = Field(None, description="Branch, tag or commit; resolved to a commit.")
     tokenizer_name: Text | None = Field(None, description="Default: that of the model.")
@@ -134,8 +135,8 @@ class _Dataset(_Spec):
 
 
 class HubDataset(_Dataset):
-    source: Literal["hub"]
-    name: HubRepoId
+    source: Literal["hub"] = Field(examples=["hub"])
+    name: HubRepoId = Field(examples=["rajpurkar/squad"])
     config: Text | None = None
     revision: Text | None = Field(None, description="Branch, tag or commit; resolved to a commit.")
     train: Text = Field("train", description="Split, may be a slice such as `train[:10%]`.")
@@ -144,17 +145,22 @@ class HubDataset(_Dataset):
 
 
 class UploadDataset(_Dataset):
-    source: Literal["upload"]
+    source: Literal["upload"] = Field(examples=["upload"])
     format: DataFormat = Field("auto", description="`auto` looks at the name and the content.")
-    train: FileIds = Field(description="Ids from POST /v1/files.")
+    train: FileIds = Field(
+        examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]], description="Ids from POST /v1/files."
+    )
     validation: FileIds | None = None
     test: FileIds | None = None
 
 
 class PathDataset(_Dataset):
-    source: Literal["path"]
+    source: Literal["path"] = Field(examples=["path"])
     format: DataFormat = Field("auto", description="`auto` looks at the name and the content.")
-    train: Paths = Field(description="Absolute paths under the operator's FINETUNE_DATA_ROOTS.")
+    train: Paths = Field(
+        examples=[["/srv/data/train.jsonl"]],
+        description="Absolute paths under the operator's FINETUNE_DATA_ROOTS.",
+    )
     validation: Paths | None = None
     test: Paths | None = None
 
@@ -186,7 +192,7 @@ class TrackingSpec(_Spec):
 class HubSpec(_Spec):
     """Push the finished model. Leave the section out to keep it here."""
 
-    model_id: HubTarget
+    model_id: HubTarget = Field(examples=["my-team/squad-distilbert"])
     private: bool = Field(True, description="Of a repository that the push creates.")
     revision: Text = Field("main", description="Branch to commit to; created if it is missing.")
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
@@ -201,9 +207,11 @@ MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x
 
 class JobSpec(_Spec):
     name: Name | None = None
-    task: TaskSpec
-    model: ModelSpec
-    dataset: DatasetSpec
+    # The examples are valid: the API puts them in place of what is missing or wrong, so that the
+    # rules behind a faulty field are checked as well.
+    task: TaskSpec = Field(examples=["question-answering"])
+    model: ModelSpec = Field(examples=[{"name_or_path": "distilbert/distilbert-base-uncased"}])
+    dataset: DatasetSpec = Field(examples=[{"source": "hub", "name": "rajpurkar/squad"}])
     training: TrainingSpec = Field(default_factory=TrainingSpec)
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
     tracking: TrackingSpec = Field(default_factory=TrackingSpec)

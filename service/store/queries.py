@@ -1,8 +1,8 @@
 """What the API reads about jobs and workers. Nothing here writes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
@@ -32,9 +32,16 @@ class JobFilter:
     states: Sequence[JobState] = ()
     task: str | None = None
     name: str | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: Sequence[tuple[str, str]] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
+
+
+def as_utc(moment: datetime | None) -> datetime | None:
+    """A time without an offset is taken as UTC."""
+    if moment is None or moment.tzinfo is not None:
+        return moment
+    return moment.replace(tzinfo=UTC)
 
 
 def get_job(session: Session, job_id: str) -> JobRow:
@@ -80,7 +87,7 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
         conditions.append(JobRow.created_at > wanted.created_after)
     if wanted.created_before is not None:
         conditions.append(JobRow.created_at < wanted.created_before)
-    conditions.extend(_has_label(key, value) for key, value in wanted.metadata.items())
+    conditions.extend(_has_label(key, value) for key, value in wanted.metadata)
     return conditions
 
 
@@ -202,10 +209,14 @@ def running_jobs(session: Session) -> list[RunningJob]:
     """What workers hold now, by worker and job."""
     statement = (
         select(JobRow.worker_id, JobRow.id, JobRow.stage, JobRow.name)
-        .where(JobRow.state.in_(sorted(HELD)), JobRow.worker_id.is_not(None))
+        .where(JobRow.state.in_(sorted(HELD)))
         .order_by(JobRow.worker_id, JobRow.id)
     )
-    return [RunningJob(worker or "", *rest) for worker, *rest in session.execute(statement)]
+    return [
+        RunningJob(worker, job_id, stage, name)
+        for worker, job_id, stage, name in session.execute(statement)
+        if worker is not None
+    ]
 
 
 def count_by_state(session: Session) -> dict[str, int]:

@@ -1,0 +1,68 @@
+"""The files that a job has made."""
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from service.api.deps import DatabaseDep, JobId, SettingsDep
+from service.api.download import DOWNLOAD_RESPONSES, send_file
+from service.api.openapi import problems
+from service.api.schemas.history import ArtifactPage
+from service.api.schemas.jobs import Artifact
+from service.errors import ArtifactNotFoundError
+from service.store import queries
+from service.store.models import ArtifactRow
+
+router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["jobs"])
+
+
+def artifact_of(row: ArtifactRow) -> Artifact:
+    return Artifact(
+        name=row.name,
+        bytes=row.bytes,
+        sha256=row.sha256,
+        created_at=row.created_at,
+        url=f"/v1/jobs/{row.job_id}/artifacts/{quote(row.name)}",
+    )
+
+
+@router.get("", summary="What the job has made", responses=problems(401, 404, 422, 503))
+def list_artifacts(
+    job_id: JobId,
+    database: DatabaseDep,
+    after: Annotated[
+        str | None,
+        Query(max_length=500, pattern=r"^[^\x00]*$", description="Name of the last one seen."),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> ArtifactPage:
+    """By name: predictions, the finished model's files, the model card."""
+    with database.read() as session:
+        queries.job_exists(session, job_id)
+        rows, has_more = queries.artifacts(session, job_id, after=after, limit=limit)
+    return ArtifactPage(data=[artifact_of(row) for row in rows], has_more=has_more)
+
+
+@router.get(
+    "/{path:path}",
+    summary="Download an artifact",
+    response_class=Response,
+    responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 416, 422, 503)},
+)
+def get_artifact(
+    job_id: JobId,
+    path: Annotated[str, Path(description="Its `name`.", examples=["predictions.json"])],
+    request: Request,
+    database: DatabaseDep,
+    settings: SettingsDep,
+) -> Response:
+    """Streamed; takes Range, If-Range and If-None-Match."""
+    with database.read() as session:
+        row = queries.artifact(session, job_id, path)
+    workspace = settings.workspace(job_id).resolve()
+    # The name was looked up, not joined; this guards against a link that a stage left behind.
+    target = (workspace / row.path).resolve()
+    if not target.is_relative_to(workspace):
+        raise ArtifactNotFoundError(f"Job {job_id} has no artifact {path[:200]!r}.")
+    return send_file(request, target, row.name, row.sha256)

@@ -1,0 +1,65 @@
+"""JSON as RFC 8259 has it, from a body that may hold anything."""
+
+import json
+import math
+from typing import Any, Final, NoReturn
+
+from fastapi import Request
+
+from service.api.errors import InvalidJsonError, UnsupportedMediaTypeError
+
+# Larger integers are not portable between JSON implementations, nor between databases.
+_LONGEST_INTEGER: Final = 18
+
+
+class Unusable:
+    """A number that JSON or the database cannot hold. No field accepts it: each names it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+async def read_json(request: Request) -> Any:
+    """The body's value; numbers out of range and NaN are `Unusable`. Raises InvalidJsonError."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise UnsupportedMediaTypeError("Send the body as application/json.")
+    return parse(await request.body())
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text in UTF-8. Raises InvalidJsonError."""
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=Unusable,
+        )
+        # A lone surrogate can be escaped in JSON but is no text: nothing could store it.
+        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
+    except RecursionError:
+        _refuse("it is nested too deeply")
+    except UnicodeDecodeError as error:
+        _refuse(f"byte {error.start} is not UTF-8")
+    except UnicodeEncodeError:
+        _refuse("a string holds half of a surrogate pair")
+    except json.JSONDecodeError as error:
+        _refuse(f"{error.msg} at line {error.lineno}, column {error.colno}")
+    return value
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise InvalidJsonError(f"The body is not valid JSON: {reason}.") from None
+
+
+def _integer(text: str) -> Any:
+    return int(text) if len(text.lstrip("-")) <= _LONGEST_INTEGER else Unusable(text)
+
+
+def _float(text: str) -> Any:
+    value = float(text)
+    return value if math.isfinite(value) else Unusable(text)

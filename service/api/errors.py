@@ -1,0 +1,179 @@
+"""Errors of the HTTP layer, and the one place that renders an error: RFC 9457 problem details."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from service.api.redact import shown
+from service.api.schemas.problems import Fault, Problem
+from service.errors import DomainError, IdempotencyInFlightError
+
+PROBLEM_JSON: Final = "application/problem+json"
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class InvalidSpecError(DomainError):
+    status, code, title = 422, "invalid_spec", "The job spec has faults"
+
+    def __init__(self, faults: list[Fault]) -> None:
+        summary = "; ".join(f"{fault.path or 'spec'}: {fault.message}" for fault in faults[:3])
+        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        noun = "fault" if len(faults) == 1 else "faults"
+        errors = [fault.model_dump() for fault in faults]
+        super().__init__(f"{len(faults)} {noun}: {summary}{more}", errors=errors)
+
+
+class RouteNotFoundError(DomainError):
+    status, code, title = 404, "route_not_found", "No such path"
+
+
+class MethodNotAllowedError(DomainError):
+    status, code, title = 405, "method_not_allowed", "The path does not take this method"
+
+
+class InternalError(DomainError):
+    status, code, title = 500, "internal", "The fault is ours"
+
+
+class InvalidRequestError(DomainError):
+    status, code, title = 422, "invalid_request", "The request has faults"
+
+
+class InvalidJsonError(DomainError):
+    status, code, title = 400, "invalid_json", "The body is not JSON"
+
+
+class InvalidMultipartError(DomainError):
+    status, code, title = 400, "invalid_multipart", "The body is not a multipart form"
+
+
+class ClientClosedError(DomainError):
+    status, code, title = 400, "client_closed", "The client went away before the body's end"
+
+
+class UnauthorizedError(DomainError):
+    status, code, title = 401, "unauthorized", "An API key is needed"
+
+
+class BodyTooLargeError(DomainError):
+    status, code, title = 413, "body_too_large", "The body is too large"
+
+
+class UnsupportedMediaTypeError(DomainError):
+    status, code, title = 415, "unsupported_media_type", "Unsupported media type"
+
+
+class RangeNotSatisfiableError(DomainError):
+    status, code, title = 416, "range_not_satisfiable", "The range cannot be served"
+
+
+class NotReadyError(DomainError):
+    status, code, title = 503, "not_ready", "A part is missing"
+
+
+class DatabaseUnavailableError(DomainError):
+    status, code, title = 503, "database_unavailable", "The database does not answer"
+
+
+_ROUTER_ERRORS: Final[dict[int, type[DomainError]]] = {
+    404: RouteNotFoundError,
+    405: MethodNotAllowedError,
+}
+
+
+def render(
+    request_path: str, request_id: str, error: DomainError, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """The answer that says what was wrong."""
+    problem = Problem(
+        type=f"urn:finetune:problem:{error.code}",
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
+        code=error.code,
+        # A path may hold anything once it is unquoted; JSON in UTF-8 may not.
+        instance=request_path.encode("utf-8", "replace").decode(),
+        request_id=request_id,
+        **error.extra,
+    )
+    return JSONResponse(
+        problem.model_dump(mode="json", exclude_none=True),
+        status_code=error.status,
+        headers={**_headers_for(error), **(headers or {})},
+        media_type=PROBLEM_JSON,
+    )
+
+
+def _headers_for(error: DomainError) -> dict[str, str]:
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": 'Bearer realm="finetune"'}
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return {"Retry-After": "2"}
+    if error.status == HTTPStatus.CONFLICT and not isinstance(error, IdempotencyInFlightError):
+        # The openai client repeats a 409 by itself; a state conflict does not go away.
+        return {"x-should-retry": "false"}
+    return {}
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Render every kind of error as a problem."""
+    app.add_exception_handler(DomainError, _domain_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(DBAPIError, _database_error)
+    app.add_exception_handler(PoolTimeoutError, _database_error)
+
+
+def _answer(
+    request: Request, error: DomainError, headers: Mapping[str, str] | None = None
+) -> Response:
+    return render(request.url.path, request.state.request_id, error, headers)
+
+
+def _domain_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DomainError)
+    return _answer(request, error)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, and what the framework itself refuses."""
+    assert isinstance(error, HTTPException)
+    kind = _ROUTER_ERRORS.get(error.status_code, DomainError)
+    return _answer(request, kind(str(error.detail)), error.headers)
+
+
+def _validation_error(request: Request, error: Exception) -> Response:
+    """A path, query or header parameter that its declaration refuses."""
+    assert isinstance(error, RequestValidationError)
+    faults = [_parameter_fault(fault) for fault in error.errors()]
+    detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+    errors = [fault.model_dump() for fault in faults]
+    return _answer(request, InvalidRequestError(detail, errors=errors))
+
+
+def _parameter_fault(error: dict[str, Any]) -> Fault:
+    path = ".".join(str(part) for part in error["loc"])
+    code = "missing_field" if error["type"] == "missing" else "invalid_value"
+    given = None if error["type"] == "missing" else shown(path, error.get("input"))
+    return Fault(path=path, code=code, message=error["msg"], given=given)
+
+
+def _database_error(request: Request, error: Exception) -> Response:
+    """The database is away or too busy: the client may come again. Anything else is our fault."""
+    assert isinstance(error, DBAPIError | PoolTimeoutError)
+    transient = isinstance(error, PoolTimeoutError) or (
+        error.connection_invalidated or type(error).__name__ == "OperationalError"
+    )
+    if not transient:
+        raise error
+    _log.error("database unavailable", exc_info=error)
+    return _answer(request, DatabaseUnavailableError("Try again in a moment."))

@@ -1,0 +1,177 @@
+"""One error of pydantic in words for the spec's author."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from pydantic_core import ErrorDetails
+
+from service.api.faults import names
+from service.api.faults.walk import Place, choices, dotted, kinds
+from service.api.redact import cut, shown
+from service.api.schemas.problems import Fault
+from service.contract.spec import JobSpec
+from service.contract.training import ELSEWHERE, TrainingSpec
+from service.contract.unsupported import NOT_YET
+
+_KINDS: Final[dict[str, str]] = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "dict": "an object",
+    "model": "an object",
+}
+_BOUNDS: Final[dict[str, str]] = {
+    "ge": "at least {}",
+    "gt": "above {}",
+    "le": "at most {}",
+    "lt": "below {}",
+    "min_length": "at least {} long",
+    "max_length": "at most {} long",
+    "pattern": "matching {}",
+}
+
+
+def describe(error: ErrorDetails, place: Place) -> list[Fault]:
+    """The faults that one error stands for: a rule between fields may name several."""
+    if error["type"] == "value_error" and place.models:
+        return list(conflicts(error, place))
+    word = _WORDS.get(error["type"], _other)
+    return [word(error, place)]
+
+
+def conflicts(error: ErrorDetails, place: Place) -> Iterator[Fault]:
+    """Each rule between the fields of a section that is broken, at the first field it names."""
+    for message in str(error["ctx"]["error"]).split("; "):
+        field = next((name for name in quoted(message) if _is_field(name, place)), None)
+        path = dotted((*place.path, field) if field else place.path)
+        yield Fault(path=path, code="conflict", message=message)
+
+
+def quoted(message: str) -> list[str]:
+    """The names between backticks."""
+    return message.split("`")[1::2]
+
+
+def _is_field(name: str, place: Place) -> bool:
+    first = name.partition(".")[0]
+    return any(first in model.model_fields for model in place.models)
+
+
+def _unknown(error: ErrorDetails, place: Place) -> Fault:
+    name = str(place.path[-1])
+    path = dotted((*place.path[:-1], cut(name)))
+    given = shown(path, error["input"])
+    if place.owner in (TrainingSpec, JobSpec) and name in ELSEWHERE:
+        message = f"not a field of the spec: {ELSEWHERE[name]}"
+        return Fault(path=path, code="moved_option", message=message, given=given)
+    if place.owner is TrainingSpec and name in NOT_YET:
+        message = "an option of TrainingArguments that this service does not support yet"
+        return Fault(path=path, code="unsupported_option", message=message, given=given)
+    assert place.owner is not None
+    near = names.nearest_field(name, place.owner)
+    return Fault(
+        path=path,
+        code="unknown_field",
+        message="unknown field" + (f"; did you mean `{near}`?" if near else ""),
+        given=given,
+        allowed=sorted(place.owner.model_fields),
+        suggestion=near,
+    )
+
+
+def _missing(_error: ErrorDetails, place: Place) -> Fault:
+    allowed = list(choices(place.field)) if place.field else []
+    return Fault(
+        path=dotted(place.path),
+        code="missing_field",
+        message="required, but not given",
+        allowed=allowed or (place.field.description if place.field else None),
+    )
+
+
+def _wrong_kind(_error: ErrorDetails, place: Place) -> Fault:
+    """The field that says which kind of a union is meant is wrong or missing."""
+    assert place.field is not None
+    tag = str(place.field.discriminator)
+    path = (*place.path, tag)
+    allowed = [kind for model in place.models for kind in kinds(model, tag)]
+    given = place.value.get(tag) if isinstance(place.value, dict) else None
+    if given is None:
+        message = "required, but not given: " + _one_of(allowed)
+        return Fault(path=dotted(path), code="missing_field", message=message, allowed=allowed)
+    return _not_among(dotted(path), given, allowed)
+
+
+def _choice(error: ErrorDetails, place: Place) -> Fault:
+    allowed = list(choices(place.field)) if place.field else []
+    return _not_among(dotted(place.path), error["input"], allowed)
+
+
+def _not_among(path: str, given: Any, allowed: list[str]) -> Fault:
+    near = names.nearest(given, allowed) if isinstance(given, str) else None
+    hint = f"; did you mean `{near}`?" if near else ""
+    return Fault(
+        path=path,
+        code="invalid_value",
+        message=_one_of(allowed) + hint,
+        given=shown(path, given),
+        allowed=allowed,
+        suggestion=near,
+    )
+
+
+def _one_of(allowed: list[str]) -> str:
+    return "must be " + " or ".join(f"`{item}`" for item in allowed)
+
+
+def _key(error: ErrorDetails, place: Place) -> Fault:
+    path = dotted((*place.path[:-1], cut(str(place.path[-1]))))
+    allowed = _bounds(error.get("ctx", {}))
+    message = f"the name is not allowed: it must be {allowed}" if allowed else error["msg"]
+    return Fault(path=path, code="invalid_value", message=message, allowed=allowed)
+
+
+def _other(error: ErrorDetails, place: Place) -> Fault:
+    """A wrong type, a number out of bounds, a text that does not match."""
+    if place.is_key:
+        return _key(error, place)
+    path = dotted(place.path)
+    given = shown(path, error["input"])
+    kind, _, what = error["type"].partition("_")
+    if what in {"type", "parsing", "parsing_size", "from_float", "attributes_type", "unicode"}:
+        wanted = _KINDS.get(kind, "another type")
+        message = f"must be {wanted}"
+        return Fault(path=path, code="invalid_type", message=message, given=given, allowed=wanted)
+    allowed = _range(place) or _bounds(error.get("ctx", {}))
+    message = f"must be {allowed}" if allowed else error["msg"].removeprefix("Value error, ")
+    return Fault(path=path, code="invalid_value", message=message, given=given, allowed=allowed)
+
+
+def _range(place: Place) -> str | None:
+    """All bounds of a number, not only the one that was broken."""
+    found: dict[str, Any] = {}
+    for item in place.field.metadata if place.field else ():
+        found.update(
+            {
+                key: value
+                for key in ("ge", "gt", "le", "lt")
+                if (value := getattr(item, key, None)) is not None
+            }
+        )
+    return _bounds(found)
+
+
+def _bounds(context: dict[str, Any]) -> str | None:
+    parts = [text.format(context[key]) for key, text in _BOUNDS.items() if key in context]
+    return " and ".join(parts) or None
+
+
+_WORDS: Final[dict[str, Callable[[ErrorDetails, Place], Fault]]] = {
+    "extra_forbidden": _unknown,
+    "missing": _missing,
+    "union_tag_invalid": _wrong_kind,
+    "union_tag_not_found": _wrong_kind,
+    "literal_error": _choice,
+}

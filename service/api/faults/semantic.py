@@ -1,0 +1,76 @@
+"""What only this server knows to be wrong: uploads that do not exist, folders not allowed."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from service.api.faults.collect import Findings
+from service.api.faults.walk import Path as FaultPath
+from service.api.faults.walk import dotted
+from service.api.redact import shown
+from service.api.schemas.problems import Fault
+from service.contract.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.spec import JobSpec, PathDataset, UploadDataset
+from service.settings import Settings
+from service.store import files
+from service.store.database import Database
+
+_SPLITS = ("train", "validation", "test")
+_MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
+_PATH_STARTS = ("/", ".", "~")
+
+
+def check(findings: Findings, settings: Settings, database: Database) -> None:
+    """Add these faults to the findings; places that were mended are left alone."""
+    if findings.spec is None:
+        return
+    faults = [
+        *_unknown_files(findings.spec, database),
+        *_data_paths(findings.spec, settings.data_roots),
+        *_model_paths(findings.spec, settings.model_roots),
+    ]
+    findings.faults += [fault for path, fault in faults if not findings.is_mended(path)]
+
+
+def _unknown_files(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:
+    if not isinstance(spec.dataset, UploadDataset):
+        return
+    wanted = list(_items(spec.dataset))
+    with database.read() as session:
+        known = files.existing(session, [file_id for _, file_id in wanted])
+    for path, file_id in wanted:
+        if file_id not in known:
+            message = "there is no such file: upload it with POST /v1/files"
+            yield path, _fault(path, "unknown_file", message, file_id)
+
+
+def _data_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPath, Fault]]:
+    if isinstance(spec.dataset, PathDataset):
+        for path, value in _items(spec.dataset):
+            yield from _allowed(path, value, roots, "FINETUNE_DATA_ROOTS")
+
+
+def _items(dataset: UploadDataset | PathDataset) -> Iterator[tuple[FaultPath, str]]:
+    for split in _SPLITS:
+        for index, value in enumerate(getattr(dataset, split) or ()):
+            yield ("dataset", split, index), value
+
+
+def _model_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPath, Fault]]:
+    for name in _MODEL_FIELDS:
+        value = getattr(spec.model, name)
+        if value is not None and value.startswith(_PATH_STARTS):
+            yield from _allowed(("model", name), value, roots, "FINETUNE_MODEL_ROOTS")
+
+
+def _allowed(
+    path: FaultPath, value: str, roots: Sequence[Path], setting: str
+) -> Iterator[tuple[FaultPath, Fault]]:
+    try:
+        resolve_under_roots(value, roots, setting)
+    except PathNotAllowedError as error:
+        yield path, _fault(path, "path_not_allowed", str(error), value)
+
+
+def _fault(path: FaultPath, code: str, message: str, given: str) -> Fault:
+    where = dotted(path)
+    return Fault(path=where, code=code, message=message, given=shown(where, given))

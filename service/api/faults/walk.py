@@ -1,0 +1,128 @@
+"""From pydantic's location of an error to the place in the client's own input."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from service.contract.spec import JobSpec
+from service.contract.training import ALIASES
+
+Path = tuple[str | int, ...]
+_KEY = "[key]"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an error lies: `path` in the input, and what the spec says about that place."""
+
+    path: Path
+    owner: type[BaseModel] | None
+    """The model whose field the last part of the path is (or should be)."""
+    field: FieldInfo | None
+    models: tuple[type[BaseModel], ...]
+    """What may stand at the place itself: one model, several kinds of a union, or none."""
+    value: Any
+    is_key: bool = False
+    """The fault is the key of a mapping, not its value."""
+
+
+def locate(loc: tuple[str | int, ...], given: Any) -> Place:
+    """Follow `loc` through the spec and the input together.
+
+    Pydantic names the kind of a union, the new name of an option given by its older one, and the
+    index in a list that was given as a single text; none of them is in the client's input.
+    """
+    path: list[str | int] = []
+    owner: type[BaseModel] | None = None
+    field: FieldInfo | None = None
+    models: tuple[type[BaseModel], ...] = (JobSpec,)
+    for part in loc:
+        if part == _KEY:
+            return Place(tuple(path), None, None, (), given, is_key=True)
+        if len(models) > 1:
+            tag = field.discriminator if field else None
+            models = tuple(model for model in models if part in kinds(model, str(tag)))
+        elif models and isinstance(given, dict):
+            owner = models[0]
+            field = owner.model_fields.get(str(part))
+            name = _name_in(given, str(part))
+            path.append(name)
+            given = given.get(name)
+            models = tuple(models_in(field.annotation)) if field else ()
+        elif _holds(given, part):
+            path.append(part)
+            given = given[part]
+    return Place(tuple(path), owner, field, models, given)
+
+
+def _holds(given: Any, part: str | int) -> bool:
+    if isinstance(given, dict):
+        return part in given
+    return isinstance(given, list) and isinstance(part, int) and part < len(given)
+
+
+def _name_in(given: dict[str, Any], name: str) -> str:
+    older = (old for old, new in ALIASES.items() if new == name and old in given)
+    return name if name in given else next(older, name)
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a type names, unions and annotations opened."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+def kinds(model: type[BaseModel], discriminator: str) -> tuple[str, ...]:
+    """The values of the field `discriminator` that mean this model."""
+    field = model.model_fields.get(discriminator)
+    return choices(field) if field else ()
+
+
+def choices(field: FieldInfo) -> tuple[str, ...]:
+    """The values that a field of a Literal type takes, opened from `| None`."""
+    candidates = (field.annotation, *get_args(field.annotation))
+    literal = (item for item in candidates if get_origin(item) is Literal)
+    return tuple(str(value) for item in literal for value in get_args(item))
+
+
+def dotted(path: Path) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def replaced(given: Any, path: Path, value: Any) -> Any:
+    """A copy of `given` with `value` at `path`; containers off the path are shared, not copied."""
+    if not path:
+        return value
+    head, *rest = path
+    inner = given[head] if _holds(given, head) else {}
+    new = replaced(inner, tuple(rest), value)
+    if isinstance(given, list) and isinstance(head, int):
+        return [new if index == head else item for index, item in enumerate(given)]
+    return {**(given if isinstance(given, dict) else {}), head: new}
+
+
+def without(given: Any, path: Path) -> Any:
+    """A copy of `given` that has nothing at `path`."""
+    *parents, last = path
+    holder = at(given, tuple(parents))
+    if isinstance(holder, dict):
+        left: Any = {key: item for key, item in holder.items() if key != last}
+    elif isinstance(holder, list):
+        left = [item for index, item in enumerate(holder) if index != last]
+    else:
+        return given
+    return replaced(given, tuple(parents), left)
+
+
+def at(given: Any, path: Path) -> Any:
+    """What stands at `path`, None if nothing does."""
+    for part in path:
+        if not _holds(given, part):
+            return None
+        given = given[part]
+    return given

@@ -1,0 +1,178 @@
+"""Uploaded data sets, in the shapes of the OpenAI files API."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request, Response
+
+from service.api import upload
+from service.api.deps import DatabaseDep, SettingsDep
+from service.api.download import DOWNLOAD_RESPONSES, send_file
+from service.api.errors import InvalidRequestError
+from service.api.faults.names import nearest
+from service.api.openapi import problems
+from service.api.redact import shown
+from service.api.schemas.files import FileDeleted, FileList, FileObject, Purpose
+from service.api.schemas.problems import Fault
+from service.settings import Settings
+from service.store import files
+from service.store.database import Database
+
+router = APIRouter(prefix="/v1/files", tags=["files"])
+
+_STALE_SECONDS: Final = 24 * 3600
+_FORM: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "enum": list(get_args(Purpose))},
+                    },
+                    "additionalProperties": False,
+                },
+                "encoding": {"file": {"contentType": "application/octet-stream"}},
+            }
+        },
+    }
+}
+After = Annotated[
+    str | None,
+    Query(pattern=r"^file-[A-Za-z0-9]{1,64}$", description="Id of the last file seen."),
+]
+
+
+@router.post(
+    "",
+    summary="Upload a data set",
+    openapi_extra=_FORM,
+    responses=problems(400, 401, 413, 415, 422, 503),
+)
+async def create_file(request: Request, settings: SettingsDep, database: DatabaseDep) -> FileObject:
+    """Streamed to disk and hashed on the way. Formats: see `dataset.format` of a job."""
+    file_id = files.new_id()
+    temporary = settings.files_dir / f"{upload.TEMPORARY_PREFIX}{file_id}"
+    received = await upload.receive(request, temporary, settings.max_upload_bytes)
+    return await to_thread.run_sync(_store, database, settings, file_id, received)
+
+
+def _store(
+    database: Database, settings: Settings, file_id: str, received: upload.Upload
+) -> FileObject:
+    """The row and the file's name become visible together; without the row there is no file."""
+    target = settings.files_dir / file_id
+    try:
+        purpose = _purpose(received.fields)
+        with database.write() as session:
+            row = files.add(
+                session,
+                file_id=file_id,
+                filename=received.filename,
+                purpose=purpose,
+                size=received.size,
+                sha256=received.sha256,
+            )
+            upload.commit(received.path, target)
+    except BaseException:
+        upload.remove_if_there(received.path)
+        upload.remove_if_there(target)
+        raise
+    return FileObject.of(row)
+
+
+def _purpose(fields: dict[str, str]) -> str:
+    purposes = get_args(Purpose)
+    faults = [
+        Fault(path=f"body.{name}", code="unknown_field", message="unknown field")
+        for name in fields
+        if name != "purpose"
+    ]
+    purpose = fields.get("purpose")
+    if purpose is None:
+        faults.append(
+            Fault(
+                path="body.purpose",
+                code="missing_field",
+                message="required, but not given",
+                allowed=list(purposes),
+            )
+        )
+    elif purpose not in purposes:
+        faults.append(
+            Fault(
+                path="body.purpose",
+                code="invalid_value",
+                message="must be one of the allowed values",
+                given=shown("purpose", purpose),
+                allowed=list(purposes),
+                suggestion=nearest(purpose, purposes),
+            )
+        )
+    if faults:
+        detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+        raise InvalidRequestError(detail, errors=[fault.model_dump() for fault in faults])
+    return str(purpose)
+
+
+@router.get("", summary="List the files", responses=problems(401, 422, 503))
+def list_files(
+    database: DatabaseDep,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: Purpose | None = None,
+) -> FileList:
+    """By time of upload, the newest first unless `order` is `asc`."""
+    with database.read() as session:
+        rows, has_more = files.page(session, after=after, limit=limit, order=order, purpose=purpose)
+    return FileList.of(rows, has_more)
+
+
+@router.get("/{file_id}", summary="One file", responses=problems(401, 404, 422, 503))
+def get_file(file_id: str, database: DatabaseDep) -> FileObject:
+    """Its name, size and hash."""
+    with database.read() as session:
+        return FileObject.of(files.get(session, file_id))
+
+
+@router.get(
+    "/{file_id}/content",
+    summary="The bytes of a file",
+    response_class=Response,
+    responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 416, 422, 503)},
+)
+def get_file_content(
+    file_id: str, request: Request, database: DatabaseDep, settings: SettingsDep
+) -> Response:
+    """Streamed; takes Range, If-Range and If-None-Match."""
+    with database.read() as session:
+        row = files.get(session, file_id)
+    return send_file(request, settings.files_dir / row.id, row.filename, row.sha256)
+
+
+@router.delete("/{file_id}", summary="Delete a file", responses=problems(401, 404, 409, 422, 503))
+def delete_file(file_id: str, database: DatabaseDep, settings: SettingsDep) -> FileDeleted:
+    """Refused with 409 while a job that has not ended needs the file."""
+    with database.write() as session:
+        files.remove(session, file_id)
+    upload.remove_if_there(settings.files_dir / file_id)
+    return FileDeleted(id=file_id)
+
+
+def remove_leftovers(database: Database, folder: Path) -> None:
+    """What an API process that was killed left half done; nothing younger than a day."""
+    if not folder.is_dir():
+        return
+    oldest = time.time() - _STALE_SECONDS
+    stale = [path for path in folder.iterdir() if path.stat().st_mtime < oldest]
+    with database.read() as session:
+        known = files.existing(session, [path.name for path in stale])
+    for path in stale:
+        if path.name not in known:
+            upload.remove_if_there(path)

@@ -1,0 +1,44 @@
+"""Is the process alive, and has it all that it needs?"""
+
+import structlog
+from fastapi import APIRouter
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.api.deps import DatabaseDep, DispatcherDep
+from service.api.errors import NotReadyError
+from service.api.openapi import problems
+from service.api.schemas.system import Live, Ready
+from service.store import schema
+from service.store.database import Database
+
+router = APIRouter(prefix="/health", tags=["operations"])
+_log = structlog.stdlib.get_logger(__name__)
+
+
+@router.get("/live", summary="The process answers")
+def live() -> Live:
+    """Looks at nothing else."""
+    return Live()
+
+
+@router.get("/ready", summary="All parts are there", responses=problems(503))
+def ready(database: DatabaseDep, dispatcher: DispatcherDep) -> Ready:
+    """503 names the parts that are missing: `database`, `broker`."""
+    parts = {
+        "database": _database(database),
+        "broker": "ok" if dispatcher.ping() else "does not answer",
+    }
+    missing = [f"{part} {state}" for part, state in parts.items() if state != "ok"]
+    if missing:
+        raise NotReadyError("; ".join(missing) + ".", parts=parts)
+    return Ready(parts=parts)
+
+
+def _database(database: Database) -> str:
+    try:
+        with database.read() as session:
+            current = schema.is_current(session.connection())
+    except SQLAlchemyError as error:
+        _log.warning("database does not answer", error=str(error))
+        return "does not answer"
+    return "ok" if current else "has another schema version: run `finetune migrate`"

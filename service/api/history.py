@@ -1,0 +1,110 @@
+"""What a job has written: events, metrics, checkpoints, its log."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from service.api.deps import DatabaseDep, JobId, SettingsDep
+from service.api.log_reader import LARGEST_PART, read_part
+from service.api.openapi import problems
+from service.api.schemas.history import (
+    Checkpoint,
+    CheckpointPage,
+    Event,
+    EventPage,
+    LogPart,
+    MetricPage,
+    MetricPoint,
+)
+from service.contract.events import MetricKind
+from service.contract.states import ENDED
+from service.store import queries
+
+router = APIRouter(
+    prefix="/v1/jobs/{job_id}", tags=["jobs"], responses=problems(401, 404, 422, 503)
+)
+
+# What the columns hold: 32 bits.
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="`seq` of the last one seen.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+@router.get("/events", summary="The job's history")
+def list_events(
+    job_id: JobId, database: DatabaseDep, after: After = 0, limit: Limit = 100
+) -> EventPage:
+    """In order, numbered without gaps. Go on with `after` = the last `seq`."""
+    with database.read() as session:
+        queries.job_exists(session, job_id)
+        rows, has_more = queries.events(session, job_id, after=after, limit=limit)
+    data = [
+        Event(seq=row.seq, at=row.at, type=row.type, epoch=row.epoch, data=row.data) for row in rows
+    ]
+    return EventPage(data=data, has_more=has_more)
+
+
+@router.get("/metrics", summary="The job's numbers")
+def list_metrics(
+    job_id: JobId,
+    database: DatabaseDep,
+    after: After = 0,
+    limit: Limit = 100,
+    kind: MetricKind | None = None,
+) -> MetricPage:
+    """In order of arrival. `eval` at step 0 is the baseline. Not a number: `nan`, `inf`, `-inf`."""
+    with database.read() as session:
+        queries.job_exists(session, job_id)
+        rows, has_more = queries.metrics(session, job_id, after=after, limit=limit, kind=kind)
+    data = [
+        MetricPoint(
+            seq=row.seq,
+            kind=row.kind,
+            step=row.step,
+            epoch=row.progress_epoch,
+            at=row.at,
+            values=row.values,
+        )
+        for row in rows
+    ]
+    return MetricPage(data=data, has_more=has_more)
+
+
+@router.get("/checkpoints", summary="The job's checkpoints")
+def list_checkpoints(
+    job_id: JobId,
+    database: DatabaseDep,
+    after: Annotated[int, Query(ge=-1, le=2**31 - 1, description="Step of the last one.")] = -1,
+    limit: Limit = 100,
+) -> CheckpointPage:
+    """By step, those removed to make room included."""
+    with database.read() as session:
+        queries.job_exists(session, job_id)
+        rows, has_more = queries.checkpoints(session, job_id, after=after, limit=limit)
+    data = [
+        Checkpoint(
+            step=row.step,
+            bytes=row.bytes,
+            manifest_sha256=row.manifest_sha256,
+            metric=row.metric,
+            best=row.best,
+            created_at=row.created_at,
+            pruned_at=row.pruned_at,
+        )
+        for row in rows
+    ]
+    return CheckpointPage(data=data, has_more=has_more)
+
+
+@router.get("/logs", summary="The job's log")
+def read_logs(
+    job_id: JobId,
+    database: DatabaseDep,
+    settings: SettingsDep,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Byte to start at.")] = 0,
+    limit: Annotated[int, Query(ge=16, le=LARGEST_PART, description="Bytes at most.")] = 65536,
+) -> LogPart:
+    """What all stages wrote, by byte offset; no character is cut in two."""
+    # The state first: what was written before the end is then in the file.
+    with database.read() as session:
+        ended = queries.get_job(session, job_id).state in ENDED
+    return read_part(settings.workspace(job_id) / "job.log", offset, limit, ended=ended)

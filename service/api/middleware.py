@@ -1,0 +1,151 @@
+"""What wraps every request: an id, an access log, a size limit, a key; no traceback leaves here."""
+
+import re
+import time
+import uuid
+from typing import Final
+
+import structlog
+from anyio import to_thread
+from sqlalchemy.exc import OperationalError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import (
+    BodyTooLargeError,
+    DatabaseUnavailableError,
+    InternalError,
+    UnauthorizedError,
+    render,
+)
+from service.api.metrics import Metrics
+from service.errors import DomainError
+from service.store import keys
+from service.store.database import Database
+
+UPLOAD_PATH: Final = "/v1/files"
+_OPEN_PREFIX: Final = "/health/"
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_log = structlog.stdlib.get_logger("service.api.access")
+
+
+async def _refuse(error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
+    response = render(scope["path"], scope["state"]["request_id"], error)
+    await response(scope, receive, send)
+
+
+class RequestContext:
+    """Outermost: the request's id, its line in the log, its count, and the last catch."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            await self._observed(scope, receive, send, request_id)
+
+    async def _observed(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        started = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:
+            _log.exception("request failed", method=scope["method"], path=scope["path"])
+            if status:  # too late for another answer: the connection breaks, as it must
+                raise
+            await _refuse(
+                InternalError("Report it with the request id."), scope, receive, send_with_id
+            )
+        finally:
+            seconds = time.perf_counter() - started
+            template = getattr(scope.get("route"), "path", "unmatched")
+            self.metrics.observe(scope["method"], template, status, seconds)
+            _log.info(
+                "request",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                ms=round(seconds * 1000, 1),
+                key=scope["state"].get("key_id"),
+            )
+
+
+class BodyLimit:
+    """Refuses a body of more than `limit` bytes, announced or not. Uploads have their own limit."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == UPLOAD_PATH:
+            await self.app(scope, receive, send)
+            return
+        error = BodyTooLargeError(f"A body may have at most {self.limit} bytes.")
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdigit() and int(announced) > self.limit:
+            await _refuse(error, scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self.limit:
+                raise error
+            return message
+
+        await self.app(scope, counted, send)
+
+
+class Authentication:
+    """Once a key was made, every path but health needs one that works."""
+
+    def __init__(self, app: ASGIApp, database: Database) -> None:
+        self.app = app
+        self.database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_OPEN_PREFIX):
+            await self.app(scope, receive, send)
+            return
+        authorization = Headers(scope=scope).get("authorization", "")
+        try:
+            scope["state"]["key_id"] = await to_thread.run_sync(self._check, authorization)
+        except OperationalError as error:
+            _log.error("database unavailable", exc_info=error)
+            problem = DatabaseUnavailableError("Try again in a moment.")
+            await _refuse(problem, scope, receive, send)
+            return
+        except UnauthorizedError as error:
+            await _refuse(error, scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _check(self, authorization: str) -> str | None:
+        """The key's id; None while the service is open. Raises UnauthorizedError."""
+        scheme, _, key = authorization.partition(" ")
+        with self.database.read() as session:
+            if scheme.lower() == "bearer" and key:
+                row = keys.find_active(session, key.strip())
+                if row is not None:
+                    return row.id
+            if not keys.any_exist(session):
+                return None
+        raise UnauthorizedError("Send a valid key as `Authorization: Bearer <key>`.")

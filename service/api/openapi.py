@@ -1,0 +1,144 @@
+"""The OpenAPI document: what FastAPI finds by itself, and what it cannot know."""
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.api.schemas.problems import Problem
+from service.contract.spec import JobSpec
+
+_REF: Final = "#/components/schemas/{model}"
+_PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+_DESCRIPTIONS: Final[dict[int, str]] = {
+    400: "The body cannot be read at all.",
+    401: "A key is needed and none that works was sent.",
+    404: "There is no such thing.",
+    409: "Its present state does not allow this.",
+    413: "The body is too large.",
+    415: "Another Content-Type is needed.",
+    416: "The range cannot be served.",
+    422: "The request can be read but is wrong; `errors` names every fault.",
+    503: "The database does not answer, or a part is missing.",
+}
+
+EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
+    "hub": {
+        "summary": "SQuAD from the Hub",
+        "value": {
+            "name": "squad-distilbert",
+            "task": "question-answering",
+            "model": {"name_or_path": "distilbert/distilbert-base-uncased"},
+            "dataset": {
+                "source": "hub",
+                "name": "rajpurkar/squad",
+                "train": "train[:10%]",
+                "validation": "validation[:500]",
+            },
+            "training": {
+                "num_train_epochs": 2,
+                "learning_rate": 3e-05,
+                "warmup_steps": 0.1,
+                "eval_strategy": "epoch",
+                "save_strategy": "epoch",
+                "load_best_model_at_end": True,
+                "metric_for_best_model": "f1",
+            },
+            "hub": {"model_id": "my-team/squad-distilbert"},
+            "metadata": {"team": "search"},
+        },
+    },
+    "upload": {
+        "summary": "Uploaded files, SQuAD v2, on the CPU",
+        "value": {
+            "task": {"type": "question-answering", "version_2_with_negative": True},
+            "model": {"name_or_path": "/srv/models/minilm"},
+            "dataset": {
+                "source": "upload",
+                "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
+                "validation": ["file-0199a0b1c2d3e4f5a6b7c8da"],
+            },
+            "training": {"max_steps": 100, "bf16": True, "eval_strategy": "steps"},
+            "resources": {"gpus": 0},
+        },
+    },
+    "path": {
+        "summary": "A file on the worker, other column names",
+        "value": {
+            "task": "question-answering",
+            "model": {"name_or_path": "distilbert/distilbert-base-uncased"},
+            "dataset": {
+                "source": "path",
+                "format": "jsonl",
+                "train": "/srv/data/train.jsonl",
+                "columns": {"context": "passage"},
+            },
+        },
+    },
+}
+
+SPEC_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/JobSpec"},
+                "examples": EXAMPLE_JOBS,
+            }
+        },
+    }
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these problems."""
+    return {status: _problem_response(status) for status in statuses}
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    response: dict[str, Any] = {
+        "description": _DESCRIPTIONS[status],
+        "content": {"application/problem+json": {"schema": _PROBLEM}},
+    }
+    if status == 401:
+        response["headers"] = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}
+    return response
+
+
+def build(app: FastAPI) -> dict[str, Any]:
+    """The document: FastAPI's, with the spec, the problems, the key and the common header."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+    )
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for model in (JobSpec, Problem):
+        schema = model.model_json_schema(ref_template=_REF)
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
+    components["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "Needed as soon as the operator has made a key: `finetune keys create`.",
+        }
+    }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            _complete(operation, is_open=path.startswith("/health/"))
+    return document
+
+
+def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
+    # The empty requirement: without any key in the database the service is open.
+    operation["security"] = [] if is_open else [{"key": []}, {}]
+    for response in operation["responses"].values():
+        response.setdefault("headers", {})["X-Request-Id"] = {
+            "required": True,
+            "description": "Taken from the request if it has one; also in the server's log.",
+            "schema": {"type": "string"},
+        }

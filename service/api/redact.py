@@ -1,0 +1,33 @@
+"""What of a client's own input an error may repeat: little, and never a secret."""
+
+import re
+from typing import Any, Final
+
+_LONGEST: Final = 100
+_SECRET_NAME: Final = re.compile(r"token|secret|passw|api_?key|credential|authorization", re.I)
+_SECRET_VALUE: Final = re.compile(
+    r"\b(hf_|sk-|ft-|ghp_|glpat-|AKIA|eyJ)[A-Za-z0-9_-]{8,}|\bBearer\s|://[^/\s]*@", re.I
+)
+
+
+def shown(path: str, value: Any) -> Any:
+    """`value` as an error may show it: scalars cut short, containers by kind and size."""
+    if _SECRET_NAME.search(path):
+        return "[hidden]"
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, dict):
+        return f"object with {len(value)} fields"
+    if isinstance(value, list | tuple):
+        return f"array of {len(value)}"
+    if isinstance(value, int | float):
+        return value
+    return cut(str(value))
+
+
+def cut(text: str) -> str:
+    """Text cut short; hidden when it looks like a secret, clean of what UTF-8 cannot hold."""
+    if _SECRET_VALUE.search(text):
+        return "[hidden]"
+    clean = text.encode("utf-8", "replace").decode()
+    return clean if len(clean) <= _LONGEST else f"{clean[:_LONGEST]}… ({len(clean)} characters)"

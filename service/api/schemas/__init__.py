@@ -1,0 +1,1 @@
+"""The bodies that the API answers with; requests are service.contract.spec."""

@@ -1,0 +1,57 @@
+"""Uploaded files in the shapes of the OpenAI files API, so that its client works."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from service.store.models import FileRow
+
+Purpose = Literal["fine-tune", "evals", "user_data", "assistants", "batch", "vision"]
+
+
+class FileObject(BaseModel):
+    id: str = Field(examples=["file-0199a0b1c2d3e4f5a6b7c8d9"])
+    object: Literal["file"] = "file"
+    bytes: int = Field(ge=0)
+    created_at: int = Field(description="Unix seconds.")
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+    status_details: str | None = None
+    expires_at: int | None = None
+    sha256: str = Field(description="Of the content, in hex.")
+
+    @classmethod
+    def of(cls, row: FileRow) -> "FileObject":
+        return cls(
+            id=row.id,
+            bytes=row.bytes,
+            created_at=int(row.created_at.timestamp()),
+            filename=row.filename,
+            purpose=row.purpose,
+            sha256=row.sha256,
+        )
+
+
+class FileList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, rows: list[FileRow], has_more: bool) -> "FileList":
+        data = [FileObject.of(row) for row in rows]
+        return cls(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=data[-1].id if data else None,
+            has_more=has_more,
+        )
+
+
+class FileDeleted(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True

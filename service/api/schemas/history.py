@@ -1,0 +1,68 @@
+"""What a job has written: events, metrics, checkpoints, artifacts, its log."""
+
+from datetime import datetime
+
+from pydantic import BaseModel, Field
+
+from service.api.schemas.jobs import Artifact
+from service.api.schemas.numbers import Json, Number
+from service.contract.events import MetricKind
+
+
+class Event(BaseModel):
+    seq: int = Field(description="1, 2, 3 … of this job, without gaps.")
+    at: datetime
+    type: str = Field(examples=["state_changed"])
+    epoch: int = Field(description="Number of the claim it belongs to; 0 before the first.")
+    data: Json
+
+
+class EventPage(BaseModel):
+    data: list[Event]
+    has_more: bool
+
+
+class MetricPoint(BaseModel):
+    seq: int
+    kind: MetricKind
+    step: int
+    epoch: Number | None = Field(description="Passes over the data so far.")
+    at: datetime
+    values: dict[str, Number | None] = Field(
+        description="A number, or the string `nan`, `inf` or `-inf`."
+    )
+
+
+class MetricPage(BaseModel):
+    data: list[MetricPoint]
+    has_more: bool
+
+
+class Checkpoint(BaseModel):
+    step: int
+    bytes: int
+    manifest_sha256: str
+    metric: Number | None = Field(description="Value of metric_for_best_model at this step.")
+    best: bool
+    created_at: datetime
+    pruned_at: datetime | None = Field(description="When it was removed to make room.")
+
+
+class CheckpointPage(BaseModel):
+    data: list[Checkpoint]
+    has_more: bool
+
+
+class ArtifactPage(BaseModel):
+    data: list[Artifact]
+    has_more: bool
+
+
+class LogPart(BaseModel):
+    """A part of the log. Go on at `next_offset`; it equals `size` when all was read."""
+
+    content: str
+    offset: int
+    next_offset: int
+    size: int = Field(description="Bytes of the log at this moment.")
+    eof: bool = Field(description="The job has ended and nothing follows.")

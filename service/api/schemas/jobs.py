@@ -1,0 +1,225 @@
+"""A job as its user sees it: the line of a list, and the whole page."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from service.api.schemas.numbers import Json, Number
+from service.api.schemas.problems import Fault
+from service.contract.failures import Failure
+from service.contract.states import STAGE_ORDER, JobState, Phase, Stage
+from service.settings import Settings
+from service.store.models import AttemptRow, JobRow
+
+
+class Progress(BaseModel):
+    """Where the running stage is."""
+
+    step: int = Field(description="Optimizer steps (train) or items (other stages) done.")
+    of: int = Field(description="How many there will be.")
+    percent: float | None = Field(description="0 to 100, one decimal; null when `of` is 0.")
+    epoch: Number | None = None
+    loss: Number | None = None
+    examples_per_second: Number | None = None
+    eta_seconds: Number | None = None
+
+    @classmethod
+    def of_row(cls, stored: dict[str, Any] | None) -> "Progress | None":
+        if not stored:
+            return None
+        step, of = stored["step"], stored["of"]
+        rest = {name: stored.get(name) for name in cls.model_fields if name not in {"percent"}}
+        return cls(percent=round(100 * min(step, of) / of, 1) if of else None, **rest)
+
+
+class StageTimes(BaseModel):
+    """What became of one stage, over all its attempts."""
+
+    stage: Stage
+    attempts: int
+    started_at: datetime | None = Field(description="Start of the first attempt.")
+    ended_at: datetime | None = Field(description="End of the last attempt; null while it runs.")
+    outcome: str | None = Field(
+        description="Of the last attempt: `finished`, `failed`, `cancelled`, `lost`, `released`; "
+        "null while it runs or when there is none."
+    )
+    running_seconds: float = Field(description="Of the attempts that have ended, together.")
+
+    @classmethod
+    def of(cls, stage: Stage, attempts: Sequence[AttemptRow]) -> "StageTimes":
+        mine = [attempt for attempt in attempts if attempt.stage == stage]
+        return cls(
+            stage=stage,
+            attempts=len(mine),
+            started_at=mine[0].started_at if mine else None,
+            ended_at=mine[-1].ended_at if mine else None,
+            outcome=mine[-1].outcome if mine else None,
+            running_seconds=sum(
+                (attempt.ended_at - attempt.started_at).total_seconds()
+                for attempt in mine
+                if attempt.ended_at is not None
+            ),
+        )
+
+
+class Artifact(BaseModel):
+    name: str = Field(description="Path in GET /v1/jobs/{id}/artifacts/{path}.")
+    bytes: int
+    sha256: str
+    created_at: datetime
+    url: str = Field(description="Path of the download on this server.")
+
+
+class JobResult(BaseModel):
+    """What the job has made so far; grows stage by stage."""
+
+    metrics: Json = Field(description="Final evaluation and a summary of training.")
+    baseline: Json = Field(description="The same metrics before the first step.")
+    model_path: str | None = Field(description="Folder of the finished model on the worker.")
+    weights_sha256: str | None
+    steps: int | None
+    epochs: Number | None
+    best_step: int | None
+    samples: list[Json] = Field(description="A few predictions, in the task's own shape.")
+    artifacts: list[Artifact]
+    model_revision: str | None = Field(description="Commit that the base model was taken from.")
+    dataset_revision: str | None
+    data_fingerprint: str | None
+    splits: Json = Field(description="Split → numbers of examples and features.")
+    hub_commit: str | None
+
+    @classmethod
+    def of(
+        cls, job: JobRow, artifacts: Sequence[Artifact], settings: Settings
+    ) -> "JobResult | None":
+        """None before the first stage is done."""
+        if not job.results:
+            return None
+        prepared = job.results.get(Stage.PREPARE, {})
+        trained = job.results.get(Stage.TRAIN, {})
+        published = job.results.get(Stage.PUBLISH, {})
+        output = trained.get("output_dir")
+        return cls(
+            metrics=trained.get("metrics", {}),
+            baseline=trained.get("baseline", {}),
+            model_path=str(settings.workspace(job.id) / output) if output else None,
+            weights_sha256=trained.get("weights_sha256"),
+            steps=trained.get("steps"),
+            epochs=trained.get("epochs"),
+            best_step=trained.get("best_step"),
+            samples=trained.get("samples", []),
+            artifacts=list(artifacts),
+            model_revision=prepared.get("model_revision"),
+            dataset_revision=prepared.get("dataset_revision"),
+            data_fingerprint=prepared.get("data_fingerprint"),
+            splits=prepared.get("splits", {}),
+            hub_commit=published.get("hub_commit"),
+        )
+
+
+class JobSummary(BaseModel):
+    """A line of the list."""
+
+    id: str = Field(examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"])
+    name: str | None
+    task: str
+    state: JobState
+    stage: Stage
+    phase: Phase | None
+    progress: Progress | None
+    attempt: int = Field(description="Of the present stage; 0 before the first.")
+    priority: int
+    last_metrics: Json = Field(description="The newest numbers.")
+    failure: Failure | None = Field(description="Why it ended, and what to do about it.")
+    metadata: dict[str, str]
+    mlflow_url: str | None = Field(description="The run's page.")
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def fields_of(cls, job: JobRow, settings: Settings) -> dict[str, Any]:
+        return {
+            "id": job.id,
+            "name": job.name,
+            "task": job.task,
+            "state": job.state,
+            "stage": job.stage,
+            "phase": job.phase,
+            "progress": Progress.of_row(job.progress),
+            "attempt": job.stage_attempt,
+            "priority": job.priority,
+            "last_metrics": job.last_metrics,
+            "failure": job.failure,
+            "metadata": job.metadata_,
+            "mlflow_url": _mlflow_url(job, settings),
+            "created_at": job.created_at,
+            "updated_at": job.updated_at,
+            "ended_at": job.ended_at,
+        }
+
+    @classmethod
+    def of(cls, job: JobRow, settings: Settings) -> "JobSummary":
+        return cls(**cls.fields_of(job, settings))
+
+
+class JobPage(JobSummary):
+    """All about one job."""
+
+    queue_position: int | None = Field(description="1: next in its queue; null: not waiting.")
+    waits_until: datetime | None = Field(
+        description="Queued after a failure that a retry can mend: not before this time."
+    )
+    worker: str | None = Field(description="Who runs it now.")
+    stages: list[StageTimes]
+    result: JobResult | None
+    hub_url: str | None
+    spec: Json = Field(description="As it was understood, every default written out.")
+
+    @classmethod
+    def build(
+        cls,
+        job: JobRow,
+        *,
+        queue_position: int | None,
+        attempts: Sequence[AttemptRow],
+        artifacts: Sequence[Artifact],
+        settings: Settings,
+    ) -> "JobPage":
+        waits = job.state == JobState.QUEUED and job.not_before > job.queued_at
+        return cls(
+            **cls.fields_of(job, settings),
+            queue_position=queue_position,
+            waits_until=job.not_before if waits else None,
+            worker=job.worker_id,
+            stages=[StageTimes.of(stage, attempts) for stage in STAGE_ORDER],
+            result=JobResult.of(job, artifacts, settings),
+            hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
+            spec=job.spec,
+        )
+
+
+def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
+    base = settings.mlflow_public_uri or settings.mlflow_uri
+    if base is None or job.mlflow_run_id is None or job.mlflow_experiment_id is None:
+        return None
+    return f"{base.rstrip('/')}/#/experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+
+
+class JobList(BaseModel):
+    """Newest first. The next page: `after` = `last_id`, while `has_more`."""
+
+    data: list[JobSummary]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Validation(BaseModel):
+    """What POST /v1/jobs would make of the same body."""
+
+    valid: bool
+    spec: Json | None = Field(description="Valid: as it is understood, every default written out.")
+    errors: list[Fault] = Field(description="Not valid: every fault at once.")

@@ -1,0 +1,60 @@
+"""Tasks, workers and health."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from service.contract.states import Stage
+
+
+class TaskColumn(BaseModel):
+    name: str
+    required: bool
+    description: str
+
+
+class TaskInfo(BaseModel):
+    type: str
+    title: str
+    columns: list[TaskColumn]
+    metrics: list[str] = Field(description="Each may be `metric_for_best_model`.")
+    parameters_schema: dict[str, Any] = Field(description="JSON schema of `task`.")
+    defaults: dict[str, Any] = Field(description="Of the parameters of the task.")
+
+
+class TaskList(BaseModel):
+    data: list[TaskInfo]
+    training_schema: dict[str, Any] = Field(description="JSON schema of `training`.")
+    training_defaults: dict[str, Any]
+
+
+class WorkerJob(BaseModel):
+    id: str
+    name: str | None
+    stage: Stage
+
+
+class Worker(BaseModel):
+    id: str
+    hostname: str
+    pid: int
+    queues: list[str]
+    devices: list[dict[str, Any]]
+    version: str
+    started_at: datetime
+    last_seen_at: datetime
+    jobs: list[WorkerJob] = Field(description="What it runs now.")
+
+
+class WorkerList(BaseModel):
+    data: list[Worker]
+
+
+class Live(BaseModel):
+    status: Literal["live"] = "live"
+
+
+class Ready(BaseModel):
+    status: Literal["ready"] = "ready"
+    parts: dict[str, str] = Field(examples=[{"database": "ok", "broker": "ok"}])

@@ -1,0 +1,34 @@
+"""What the service can teach a model."""
+
+from fastapi import APIRouter
+
+from service.api.openapi import problems
+from service.api.schemas.system import TaskColumn, TaskInfo, TaskList
+from service.contract.tasks import TASKS, TaskDescription
+from service.contract.training import TrainingSpec
+
+router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+
+
+@router.get("", summary="The tasks", responses=problems(401, 503))
+def list_tasks() -> TaskList:
+    """Each task with the JSON schema of its parameters, its columns and its defaults."""
+    return TaskList(
+        data=[_info(task) for task in TASKS.values()],
+        training_schema=TrainingSpec.model_json_schema(),
+        training_defaults=TrainingSpec().model_dump(mode="json"),
+    )
+
+
+def _info(task: TaskDescription) -> TaskInfo:
+    return TaskInfo(
+        type=task.type,
+        title=task.title,
+        columns=[
+            TaskColumn(name=column.name, required=column.required, description=column.description)
+            for column in task.columns
+        ],
+        metrics=list(task.metrics),
+        parameters_schema=task.parameters.model_json_schema(),
+        defaults=task.parameters().model_dump(mode="json"),
+    )

@@ -1,0 +1,224 @@
+"""A multipart body straight to disk: a file and its purpose, never in memory, never half there."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from anyio import to_thread
+from fastapi import Request
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import ClientDisconnect
+
+from service.api.errors import (
+    BodyTooLargeError,
+    ClientClosedError,
+    InvalidMultipartError,
+    InvalidRequestError,
+    UnsupportedMediaTypeError,
+)
+from service.api.redact import cut
+from service.api.schemas.problems import Fault
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+TEMPORARY_PREFIX: Final = ".upload-"
+# Per hop to a thread: fewer hops than the network's 64 KiB pieces would need.
+_WRITE_BYTES: Final = 1024**2
+_LONGEST_FIELD: Final = 1024
+_LONGEST_FILENAME: Final = 255
+# What a form has besides the file: boundaries, headers, the other fields.
+_FORM_BYTES: Final = 64 * 1024
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass
+class Upload:
+    """What came in: the file under its temporary name, synced, and the other fields."""
+
+    path: Path
+    filename: str = ""
+    size: int = 0
+    sha256: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+async def receive(request: Request, path: Path, limit: int) -> Upload:
+    """Write the part `file` of the body to `path`, at most `limit` bytes of it.
+
+    Raises the errors of this module's imports; then nothing is left at `path`.
+    """
+    boundary = _boundary(request.headers.get("content-type", ""))
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > limit + _FORM_BYTES:
+        raise _too_large(limit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("xb") as file:
+            form = _Form(boundary, file, limit, Upload(path))
+            await _pump(request, form)
+            await to_thread.run_sync(_sync, file)
+        return form.finish()
+    except BaseException:  # cancelled and disconnected requests leave nothing either
+        remove_if_there(path)
+        raise
+
+
+async def _pump(request: Request, form: "_Form") -> None:
+    pending: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.stream():
+            pending.append(piece)
+            size += len(piece)
+            if size >= _WRITE_BYTES:
+                await to_thread.run_sync(form.feed, b"".join(pending))
+                pending, size = [], 0
+    except ClientDisconnect:
+        raise ClientClosedError("The upload was not complete.") from None
+    await to_thread.run_sync(form.feed, b"".join(pending))
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _boundary(content_type: str) -> bytes:
+    media_type, options = parse_options_header(content_type)
+    if media_type != b"multipart/form-data":
+        raise UnsupportedMediaTypeError("Send the file as multipart/form-data.")
+    if not options.get(b"boundary"):
+        raise InvalidMultipartError("The Content-Type names no boundary.")
+    return options[b"boundary"]
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"A file may have at most {limit} bytes.")
+
+
+class _Form:
+    """Takes the body piece by piece; the part `file` goes to disk, the others are short texts."""
+
+    def __init__(self, boundary: bytes, file: BinaryIO, limit: int, upload: Upload) -> None:
+        self._file = file
+        self._limit = limit
+        self._upload = upload
+        self._digest = hashlib.sha256()
+        self._ended = False
+        self._header_name = b""
+        self._header_value = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._part = ""
+        self._text = b""
+        self._sink: Callable[[bytes], None] = self._keep
+        self._files = 0
+        callbacks: MultipartCallbacks = {
+            "on_part_begin": self._part_begin,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_value_part,
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._headers_finished,
+            "on_part_data": lambda data, start, end: self._sink(data[start:end]),
+            "on_part_end": self._part_end,
+            "on_end": self._end,
+        }
+        try:
+            self._parser = MultipartParser(boundary, callbacks)
+        except FormParserError as error:
+            raise InvalidMultipartError(str(error)) from None
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise InvalidMultipartError(cut(str(error))) from None
+
+    def finish(self) -> Upload:
+        """Raises InvalidMultipartError if the closing boundary never came."""
+        if not self._ended:
+            raise InvalidMultipartError("The form has no end.")
+        if not self._files:
+            raise _missing("file")
+        self._upload.sha256 = self._digest.hexdigest()
+        return self._upload
+
+    def _part_begin(self) -> None:
+        self._headers = {}
+        self._text = b""
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header_name += data[start:end]
+
+    def _header_value_part(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+
+    def _header_end(self) -> None:
+        self._headers[self._header_name.lower()] = self._header_value
+        self._header_name = self._header_value = b""
+
+    def _headers_finished(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        self._part = options.get(b"name", b"").decode("utf-8", "replace")
+        if self._part != "file":
+            self._sink = self._keep
+            return
+        self._files += 1
+        if self._files > 1:
+            raise InvalidMultipartError("The form has more than one part `file`.")
+        self._upload.filename = _clean_filename(options.get(b"filename", b""))
+        self._sink = self._write
+
+    def _part_end(self) -> None:
+        if self._part != "file":
+            self._upload.fields[cut(self._part)] = self._text.decode("utf-8", "replace")
+
+    def _end(self) -> None:
+        self._ended = True
+
+    def _keep(self, data: bytes) -> None:
+        self._text += data
+        if len(self._text) > _LONGEST_FIELD or len(self._upload.fields) > 20:
+            raise InvalidMultipartError(f"The part {cut(self._part)!r} is too long.")
+
+    def _write(self, data: bytes) -> None:
+        self._upload.size += len(data)
+        if self._upload.size > self._limit:
+            raise _too_large(self._limit)
+        self._file.write(data)
+        self._digest.update(data)
+
+
+def _clean_filename(raw: bytes) -> str:
+    """The last part of the client's path, without control characters."""
+    name = _CONTROL.sub("", raw.decode("utf-8", "replace")).replace("\\", "/").rpartition("/")[2]
+    if not name:
+        raise _missing("file", "give the part a filename")
+    return name[-_LONGEST_FILENAME:]
+
+
+def _missing(name: str, message: str = "required, but not given") -> InvalidRequestError:
+    fault = Fault(path=f"body.{name}", code="missing_field", message=message)
+    return InvalidRequestError(f"{fault.path}: {message}", errors=[fault.model_dump()])
+
+
+def commit(source: Path, target: Path) -> None:
+    """Give a synced file its final name, for good."""
+    source.rename(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def remove_if_there(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.unlink()

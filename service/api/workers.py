@@ -1,0 +1,40 @@
+"""Who works, on what devices, and on which jobs."""
+
+from fastapi import APIRouter
+
+from service.api.deps import DatabaseDep, SettingsDep
+from service.api.metrics import BEATS_TO_LIVE
+from service.api.openapi import problems
+from service.api.schemas.system import Worker, WorkerJob, WorkerList
+from service.contract.states import Stage
+from service.store import queries
+from service.store.models import WorkerRow
+
+router = APIRouter(prefix="/v1/workers", tags=["workers"])
+
+
+@router.get("", summary="Live workers", responses=problems(401, 503))
+def list_workers(database: DatabaseDep, settings: SettingsDep) -> WorkerList:
+    """Those heard of within the last three beats."""
+    with database.read() as session:
+        rows = queries.live_workers(session, settings.beat_seconds * BEATS_TO_LIVE)
+        running = queries.running_jobs(session)
+    return WorkerList(data=[_worker(row, running) for row in rows])
+
+
+def _worker(row: WorkerRow, running: list[queries.RunningJob]) -> Worker:
+    return Worker(
+        id=row.id,
+        hostname=row.hostname,
+        pid=row.pid,
+        queues=row.queues,
+        devices=row.devices,
+        version=row.version,
+        started_at=row.started_at,
+        last_seen_at=row.last_seen_at,
+        jobs=[
+            WorkerJob(id=job.job_id, name=job.name, stage=Stage(job.stage))
+            for job in running
+            if job.worker_id == row.id
+        ],
+    )

@@ -1,0 +1,74 @@
+"""A real uvicorn on a real database and broker."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from pydantic import SecretStr
+
+from service.api.app import create_app
+from service.settings import Settings
+from service.store.database import Database
+from tests import services
+
+
+@dataclass
+class Server:
+    url: str
+    settings: Settings
+    database: Database
+    client: httpx.Client
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """The URL of a uvicorn that serves the app with these settings."""
+    config = uvicorn.Config(create_app(settings), port=0, log_config=None, lifespan="on")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        services.wait_until(lambda: server.started, 10, "uvicorn")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def api_broker_url() -> Iterator[str]:
+    with services.broker(services.valkey_binary()) as url:
+        yield url
+
+
+@pytest.fixture
+def api_settings(database_url: str, api_broker_url: str, tmp_path: Path) -> Settings:
+    home = tmp_path / "home"
+    data_root = tmp_path / "data"
+    data_root.mkdir()
+    return Settings(
+        home=home,
+        database_url=SecretStr(database_url),
+        redis_url=SecretStr(api_broker_url),
+        mlflow_uri="http://mlflow.test:5000/",
+        data_roots=[data_root],
+        max_upload_bytes=3 * 1024**2,
+        max_body_bytes=64 * 1024,
+    )
+
+
+@pytest.fixture
+def server(api_settings: Settings, database: Database) -> Iterator[Server]:
+    with running(api_settings) as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield Server(url, api_settings, database, client)
+
+
+@pytest.fixture
+def client(server: Server) -> httpx.Client:
+    return server.client
