@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -107,9 +107,10 @@ class _Gpus:
         values = {}
         for index, handle in enumerate(self._handles):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            load = pynvml.nvmlDeviceGetUtilizationRates(handle)
-            values[f"gpu_{index}_utilization_percent"] = float(load.gpu)
             values[f"gpu_{index}_memory_used_bytes"] = float(memory.used)
+            with suppress(pynvml.NVMLError_NotSupported):  # a device that is cut in slices (MIG)
+                load = pynvml.nvmlDeviceGetUtilizationRates(handle)
+                values[f"gpu_{index}_utilization_percent"] = float(load.gpu)
         return values
 
 
@@ -117,7 +118,8 @@ class _Gpus:
 def _gpus() -> Iterator[_Gpus]:
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound:  # no driver: a machine without a GPU
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        # A machine without a GPU.
         yield _Gpus([])
         return
     try:
