@@ -12,6 +12,7 @@ from service.contract.events import CheckpointSaved, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from tests.training.support import Job, Recorder, TinyObjective, rows, run
 from worker.training import loop, memory
+from worker.training.progress import LossTally
 
 GOLDEN = [3.9130, 3.9052, 3.7957, 3.8603, 3.7768, 3.7952, 3.6070, 3.5659, 3.5487, 3.6525]
 
@@ -46,6 +47,24 @@ class TestLosses:
         }
         assert thirds.train_values("loss") == pytest.approx(expected, rel=1e-12)
         assert result.metrics["train_loss"] == pytest.approx(sum(losses.values()) / 6, rel=1e-12)
+
+
+class TestWaiting:
+    def test_the_device_is_waited_for_only_when_a_number_is_due(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[str] = []
+        for name in ("total", "first_bad_step"):
+            original = getattr(LossTally, name)
+
+            def recorded(self: LossTally, name: str = name, original: Any = original) -> Any:
+                read.append(name)
+                return original(self)
+
+            monkeypatch.setattr(LossTally, name, recorded)
+        run(make_job(max_steps=12, logging_steps=6, save_strategy="no").request())
+        # At steps 6 and 12, and once for the mean of the whole training.
+        assert read == ["first_bad_step", "total", "first_bad_step", "total", "total"]
 
 
 class TestAccumulation:

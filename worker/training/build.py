@@ -1,6 +1,8 @@
 """Device, model, optimizer, schedule and loaders from a job's options."""
 
+import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,8 @@ from service.contract.training import TrainingSpec
 from worker.training.objective import Batch, Collate, Features
 from worker.training.plan import Plan
 
+# Linux, control groups v2: "<quota> <period>" or "max <period>", in microseconds.
+_CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 # The names that transformers.Trainer leaves without weight decay, beside LayerNorm modules.
 _NO_DECAY: Final = [
     r"bias",
@@ -41,8 +45,18 @@ def accelerator(spec: JobSpec) -> Accelerator:
     if training.bf16 and has_gpu and not torch.cuda.is_bf16_supported():
         raise _invalid("training.bf16", "is not supported by this GPU; use `fp16`")
     if not has_gpu and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(cores())
     return Accelerator(cpu=not has_gpu, mixed_precision=precision(training))
+
+
+def cores(limit: Path = _CPU_LIMIT) -> int:
+    """CPUs that this process may use, by its affinity and by its container's limit."""
+    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if limit.is_file():
+        quota, period = limit.read_text().split()
+        if quota != "max":
+            count = min(count, math.ceil(int(quota) / int(period)))
+    return count
 
 
 def precision(spec: TrainingSpec) -> str:
