@@ -95,7 +95,7 @@ class TestUp:
         with httpx.Client(base_url=address.url, timeout=10) as http:
             assert http.get("/health/ready").status_code == 200
             (worker,) = http.get("/v1/workers").json()["data"]
-            assert worker["pid"] == stack.part("worker").pid
+            assert worker["pid"] == stack.part("-m worker").pid
             assert sorted(worker["queues"]) == ["cpu", "gpu"]
         assert address.mlflow_url is not None
         assert httpx.get(f"{address.mlflow_url}/health").text == "OK"
