@@ -47,7 +47,7 @@ def main() -> int:
     keep = parser.parse_args().keep
     try:
         with stack(keep=keep) as address, Client(address.url) as client:
-            return run_job(client)
+            return run_job(client, keep=keep)
     except KeyboardInterrupt:
         return INTERRUPTED
     except StackError as error:
@@ -129,7 +129,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 # ---- the job ----------------------------------------------------------------------------------
 
 
-def run_job(client: Client) -> int:
+def run_job(client: Client, *, keep: bool) -> int:
     """Submit the example's spec, follow the job, show what came of it."""
     spec = read_spec(SPEC)
     spec["model"] = {"name_or_path": str(model_folder())}
@@ -145,6 +145,8 @@ def run_job(client: Client) -> int:
         watch.show_result(job)
     else:
         show(job)
+        if not keep:
+            console.print("[dim]MLflow's pages need the stack: make demo KEEP=1[/]")
     return status
 
 
@@ -153,8 +155,10 @@ def show(job: dict[str, Any]) -> None:
     console.print(scores(result["metrics"], result["baseline"]))
     for sample in result["samples"][:3]:
         console.print(sample_panel(sample))
-    console.print(f"[bold]model[/]   {escape(result['model_path'])}")
-    console.print(f"[bold]MLflow[/]  {escape(job['mlflow_url'] or 'MLflow was away')}")
+    # Whole, however narrow the terminal is: they are to be copied.
+    console.print(f"[bold]model[/]   {escape(result['model_path'])}", soft_wrap=True)
+    url = job["mlflow_url"] or "MLflow was away"
+    console.print(f"[bold]MLflow[/]  {escape(url)}", soft_wrap=True)
 
 
 def scores(metrics: dict[str, Any], baseline: dict[str, Any]) -> Table:

@@ -20,7 +20,6 @@ from service.contract.states import ENDED, JobState
 POLL_SECONDS = 0.5
 AWAY_SECONDS = 120.0
 """How long a service that does not answer is waited for: it may be restarting."""
-_BAR_WIDTH = 32
 _STATE_STYLES = {
     JobState.SUCCEEDED: "bold green",
     JobState.FAILED: "bold red",
@@ -98,13 +97,16 @@ def line(job: Json) -> str:
 
 
 def render(job: Json) -> Table:
-    """One row: what it does, a bar, the numbers."""
+    """One line: what it does, a bar, the numbers."""
     progress = job.get("progress") or {}
     style = _STATE_STYLES.get(job["state"], "")
-    row = Table.grid(padding=(0, 2))
+    row = Table.grid(padding=(0, 2), expand=True)
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)  # the bar takes what the words leave
+    row.add_column(no_wrap=True)
     row.add_row(
         Text(activity(job), style=style),
-        ProgressBar(total=100, completed=progress.get("percent") or 0, width=_BAR_WIDTH),
+        ProgressBar(total=100, completed=progress.get("percent") or 0),
         Text(numbers(progress) if progress else ""),
     )
     return row

@@ -65,11 +65,21 @@ class TestClock:
 
 
 class TestRender:
-    def test_the_bar_is_as_long_as_the_percentage(self) -> None:
-        console = recorded()
+    def test_one_line_even_on_a_narrow_terminal(self) -> None:
+        console = recorded(width=80)
         console.print(watch.render(make_job()))
-        assert text_of(console).count("━") == 8  # a quarter of 32, the rest is blank without colour
-        assert "30/120  loss 1.23  14.7 examples/s  ETA 1:15" in text_of(console)
+        (line,) = text_of(console).splitlines()
+        assert line.startswith("train · training  ━")
+        assert line.endswith("30/120  loss 1.23  14.7 examples/s  ETA 1:15")
+
+    def test_the_bar_is_as_long_as_the_percentage(self) -> None:
+        lengths = []
+        for percent in (25.0, 75.0):
+            console = recorded()
+            progress = {**make_job()["progress"], "percent": percent}
+            console.print(watch.render(make_job(progress=progress)))
+            lengths.append(text_of(console).count("━"))  # without colour the rest is blank
+        assert lengths[1] == pytest.approx(3 * lengths[0], abs=3)
 
 
 class TestLines:
