@@ -302,7 +302,7 @@ def _final_points(job: TrackedJob) -> Iterator[Point]:
     if trained is not None and job.ended_at is not None:
         for name, value in trained["metrics"].items():
             if value is not None:
-                yield Point(_key(f"final/{name}"), float(value), trained["steps"], job.ended_at)
+                yield Point(_key(f"final_{name}"), float(value), trained["steps"], job.ended_at)
 
 
 def _description(job: TrackedJob) -> Description:

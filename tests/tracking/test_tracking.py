@@ -261,7 +261,7 @@ class TestEnd:
             assert run.data.tags["finetune.failure_code"] == "non_finite_loss"
         if state == "succeeded":
             assert run.data.tags["finetune.hub_commit"] == "e" * 40
-            (final,) = client.get_metric_history(run.info.run_id, "final/eval_f1")
+            (final,) = client.get_metric_history(run.info.run_id, "final_eval_f1")
             assert (final.value, final.step) == (81.25, 20)
         assert job.row.tracking_final is True
         assert sync(job.database, tracker, job.id, job.workspace)
