@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from service.api.faults.describe import describe, quoted
 from service.api.faults.walk import Path as FaultPath
-from service.api.faults.walk import Place, at, dotted, kinds, locate, replaced, without
+from service.api.faults.walk import Place, as_given, at, kinds, locate, replaced, without
 from service.api.schemas.problems import Fault
 from service.contract.spec import JobSpec
 
@@ -42,22 +42,31 @@ def collect(given: Any) -> Findings:
             if not isinstance(given, dict):
                 findings.faults += describe(found[0], locate((), given))
                 return findings
-            for item in reversed(found):  # from the back: indexes in lists stay right
-                given = _note_and_mend(item, given, findings)
+            given = _note_and_mend(found, given, findings)
         else:
             break
     findings.faults.sort(key=lambda fault: fault.path)
     return findings
 
 
-def _note_and_mend(error: ErrorDetails, given: Any, findings: Findings) -> Any:
-    place = locate(error["loc"], given)
-    faults = describe(error, place)
-    if faults and faults[0].code == "conflict":
-        return _mend_conflict(faults, place, given, findings)
-    if not findings.is_mended(place.path):
-        findings.faults += faults
-    return _mend_field(error, faults[0], place, given, findings)
+def _note_and_mend(errors: list[ErrorDetails], given: Any, findings: Findings) -> Any:
+    """All faults of a round are noted before the first is mended."""
+    found = []
+    for error in errors:
+        place = locate(error["loc"], given)
+        faults = [
+            fault
+            for fault in describe(error, place)
+            if not (findings.is_mended(place.path) or _rests_on_mended(fault, place, findings))
+        ]
+        found.append((error, place, faults or describe(error, place)))
+        findings.faults += [fault for fault in faults if fault not in findings.faults]
+    for error, place, faults in reversed(found):  # from the back: indexes in lists stay right
+        if faults[0].code == "conflict":
+            given = _mend_conflict(faults, place, given, findings)
+        else:
+            given = _mend_field(error, faults[0], place, given, findings)
+    return given
 
 
 def _mend_field(
@@ -114,19 +123,15 @@ def _mend_name(fault: Fault, place: Place, given: Any) -> Any:
 
 def _mend_conflict(faults: list[Fault], place: Place, given: Any, findings: Findings) -> Any:
     """Leave out the fields that the broken rules name; failing that, the whole section."""
-    news = [fault for fault in faults if not _rests_on_mended(fault, findings)]
-    findings.faults += [fault for fault in news if fault not in findings.faults]
-    named = [
-        path for fault in news for path in _named_paths(fault, place) if at(given, path) is not None
-    ]
-    if not named:
-        named = [place.path] if place.path else []
+    rules = [path for fault in faults for path in _named_paths(fault, place)]
+    named = [path for rule in rules if at(given, path := as_given(given, rule)) is not None]
+    if not named and place.path:
+        findings.mended.add(place.path)
+        examples = place.field.examples if place.field else None
+        return replaced(given, place.path, examples[0]) if examples else without(given, place.path)
     for path in named:
         findings.mended.add(path)
-        section_example = place.field.examples if place.field and path == place.path else None
-        given = (
-            replaced(given, path, section_example[0]) if section_example else without(given, path)
-        )
+        given = without(given, path)
     return given
 
 
@@ -135,7 +140,11 @@ def _named_paths(fault: Fault, place: Place) -> Iterator[FaultPath]:
         yield (*place.path, *name.split("."))
 
 
-def _rests_on_mended(fault: Fault, findings: Findings) -> bool:
+def _rests_on_mended(fault: Fault, place: Place, findings: Findings) -> bool:
     """A rule that names a field whose value is not the client's may only seem to be broken."""
-    mended = {dotted(path[-1:]) for path in findings.mended}
-    return any(name.split(".")[-1] in mended for name in quoted(fault.message))
+    if fault.code != "conflict":
+        return False
+    leaves = {path[-1] for path in findings.mended if path}
+    return any(
+        findings.is_mended(path) or path[-1] in leaves for path in _named_paths(fault, place)
+    )

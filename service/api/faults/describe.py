@@ -29,7 +29,7 @@ _BOUNDS: Final[dict[str, str]] = {
     "lt": "below {}",
     "min_length": "at least {} long",
     "max_length": "at most {} long",
-    "pattern": "matching {}",
+    "pattern": "text that matches {}",
 }
 
 

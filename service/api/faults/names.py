@@ -18,14 +18,14 @@ _SHORTEST_PART: Final = 4
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The closest of `allowed`, or the shortest that contains `name`; None if none is near."""
+    """The closest of `allowed`, or the first that contains `name`; None if none is near."""
     name = name[:_LONGEST_NAME].lower().replace("-", "_")
     by_plain = {item.lower().replace("-", "_"): item for item in allowed}
     close = get_close_matches(name, by_plain, n=1, cutoff=_NEAR)
     if close:
         return by_plain[close[0]]
     holding = [item for item in by_plain if len(name) >= _SHORTEST_PART and name in item]
-    return by_plain[min(holding, key=len)] if holding else None
+    return by_plain[holding[0]] if holding else None
 
 
 def nearest_field(name: str, owner: type[BaseModel]) -> str | None:

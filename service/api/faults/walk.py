@@ -45,13 +45,14 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
         if len(models) > 1:
             tag = field.discriminator if field else None
             models = tuple(model for model in models if part in kinds(model, str(tag)))
-        elif models and isinstance(given, dict):
+        elif models:
             owner = models[0]
             field = owner.model_fields.get(str(part))
-            name = _name_in(given, str(part))
-            path.append(name)
-            given = given.get(name)
             models = tuple(models_in(field.annotation)) if field else ()
+            if isinstance(given, dict):  # else a text that stands for the whole object
+                name = _name_in(given, str(part))
+                path.append(name)
+                given = given.get(name)
         elif _holds(given, part):
             path.append(part)
             given = given[part]
@@ -67,6 +68,13 @@ def _holds(given: Any, part: str | int) -> bool:
 def _name_in(given: dict[str, Any], name: str) -> str:
     older = (old for old, new in ALIASES.items() if new == name and old in given)
     return name if name in given else next(older, name)
+
+
+def as_given(given: Any, path: Path) -> Path:
+    """`path` with the older names that the client used."""
+    *parents, last = path
+    holder = at(given, tuple(parents))
+    return (*parents, _name_in(holder, str(last))) if isinstance(holder, dict) else path
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,0 +1,59 @@
+"""Rows for the reads of the API, written as the worker side writes them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from service.contract.spec import SPEC_VERSION, JobSpec
+from service.contract.states import JobState, Stage
+from service.store.database import Database
+from service.store.jobs import new_job_id
+from service.store.models import JobLabelRow, JobRow
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SPEC: dict[str, Any] = {
+    "task": "question-answering",
+    "model": {"name_or_path": "org/model"},
+    "dataset": {"source": "hub", "name": "org/data"},
+}
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    return {**SPEC, **changes}
+
+
+def add_job(database: Database, **columns: Any) -> str:
+    """A queued job with the given columns instead of the usual ones; its id."""
+    body = columns.pop("spec", SPEC)
+    parsed = JobSpec.model_validate(body)
+    at = columns.pop("created_at", START)
+    row = JobRow(
+        **{
+            "id": new_job_id(),
+            "name": parsed.name,
+            "task": parsed.task.type,
+            "spec": parsed.model_dump(mode="json"),
+            "spec_version": SPEC_VERSION,
+            "metadata_": dict(parsed.metadata),
+            "created_at": at,
+            "updated_at": at,
+            "state": JobState.QUEUED,
+            "stage": Stage.PREPARE,
+            "last_metrics": {},
+            "results": {},
+            "queue": "cpu",
+            "priority": parsed.priority,
+            "queued_at": at,
+            "not_before": at,
+            "next_publish_at": at + timedelta(days=3650),
+            "max_retries": parsed.max_retries,
+            "ended_at": None,
+            **columns,
+        }
+    )
+    with database.write() as session:
+        session.add(row)
+        session.flush()
+        session.add_all(
+            JobLabelRow(key=key, value=value, job_id=row.id) for key, value in row.metadata_.items()
+        )
+    return row.id

@@ -1,0 +1,243 @@
+"""The process as a whole: start, imports, problems, limits, request ids, the document."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from service.settings import Settings
+from tests.api.conftest import Server, running
+from tests.api.factories import SPEC
+from tests.services import free_port
+
+PROBLEM = "application/problem+json"
+
+
+class TestProcess:
+    def test_answers_within_two_seconds_without_the_ml_stack(self, tmp_path: Path) -> None:
+        code = (
+            "import sys, threading, uvicorn, httpx, time\n"
+            "from service.api.app import create_app\n"
+            f"server = uvicorn.Server(uvicorn.Config(create_app(), port={free_port()}, "
+            "log_config=None))\n"
+            "thread = threading.Thread(target=server.run); thread.start()\n"
+            "while not server.started: time.sleep(0.005)\n"
+            "port = server.config.port\n"
+            "print(httpx.get(f'http://127.0.0.1:{port}/health/live').status_code)\n"
+            "print(time.time() - float(sys.argv[1]))\n"
+            "server.should_exit = True; thread.join()\n"
+            "banned = ['torch', 'transformers', 'accelerate', 'datasets', 'mlflow', 'pandas']\n"
+            "print([name for name in [*banned, 'numpy'] if name in sys.modules])\n"
+        )
+        environment = {**os.environ, "FINETUNE_HOME": str(tmp_path)}
+        best = 99.0
+        for _ in range(3):
+            if best < 2:  # a busy machine may need another try
+                break
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(time.time())],
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+            status, seconds, imported = done.stdout.split("\n")[:3]
+            assert (status, imported) == ("200", "[]"), done.stderr
+            best = min(best, float(seconds))
+        assert best < 2
+
+
+class TestProblems:
+    @pytest.mark.parametrize(
+        ("method", "path", "status", "code"),
+        [
+            ("GET", "/nowhere", 404, "route_not_found"),
+            ("GET", "/v1/jobs/", 404, "route_not_found"),
+            ("DELETE", "/v1/jobs", 405, "method_not_allowed"),
+            ("GET", "/v1/jobs/job-00", 404, "job_not_found"),
+            ("GET", "/v1/jobs/%00", 404, "job_not_found"),
+            ("GET", "/v1/jobs/%ff%fe/events", 404, "job_not_found"),
+            ("GET", "/v1/jobs/job-00/logs", 404, "job_not_found"),
+            ("GET", "/v1/jobs/job-00/artifacts/a%00b", 404, "job_not_found"),
+            ("GET", "/v1/files/file-0", 404, "file_not_found"),
+            ("GET", "/v1/files/%00", 404, "file_not_found"),
+            ("GET", "/v1/jobs?name=%00", 422, "invalid_request"),
+            ("GET", "/v1/jobs?metadata=a%00:b", 422, "invalid_request"),
+            ("GET", "/v1/jobs?after=x", 422, "invalid_request"),
+            ("GET", "/v1/jobs?limit=101", 422, "invalid_request"),
+            ("GET", "/v1/jobs?created_after=yesterday", 422, "invalid_request"),
+            ("GET", "/v1/jobs/job-00/events?after=99999999999999", 422, "invalid_request"),
+        ],
+    )
+    def test_is_a_problem(
+        self, client: httpx.Client, method: str, path: str, status: int, code: str
+    ) -> None:
+        answer = client.request(method, path)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (status, code)
+        assert answer.headers["content-type"] == PROBLEM
+        assert problem["type"] == f"urn:finetune:problem:{code}"
+        assert problem["status"] == status
+        assert problem["request_id"] == answer.headers["x-request-id"]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"\xff\xfe",
+            b'"\\ud800"',
+            b'{"\\ud800": 1}',
+            b"[" * 30_000,
+            b'{"a":' * 9_000,
+        ],
+    )
+    def test_what_is_not_json_is_400(self, client: httpx.Client, body: bytes) -> None:
+        answer = client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"[]",
+            b"null",
+            b"NaN",
+            b'"x"',
+            b'{"priority": 1e999}',
+            b'{"priority": ' + b"9" * 5000 + b"}",
+            b'{"training": {"learning_rate": NaN, "seed": -Infinity}}',
+            b'{"training": ' + b"[" * 400 + b"]" * 400 + b"}",
+            b'{"name": "a\\u0000b", "metadata": {"a": "\\u0000"}}',
+        ],
+    )
+    def test_any_json_that_is_no_spec_is_422(self, client: httpx.Client, body: bytes) -> None:
+        answer = client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")
+
+    def test_other_media_types_are_415(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/jobs", content=b"{}", headers={"Content-Type": "text/plain"})
+        assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+
+    def test_a_text_with_nul_where_json_may_have_it_is_stored(self, client: httpx.Client) -> None:
+        body = {**SPEC, "tracking": {"tags": {"a": "x\x00y"}}}
+        answer = client.post("/v1/jobs", json=body)
+        assert answer.status_code in {201, 422}
+
+    def test_database_away_is_503(self, tmp_path: Path) -> None:
+        url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+        settings = Settings(home=tmp_path, database_url=SecretStr(url))
+        with running(settings) as base:
+            answer = httpx.get(f"{base}/v1/jobs")
+            assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
+            assert httpx.get(f"{base}/health/live").status_code == 200
+            ready = httpx.get(f"{base}/health/ready")
+        assert ready.status_code == 503
+        assert ready.json()["parts"] == {
+            "database": "does not answer",
+            "broker": "does not answer",
+        }
+
+
+class TestBodyLimit:
+    def test_announced(self, server: Server) -> None:
+        body = b" " * (server.settings.max_body_bytes + 1)
+        answer = server.client.post("/v1/jobs", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+    def test_counted_when_it_comes_in_chunks(self, server: Server) -> None:
+        pieces = (b" " * 1024 for _ in range(server.settings.max_body_bytes // 1024 + 1))
+        headers = {"Content-Type": "application/json"}
+        answer = server.client.post("/v1/jobs", content=pieces, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+class TestRequestId:
+    def test_is_taken_over(self, client: httpx.Client) -> None:
+        answer = client.get("/health/live", headers={"X-Request-Id": "mine-1"})
+        assert answer.headers["x-request-id"] == "mine-1"
+
+    def test_is_made_when_it_could_forge_a_log_line(self, client: httpx.Client) -> None:
+        answer = client.get("/health/live", headers={"X-Request-Id": "a b"})
+        assert len(answer.headers["x-request-id"]) == 32
+
+
+class TestCatchAll:
+    def test_no_traceback_leaves(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def explode(*_: object, **__: object) -> None:
+            raise ValueError("the secret of the house")
+
+        monkeypatch.setattr("service.store.queries.live_workers", explode)
+        answer = server.client.get("/v1/workers")
+        assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+        assert "secret" not in answer.text
+        assert "request failed" in caplog.text
+
+
+class TestHealth:
+    def test_ready_names_its_parts(self, client: httpx.Client) -> None:
+        answer = client.get("/health/ready")
+        assert answer.json() == {"status": "ready", "parts": {"database": "ok", "broker": "ok"}}
+
+    def test_an_old_schema_is_not_ready(self, server: Server) -> None:
+        with server.database.write() as session:
+            table = "alembic_version"
+            session.connection().exec_driver_sql(f"UPDATE {table} SET version_num = '0000'")
+        try:
+            answer = server.client.get("/health/ready")
+        finally:
+            with server.database.write() as session:
+                session.connection().exec_driver_sql(f"UPDATE {table} SET version_num = '0001'")
+        assert answer.status_code == 503
+        assert "finetune migrate" in answer.json()["parts"]["database"]
+
+
+class TestMetrics:
+    def test_counts_jobs_and_requests_by_route(self, server: Server) -> None:
+        server.client.post("/v1/jobs", json=SPEC)
+        server.client.get("/v1/jobs/job-00")
+        text = server.client.get("/metrics").text
+        assert 'finetune_jobs{state="queued"} 1.0' in text
+        assert 'finetune_queue_depth{queue="cpu"} 1.0' in text
+        assert "finetune_workers 0.0" in text
+        route = 'method="GET",route="/v1/jobs/{job_id}",status="404"'
+        assert f"finetune_http_requests_total{{{route}}} 1.0" in text
+
+
+class TestDocument:
+    def test_every_operation_declares_its_errors(self, client: httpx.Client) -> None:
+        document = client.get("/openapi.json").json()
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                assert operation["summary"], path
+                codes = set(operation["responses"])
+                assert path.startswith("/health/") or {"401", "503"} <= codes, path
+
+    def test_the_examples_of_the_spec_are_valid_in_form(self, client: httpx.Client) -> None:
+        document = client.get("/openapi.json").json()
+        content = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
+        for example in content["application/json"]["examples"].values():
+            answer = client.post("/v1/jobs/validate", json=example["value"]).json()
+            assert {error["code"] for error in answer["errors"]} <= {
+                "unknown_file",
+                "path_not_allowed",
+            }
+
+    def test_the_page_for_people_opens(self, client: httpx.Client) -> None:
+        assert "swagger" in client.get("/docs").text
+
+
+class TestSlowClient:
+    def test_half_a_request_is_dropped(self, server: Server) -> None:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(address) as connection:
+            head = "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{json.dumps({})}".encode())
+        assert server.client.get("/health/live").status_code == 200

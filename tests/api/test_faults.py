@@ -1,0 +1,278 @@
+"""The words of a 422: golden texts, one per kind of mistake, and all of them at once."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+from service.api.faults import collect as collecting
+from service.api.faults.collect import collect
+from service.api.faults.walk import models_in
+from service.contract.spec import JobSpec
+from service.contract.training import ALIASES, ELSEWHERE, TrainingSpec
+from service.contract.unsupported import NOT_YET
+from tests.api.conftest import Server
+from tests.api.factories import SPEC, spec
+
+Line = tuple[str, str, str]
+
+
+def lines(body: Any) -> list[Line]:
+    return [(fault.path, fault.code, fault.message) for fault in collect(body).faults]
+
+
+class TestCollect:
+    def test_a_valid_spec_has_none(self) -> None:
+        findings = collect(SPEC)
+        assert (findings.faults, findings.mended) == ([], set())
+        assert findings.spec == JobSpec.model_validate(SPEC)
+
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            (
+                spec(training={"learning_rte": 1e-5}),
+                (
+                    "training.learning_rte",
+                    "unknown_field",
+                    "unknown field; did you mean `learning_rate`?",
+                ),
+            ),
+            (
+                spec(learning_rate=1e-5),
+                (
+                    "learning_rate",
+                    "unknown_field",
+                    "unknown field; did you mean `training.learning_rate`?",
+                ),
+            ),
+            (
+                spec(training={"epochs": 2}),
+                (
+                    "training.epochs",
+                    "unknown_field",
+                    "unknown field; did you mean `num_train_epochs`?",
+                ),
+            ),
+            (
+                spec(task="questions-answering"),
+                (
+                    "task",
+                    "invalid_value",
+                    "must be `question-answering`; did you mean `question-answering`?",
+                ),
+            ),
+            (
+                spec(dataset={"source": "hubb", "name": "a/b"}),
+                (
+                    "dataset.source",
+                    "invalid_value",
+                    "must be `hub` or `upload` or `path`; did you mean `hub`?",
+                ),
+            ),
+            (
+                spec(dataset={"name": "a/b"}),
+                (
+                    "dataset.source",
+                    "missing_field",
+                    "required, but not given: must be `hub` or `upload` or `path`",
+                ),
+            ),
+            (
+                spec(training={"evaluation_strategy": "epochs"}, dataset=SPEC["dataset"]),
+                (
+                    "training.evaluation_strategy",
+                    "invalid_value",
+                    "must be `no` or `steps` or `epoch`; did you mean `epoch`?",
+                ),
+            ),
+            (
+                spec(training={"output_dir": "/x"}),
+                (
+                    "training.output_dir",
+                    "moved_option",
+                    "not a field of the spec: the service keeps each job in its own workspace; "
+                    "download it from /artifacts",
+                ),
+            ),
+            (
+                spec(training={"fsdp": "full_shard"}),
+                (
+                    "training.fsdp",
+                    "unsupported_option",
+                    "an option of TrainingArguments that this service does not support yet",
+                ),
+            ),
+            (
+                spec(priority=10),
+                ("priority", "invalid_value", "must be at least 0 and at most 9"),
+            ),
+            (
+                spec(training={"max_steps": "many"}),
+                ("training.max_steps", "invalid_type", "must be a whole number"),
+            ),
+            (
+                spec(training={"bf16": True, "fp16": True}),
+                (
+                    "training.bf16",
+                    "conflict",
+                    "`bf16` and `fp16` exclude each other: give one of them",
+                ),
+            ),
+            (
+                spec(training={"eval_strategy": "epoch"}),
+                (
+                    "training.eval_strategy",
+                    "conflict",
+                    "`training.eval_strategy` is `epoch` but `dataset.validation` is not given",
+                ),
+            ),
+            (
+                spec(task={"type": "question-answering", "max_seq_length": 64}),
+                (
+                    "task.doc_stride",
+                    "conflict",
+                    "`doc_stride` (128) must be below `max_seq_length` (64)",
+                ),
+            ),
+            (
+                spec(metadata={"a b": "c"}),
+                (
+                    "metadata.a b",
+                    "invalid_value",
+                    "the name is not allowed: it must be text that matches ^[A-Za-z0-9._-]{1,64}$",
+                ),
+            ),
+            ([], ("", "invalid_type", "must be an object")),
+        ],
+    )
+    def test_golden_text(self, body: Any, expected: Line) -> None:
+        assert expected in lines(body)
+
+    def test_all_at_once_with_the_rules_behind_faulty_fields(self) -> None:
+        body = {
+            "task": "questions-answering",
+            "model": {},
+            "dataset": {"source": "uplod", "train": ["file-1", "x", 5]},
+            "training": {
+                "learning_rte": "fast",
+                "evaluation_strategy": "epochs",
+                "bf16": True,
+                "fp16": True,
+                "max_steps": -5,
+            },
+            "hub": {},
+            "resources": {"gpus": 2},
+        }
+        assert [line[:2] for line in lines(body)] == [
+            ("dataset.source", "invalid_value"),
+            ("dataset.train.1", "invalid_value"),
+            ("dataset.train.2", "invalid_type"),
+            ("hub.model_id", "missing_field"),
+            ("model.name_or_path", "missing_field"),
+            ("resources.gpus", "invalid_value"),
+            ("task", "invalid_value"),
+            ("training.bf16", "conflict"),
+            ("training.eval_strategy", "conflict"),
+            ("training.evaluation_strategy", "invalid_value"),
+            ("training.learning_rate", "invalid_type"),
+            ("training.learning_rte", "unknown_field"),
+            ("training.max_steps", "invalid_value"),
+        ]
+
+    def test_a_rule_is_not_reported_for_a_value_that_was_mended(self) -> None:
+        body = spec(training={"eval_strategy": 5, "load_best_model_at_end": True})
+        assert lines(body) == [
+            ("training.eval_strategy", "invalid_value", "must be `no` or `steps` or `epoch`")
+        ]
+
+    def test_secrets_are_not_repeated(self) -> None:
+        secret = "hf_abcdefghijklmnop"
+        body = spec(training={"hub_token": secret}, name=["x", secret], tokn=secret)
+        body["priority"] = secret
+        body["hub"] = {"model_id": f"https://user:{secret}@host/x", secret: 1}
+        assert secret not in repr(collect(body).faults)
+
+    def test_long_values_are_cut(self) -> None:
+        (fault,) = collect(spec(priority="x" * 5000)).faults
+        assert fault.given == "x" * 100 + "… (5000 characters)"
+
+    def test_thousands_of_faults_are_answered_in_bounded_number(self) -> None:
+        body = spec(training={f"learning_rate{number}": 1 for number in range(5000)})
+        assert 0 < len(collect(body).faults) <= collecting.MOST_FAULTS * 10
+
+
+class TestExamples:
+    """What is put in place of a faulty required field must be valid."""
+
+    def test_every_required_field_has_a_valid_one(self) -> None:
+        seen = set()
+        todo: list[type[BaseModel]] = [JobSpec]
+        while todo:
+            model = todo.pop()
+            for name, field in model.model_fields.items():
+                todo += [inner for inner in models_in(field.annotation) if inner not in seen]
+                seen.update(models_in(field.annotation))
+                if field.is_required():
+                    assert field.examples, f"{model.__name__}.{name}"
+                    adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)
+                    if not list(models_in(field.annotation)):
+                        adapter.validate_python(field.examples[0])
+
+
+class TestNames:
+    def test_every_option_of_the_installed_transformers_is_accounted_for(self) -> None:
+        import dataclasses
+
+        from transformers import TrainingArguments
+
+        installed = {field.name for field in dataclasses.fields(TrainingArguments)}
+        ours = set(TrainingSpec.model_fields)
+        assert installed == (ours | set(ELSEWHERE) | NOT_YET) & installed
+        assert installed >= NOT_YET
+        assert not NOT_YET & (ours | set(ELSEWHERE) | set(ALIASES))
+
+
+class TestSemantic:
+    def errors(self, client: httpx.Client, body: dict[str, Any]) -> list[tuple[str, str]]:
+        answer = client.post("/v1/jobs/validate", json=body).json()
+        return [(fault["path"], fault["code"]) for fault in answer["errors"]]
+
+    def test_unknown_files(self, server: Server) -> None:
+        answer = server.client.post(
+            "/v1/files", files={"file": ("a", b"x")}, data={"purpose": "fine-tune"}
+        )
+        known = answer.json()["id"]
+        body = spec(dataset={"source": "upload", "train": [known, "file-0"], "test": "file-1"})
+        assert self.errors(server.client, body) == [
+            ("dataset.train.1", "unknown_file"),
+            ("dataset.test.0", "unknown_file"),
+        ]
+
+    def test_unknown_files_are_found_next_to_other_faults(self, client: httpx.Client) -> None:
+        body = spec(dataset={"source": "upload", "train": ["file-0"]}, priority=99)
+        assert self.errors(client, body) == [
+            ("dataset.train.0", "unknown_file"),
+            ("priority", "invalid_value"),
+        ]
+
+    def test_paths_outside_the_roots(self, server: Server, tmp_path: Path) -> None:
+        (root,) = server.settings.data_roots
+        (root / "out").symlink_to(tmp_path)
+        good = str(root / "a.jsonl")
+        bad = ["/etc/passwd", f"{root}/../x", str(root / "out" / "x"), "a.jsonl", "/x" * 2000]
+        body = spec(dataset={"source": "path", "train": [good, *bad]})
+        assert self.errors(server.client, body) == [
+            (f"dataset.train.{number}", "path_not_allowed") for number in range(1, 6)
+        ]
+
+    def test_model_paths_without_any_roots(self, client: httpx.Client) -> None:
+        body = spec(
+            model={"name_or_path": "/srv/m", "tokenizer_name": "../t", "config_name": "o/c"}
+        )
+        assert self.errors(client, body) == [
+            ("model.name_or_path", "path_not_allowed"),
+            ("model.tokenizer_name", "path_not_allowed"),
+        ]

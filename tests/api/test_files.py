@@ -1,0 +1,186 @@
+"""Uploads: through the real openai client, through plain HTTP, and through broken connections."""
+
+import hashlib
+import os
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from service.api.files import remove_leftovers
+from service.store.database import Database
+from tests.api.conftest import Server
+from tests.api.factories import spec
+from tests.services import wait_until
+
+
+def upload(client: httpx.Client, content: bytes = b'{"a": 1}\n', name: str = "a.jsonl") -> str:
+    answer = client.post("/v1/files", files={"file": (name, content)}, data={"purpose": "evals"})
+    assert answer.status_code == 200, answer.text
+    file_id: str = answer.json()["id"]
+    return file_id
+
+
+def left(server: Server) -> list[str]:
+    folder = server.settings.files_dir
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+class TestOpenAIClient:
+    def test_create_retrieve_content_list_delete(self, server: Server) -> None:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        content = b"line\n" * 400_000  # 2 MB: more than one write
+        made = client.files.create(file=("train.jsonl", content), purpose="fine-tune")
+        assert (made.object, made.bytes, made.filename) == ("file", len(content), "train.jsonl")
+        assert (made.purpose, made.status) == ("fine-tune", "processed")
+        assert abs(made.created_at - time.time()) < 60
+        assert made.model_extra is not None
+        assert made.model_extra["sha256"] == hashlib.sha256(content).hexdigest()
+        assert client.files.retrieve(made.id) == made
+        assert client.files.content(made.id).read() == content
+        assert [file.id for file in client.files.list()] == [made.id]
+        assert client.files.delete(made.id).deleted is True
+        assert left(server) == []
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.files.retrieve(made.id)
+        assert caught.value.code == "file_not_found"
+        client.close()
+
+    def test_pages_by_itself(self, server: Server) -> None:
+        ids = [upload(server.client, name=f"{number}.csv") for number in range(5)]
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        assert [file.id for file in client.files.list(limit=2)] == ids[::-1]
+        assert [file.id for file in client.files.list(limit=2, order="asc")] == ids
+        assert [file.id for file in client.files.list(after=ids[2])] == ids[1::-1]
+        assert list(client.files.list(purpose="fine-tune")) == []
+        client.close()
+
+    def test_a_file_that_a_job_needs_is_kept_and_not_asked_for_again(self, server: Server) -> None:
+        file_id = upload(server.client)
+        body = spec(dataset={"source": "upload", "train": file_id})
+        job = server.client.post("/v1/jobs", json=body).json()
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=5)
+        started = time.monotonic()
+        with pytest.raises(openai.ConflictError) as caught:
+            client.files.delete(file_id)
+        assert time.monotonic() - started < 2
+        assert caught.value.response.headers["x-should-retry"] == "false"
+        assert caught.value.code == "file_in_use"
+        server.client.post(f"/v1/jobs/{job['id']}/cancel")
+        assert client.files.delete(file_id).deleted
+        client.close()
+
+
+class TestCreateFile:
+    def test_more_than_the_limit_is_413_and_leaves_nothing(self, server: Server) -> None:
+        limit = server.settings.max_upload_bytes
+        for size in (limit + 1, limit + 10**6):
+            answer = server.client.post(
+                "/v1/files", files={"file": ("a", b"x" * size)}, data={"purpose": "evals"}
+            )
+            assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+        assert left(server) == []
+        upload(server.client, b"x" * limit)
+
+    def test_an_unannounced_flood_is_413(self, server: Server) -> None:
+        def flood() -> object:
+            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+            for _ in range(server.settings.max_upload_bytes // 2**16 + 2):
+                yield b"x" * 2**16
+            yield b"\r\n--b--\r\n"
+
+        headers = {"Content-Type": "multipart/form-data; boundary=b"}
+        answer = server.client.post("/v1/files", content=flood(), headers=headers)  # type: ignore[arg-type]
+        assert answer.status_code == 413
+        assert left(server) == []
+
+    @pytest.mark.parametrize(
+        ("content_type", "body", "status", "code"),
+        [
+            ("application/json", b"{}", 415, "unsupported_media_type"),
+            ("multipart/form-data", b"", 400, "invalid_multipart"),
+            ("multipart/form-data; boundary=b", b"", 400, "invalid_multipart"),
+            ("multipart/form-data; boundary=b", b"garbage", 400, "invalid_multipart"),
+            ("multipart/form-data; boundary=b", b"--b\r\n\r\nx", 400, "invalid_multipart"),
+            ("multipart/form-data; boundary=b", b"--b--\r\n", 422, "invalid_request"),
+            ("multipart/form-data; boundary=" + "b" * 400, b"--b--", 400, "invalid_multipart"),
+        ],
+    )
+    def test_what_is_no_form(
+        self, server: Server, content_type: str, body: bytes, status: int, code: str
+    ) -> None:
+        headers = {"Content-Type": content_type}
+        answer = server.client.post("/v1/files", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+        assert left(server) == []
+
+    def test_faults_of_the_fields(self, server: Server) -> None:
+        answer = server.client.post(
+            "/v1/files",
+            files={"file": ("a", b"x")},
+            data={"purpose": "fine-tuning", "expires_after[anchor]": "created_at"},
+        )
+        assert answer.status_code == 422
+        assert [(fault["path"], fault.get("suggestion")) for fault in answer.json()["errors"]] == [
+            ("body.expires_after[anchor]", None),
+            ("body.purpose", "fine-tune"),
+        ]
+        assert left(server) == []
+
+    def test_the_name_is_only_a_name(self, server: Server) -> None:
+        file_id = upload(server.client, name="../..\\etc/passwd")
+        assert server.client.get(f"/v1/files/{file_id}").json()["filename"] == "passwd"
+        assert left(server) == [file_id]
+
+    def test_a_client_that_goes_away_leaves_nothing(self, server: Server) -> None:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(address) as connection:
+            connection.sendall(
+                b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+                b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+                b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nxxxx'
+            )
+            wait_until(lambda: left(server), 5, "the temporary file")
+        wait_until(lambda: not left(server), 5, "the clean-up")
+        assert server.client.get("/v1/files").json()["data"] == []
+
+
+class TestContent:
+    def test_ranges_and_etag(self, server: Server) -> None:
+        file_id = upload(server.client, b"0123456789")
+        url = f"/v1/files/{file_id}/content"
+        whole = server.client.get(url)
+        etag = f'"{hashlib.sha256(b"0123456789").hexdigest()}"'
+        assert (whole.content, whole.headers["etag"]) == (b"0123456789", etag)
+        assert whole.headers["content-length"] == "10"
+        part = server.client.get(url, headers={"Range": "bytes=2-4"})
+        assert (part.status_code, part.content) == (206, b"234")
+        assert part.headers["content-range"] == "bytes 2-4/10"
+        assert server.client.get(url, headers={"Range": "bytes=-3"}).content == b"789"
+        assert server.client.get(url, headers={"If-None-Match": etag}).status_code == 304
+        stale = server.client.get(url, headers={"Range": "bytes=2-4", "If-Range": '"other"'})
+        assert (stale.status_code, stale.content) == (200, b"0123456789")
+
+    @pytest.mark.parametrize(
+        "value", ["bytes=10-", "bytes=x", "lines=1-2", "bytes=5-2", "bytes=-0"]
+    )
+    def test_a_range_that_cannot_be_served_is_416(self, server: Server, value: str) -> None:
+        file_id = upload(server.client, b"0123456789")
+        answer = server.client.get(f"/v1/files/{file_id}/content", headers={"Range": value})
+        assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
+
+
+class TestRemoveLeftovers:
+    def test_removes_what_has_no_row_and_is_old(self, database: Database, tmp_path: Path) -> None:
+        folder = tmp_path / "files"
+        remove_leftovers(database, folder)
+        folder.mkdir()
+        for name, days in [(".upload-old", 2), (".upload-new", 0), ("file-orphan", 2)]:
+            (folder / name).touch()
+            moment = time.time() - days * 86400
+            os.utime(folder / name, (moment, moment))
+        remove_leftovers(database, folder)
+        assert [path.name for path in folder.iterdir()] == [".upload-new"]

@@ -1,0 +1,415 @@
+"""Submit, validate, list, read, cancel, and what a job has written."""
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.states import JobState, Stage
+from service.store.jobs import clock
+from service.store.models import (
+    ArtifactRow,
+    AttemptRow,
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+    WorkerRow,
+)
+from tests.api.conftest import Server
+from tests.api.factories import SPEC, START, add_job, spec
+
+
+class TestCreateJob:
+    def test_201_with_location_and_every_default(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/jobs", json=spec(name="first", metadata={"team": "search"}))
+        job = answer.json()
+        assert answer.status_code == 201
+        assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+        assert client.get(answer.headers["location"]).json() == job
+        assert (job["state"], job["stage"], job["queue_position"]) == ("queued", "prepare", 1)
+        assert job["spec"]["training"]["learning_rate"] == 5e-5
+        assert job["metadata"] == {"team": "search"}
+        assert (job["result"], job["failure"], job["mlflow_url"]) == (None, None, None)
+
+    def test_same_key_and_body_is_the_same_job(self, client: httpx.Client) -> None:
+        headers = {"Idempotency-Key": "k-1"}
+        first = client.post("/v1/jobs", json=SPEC, headers=headers)
+        reordered = dict(reversed(SPEC.items()))
+        again = client.post("/v1/jobs", json=reordered, headers=headers)
+        assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+        other = client.post("/v1/jobs", json=spec(priority=1), headers=headers)
+        assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+        assert len(client.get("/v1/jobs").json()["data"]) == 1
+
+    @pytest.mark.parametrize("key", ["", "a b", "x" * 256])
+    def test_a_key_that_is_none(self, client: httpx.Client, key: str) -> None:
+        answer = client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": key})
+        assert answer.status_code == 422
+
+    def test_a_wrong_spec_names_every_fault(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/jobs", json=spec(priority=10, nam="x"))
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (422, "invalid_spec")
+        assert problem["detail"] == (
+            "2 faults: nam: unknown field; did you mean `name`?; "
+            "priority: must be at least 0 and at most 9"
+        )
+        assert [fault["path"] for fault in problem["errors"]] == ["nam", "priority"]
+        assert client.get("/v1/jobs").json()["data"] == []
+
+
+class TestValidateJob:
+    def test_valid(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/jobs/validate", json=SPEC).json()
+        assert (answer["valid"], answer["errors"]) == (True, [])
+        assert answer["spec"]["max_retries"] == 3
+        assert client.get("/v1/jobs").json()["data"] == []
+
+    def test_not_valid(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/jobs/validate", json=spec(priority=10))
+        assert answer.status_code == 200
+        assert (answer.json()["valid"], answer.json()["spec"]) == (False, None)
+        assert answer.json()["errors"][0]["path"] == "priority"
+
+
+class TestListJobs:
+    def ids(self, client: httpx.Client, **query: Any) -> list[str]:
+        answer = client.get("/v1/jobs", params=query)
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["data"]]
+
+    def test_newest_first_in_pages(self, server: Server) -> None:
+        made = [add_job(server.database) for _ in range(5)][::-1]
+        page = server.client.get("/v1/jobs", params={"limit": 2}).json()
+        assert [job["id"] for job in page["data"]] == made[:2]
+        assert (page["first_id"], page["last_id"], page["has_more"]) == (made[0], made[1], True)
+        page = server.client.get("/v1/jobs", params={"limit": 3, "after": made[1]}).json()
+        assert [job["id"] for job in page["data"]] == made[2:]
+        assert page["has_more"] is False
+
+    def test_filters(self, server: Server) -> None:
+        database, client = server.database, server.client
+        a = add_job(database, spec=spec(name="a", metadata={"team": "x", "env": "p:q"}))
+        b = add_job(database, spec=spec(name="b", metadata={"team": "x"}), state="failed")
+        c = add_job(database, state="running")
+        assert self.ids(client) == [c, b, a]
+        assert self.ids(client, state="failed") == [b]
+        assert self.ids(client, state=["failed", "running"]) == [c, b]
+        assert self.ids(client, name="a") == [a]
+        assert self.ids(client, task="question-answering") == [c, b, a]
+        assert self.ids(client, task="other") == []
+        assert self.ids(client, metadata="team:x") == [b, a]
+        assert self.ids(client, metadata=["team:x", "env:p:q"]) == [a]
+        assert self.ids(client, metadata="team:y") == []
+        assert self.ids(client, metadata="team:x", state="failed", name="b") == [b]
+        assert self.ids(client, metadata="team:x", after=b) == [a]
+
+    def test_created(self, server: Server) -> None:
+        client = server.client
+        made = [client.post("/v1/jobs", json=SPEC).json() for _ in range(3)]
+        middle = made[1]["created_at"]
+        assert self.ids(client, created_after=middle) == [made[2]["id"]]
+        assert self.ids(client, created_before=middle) == [made[0]["id"]]
+        assert self.ids(
+            client, created_after=made[0]["created_at"], created_before=made[2]["created_at"]
+        ) == [made[1]["id"]]
+        assert self.ids(client, created_after="9999-12-31T23:59:59Z") == []
+        assert self.ids(client, created_before="0001-01-01T00:00:00") == []
+        assert len(self.ids(client, created_after="0001-01-01T00:00:00+23:59")) == 3
+
+
+class TestGetJob:
+    def test_a_running_job(self, server: Server) -> None:
+        job_id = add_job(
+            server.database,
+            state=JobState.RUNNING,
+            stage=Stage.TRAIN,
+            phase="training",
+            progress={"step": 30, "of": 90, "epoch": 1.0, "loss": "nan", "eta_seconds": 12.5},
+            last_metrics={"loss": "inf"},
+            stage_attempt=2,
+            worker_id="w-1",
+            mlflow_experiment_id="3",
+            mlflow_run_id="abc",
+            results={"prepare": {"model_revision": "c0ffee", "splits": {"train": {"examples": 9}}}},
+        )
+        with server.database.write() as session:
+            for epoch, stage, start, end, outcome in [
+                (1, "prepare", 0, 5, "finished"),
+                (2, "train", 6, 16, "lost"),
+                (3, "train", 20, None, None),
+            ]:
+                session.add(
+                    AttemptRow(
+                        job_id=job_id,
+                        epoch=epoch,
+                        stage=stage,
+                        number=1,
+                        worker_id="w-1",
+                        started_at=START + timedelta(seconds=start),
+                        ended_at=START + timedelta(seconds=end) if end else None,
+                        outcome=outcome,
+                    )
+                )
+        job = server.client.get(f"/v1/jobs/{job_id}").json()
+        assert job["progress"] == {
+            "step": 30,
+            "of": 90,
+            "percent": 33.3,
+            "epoch": 1.0,
+            "loss": "nan",
+            "examples_per_second": None,
+            "eta_seconds": 12.5,
+        }
+        assert (job["phase"], job["attempt"], job["worker"]) == ("training", 2, "w-1")
+        assert job["queue_position"] is None
+        assert job["mlflow_url"] == "http://mlflow.test:5000/#/experiments/3/runs/abc"
+        assert [
+            (stage["stage"], stage["attempts"], stage["outcome"], stage["running_seconds"])
+            for stage in job["stages"]
+        ] == [
+            ("prepare", 1, "finished", 5.0),
+            ("train", 2, None, 10.0),
+            ("publish", 0, None, 0.0),
+        ]
+        assert job["stages"][1]["started_at"] == "2026-01-01T00:00:06Z"
+        assert job["stages"][1]["ended_at"] is None
+        assert job["result"]["model_revision"] == "c0ffee"
+
+    def test_a_finished_job(self, server: Server) -> None:
+        job_id = add_job(
+            server.database,
+            state=JobState.SUCCEEDED,
+            stage=Stage.PUBLISH,
+            ended_at=START,
+            results={
+                "train": {
+                    "output_dir": "attempts/2/output",
+                    "metrics": {"f1": 80.5, "loss": "nan"},
+                    "baseline": {"f1": 5.0},
+                    "steps": 90,
+                    "epochs": 3.0,
+                    "weights_sha256": "ab",
+                    "samples": [{"question": "?", "score": 0.5}],
+                },
+                "publish": {"hub_url": "https://hub.test/a/b", "hub_commit": "dead"},
+            },
+        )
+        job = server.client.get(f"/v1/jobs/{job_id}").json()
+        result = job["result"]
+        assert (result["metrics"], result["baseline"]) == ({"f1": 80.5, "loss": "nan"}, {"f1": 5.0})
+        path = server.settings.home / "jobs" / job_id / "attempts" / "2" / "output"
+        assert result["model_path"] == str(path)
+        assert result["samples"] == [{"question": "?", "score": 0.5}]
+        assert (job["hub_url"], result["hub_commit"]) == ("https://hub.test/a/b", "dead")
+
+    def test_a_failed_job_says_what_to_do(self, server: Server) -> None:
+        failure = Failure.of(FailureCode.EMPTY_DATASET, "nothing", rows=0).model_dump(mode="json")
+        job_id = add_job(server.database, state="failed", failure=failure, ended_at=START)
+        shown = server.client.get(f"/v1/jobs/{job_id}").json()["failure"]
+        assert shown == failure
+        assert shown["action"].startswith("Give a split")
+
+    def test_queue_position(self, server: Server) -> None:
+        later = START + timedelta(seconds=1)
+        second = add_job(server.database, priority=5)
+        third = add_job(server.database, priority=5, queued_at=later)
+        first = add_job(server.database, priority=1, queued_at=later)
+        add_job(server.database, priority=0, queue="gpu")
+        places = {
+            job: server.client.get(f"/v1/jobs/{job}").json()["queue_position"]
+            for job in (first, second, third)
+        }
+        assert places == {first: 1, second: 2, third: 3}
+
+
+class TestCancelJob:
+    def test_a_waiting_job_is_cancelled_at_once(self, client: httpx.Client) -> None:
+        job_id = client.post("/v1/jobs", json=SPEC).json()["id"]
+        assert client.post(f"/v1/jobs/{job_id}/cancel").json()["state"] == "cancelled"
+        again = client.post(f"/v1/jobs/{job_id}/cancel")
+        assert (again.status_code, again.json()["code"]) == (409, "job_ended")
+        assert again.headers["x-should-retry"] == "false"
+
+    def test_unknown(self, client: httpx.Client) -> None:
+        assert client.post("/v1/jobs/job-00/cancel").status_code == 404
+
+
+class TestHistory:
+    def test_events_in_pages(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            session.add_all(
+                EventRow(job_id=job_id, seq=n, at=START, type="notice", epoch=1, data={"n": n})
+                for n in range(1, 6)
+            )
+        url = f"/v1/jobs/{job_id}/events"
+        page = server.client.get(url, params={"limit": 3}).json()
+        assert ([event["seq"] for event in page["data"]], page["has_more"]) == ([1, 2, 3], True)
+        page = server.client.get(url, params={"after": 3}).json()
+        assert ([event["seq"] for event in page["data"]], page["has_more"]) == ([4, 5], False)
+        assert page["data"][0]["data"] == {"n": 4}
+        assert page["data"][0]["at"] == "2026-01-01T00:00:00Z"
+
+    def test_metrics_by_kind_with_numbers_that_json_lacks(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            for seq, kind, step in [(1, "eval", 0), (2, "train", 1), (3, "eval", 1)]:
+                session.add(
+                    MetricRow(
+                        job_id=job_id,
+                        seq=seq,
+                        kind=kind,
+                        step=step,
+                        progress_epoch=0.5,
+                        at=START,
+                        values={"loss": "nan", "f1": 1.5},
+                    )
+                )
+        url = f"/v1/jobs/{job_id}/metrics"
+        points = server.client.get(url, params={"kind": "eval"}).json()["data"]
+        assert [point["seq"] for point in points] == [1, 3]
+        assert points[0]["values"] == {"loss": "nan", "f1": 1.5}
+
+    def test_checkpoints(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            session.add(
+                CheckpointRow(
+                    job_id=job_id,
+                    step=10,
+                    epoch=1,
+                    path="attempts/1/checkpoints/10",
+                    bytes=7 * 10**9,
+                    manifest_sha256="ab",
+                    metric=0.5,
+                    best=True,
+                    created_at=START,
+                    pruned_at=None,
+                )
+            )
+        (point,) = server.client.get(f"/v1/jobs/{job_id}/checkpoints").json()["data"]
+        assert (point["step"], point["bytes"], point["best"]) == (10, 7 * 10**9, True)
+        assert "path" not in point
+
+
+class TestLogs:
+    def test_by_offset_without_cutting_a_character(self, server: Server) -> None:
+        job_id = add_job(server.database, state="running")
+        url = f"/v1/jobs/{job_id}/logs"
+        empty = server.client.get(url).json()
+        assert empty == {"content": "", "offset": 0, "next_offset": 0, "size": 0, "eof": False}
+        path = server.settings.workspace(job_id) / "job.log"
+        path.parent.mkdir(parents=True)
+        text = "a" * 15 + "é" + "😀" * 20
+        path.write_bytes(text.encode() + "😀".encode()[:2])
+        offset, got = 0, ""
+        while True:
+            part = server.client.get(url, params={"offset": offset, "limit": 16}).json()
+            if not part["content"]:
+                break
+            got += part["content"]
+            offset = part["next_offset"]
+        assert (got, offset, part["eof"]) == (text, len(text.encode()), False)
+        assert server.client.get(url, params={"offset": 10**15}).json()["content"] == ""
+
+    def test_eof_when_the_job_has_ended(self, server: Server) -> None:
+        job_id = add_job(server.database, state="failed", ended_at=START)
+        path = server.settings.workspace(job_id) / "job.log"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"end\xf0\x9f")
+        part = server.client.get(f"/v1/jobs/{job_id}/logs").json()
+        assert (part["content"], part["next_offset"], part["eof"]) == ("end\ufffd", 5, True)
+
+
+class TestArtifacts:
+    def add(self, server: Server, job_id: str, name: str, path: str, content: bytes) -> None:
+        target = server.settings.workspace(job_id) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            target.write_bytes(content)
+        with server.database.write() as session:
+            session.add(
+                ArtifactRow(
+                    job_id=job_id,
+                    name=name,
+                    path=path,
+                    bytes=len(content),
+                    sha256=hashlib.sha256(content).hexdigest(),
+                    created_at=START,
+                )
+            )
+
+    def test_listed_and_streamed(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        content = b"w" * 5_000_000
+        self.add(server, job_id, "model/weights ü.bin", "attempts/1/output/w.bin", content)
+        (artifact,) = server.client.get(f"/v1/jobs/{job_id}/artifacts").json()["data"]
+        assert server.client.get(f"/v1/jobs/{job_id}").json()["result"] is None
+        answer = server.client.get(artifact["url"])
+        assert answer.content == content
+        assert answer.headers["etag"] == f'"{artifact["sha256"]}"'
+        assert answer.headers["content-length"] == str(len(content))
+        part = server.client.get(artifact["url"], headers={"Range": "bytes=-5"})
+        assert (part.status_code, part.content) == (206, b"wwwww")
+
+    @pytest.mark.parametrize(
+        "path", ["../job.log", "%2e%2e/job.log", "..%2fjob.log", "/etc/passwd", "job.log", ""]
+    )
+    def test_only_what_has_a_row(self, server: Server, path: str) -> None:
+        job_id = add_job(server.database)
+        log = server.settings.workspace(job_id) / "job.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("secret")
+        answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/{path}")
+        assert answer.status_code == 404
+
+    def test_a_link_out_of_the_workspace_is_not_followed(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        link = server.settings.workspace(job_id) / "link"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("/etc/passwd")
+        self.add(server, job_id, "link", "link", b"x")
+        assert server.client.get(f"/v1/jobs/{job_id}/artifacts/link").status_code == 404
+
+    def test_a_file_that_is_gone(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        self.add(server, job_id, "a", "a", b"x")
+        (server.settings.workspace(job_id) / "a").unlink()
+        answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/a")
+        assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")
+
+
+class TestTasksAndWorkers:
+    def test_tasks(self, client: httpx.Client) -> None:
+        answer = client.get("/v1/tasks").json()
+        (task,) = answer["data"]
+        assert task["type"] == "question-answering"
+        assert task["defaults"]["max_seq_length"] == 384
+        assert task["parameters_schema"]["properties"]["doc_stride"]["default"] == 128
+        assert [column["name"] for column in task["columns"]][:2] == ["question", "context"]
+        assert answer["training_defaults"]["learning_rate"] == 5e-5
+
+    def test_workers_are_those_heard_of_lately(self, server: Server) -> None:
+        job_id = add_job(server.database, state="running", stage="train", worker_id="w-live")
+        with server.database.write() as session:
+            now = clock(session)
+            for name, age in [("w-live", 5), ("w-dead", 3 * server.settings.beat_seconds + 1)]:
+                session.add(
+                    WorkerRow(
+                        id=name,
+                        hostname="host",
+                        pid=7,
+                        queues=["gpu"],
+                        devices=[{"type": "cpu", "name": "x"}],
+                        version="1",
+                        started_at=now,
+                        last_seen_at=now - timedelta(seconds=age),
+                    )
+                )
+        (worker,) = server.client.get("/v1/workers").json()["data"]
+        assert (worker["id"], worker["devices"]) == ("w-live", [{"type": "cpu", "name": "x"}])
+        assert worker["jobs"] == [{"id": job_id, "name": None, "stage": "train"}]
