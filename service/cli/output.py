@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+_UNLIMITED = 10_000
+
 AsJson = Annotated[
     bool, typer.Option("--json", help="Machine-readable output on stdout, nothing else there.")
 ]
@@ -38,12 +40,13 @@ def complain(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """As wide as its content: an id that is cut or folded cannot be copied."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(escape(_cell(row.get(column))) for column in columns))
-    stdout().print(table)
+    Console(highlight=False, soft_wrap=True, width=_UNLIMITED).print(table)
 
 
 def _cell(value: Any) -> str:

@@ -40,6 +40,12 @@ class TestShowProblem:
 
 
 class TestPrintTable:
+    def test_a_long_cell_is_neither_cut_nor_folded(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output.print_table(("id", "data"), [{"id": "job-1", "data": "x" * 300}])
+        assert capsys.readouterr().out.splitlines()[1].rstrip() == "job-1  " + "x" * 300
+
     def test_columns_in_order_and_blanks_for_none(self, capsys: pytest.CaptureFixture[str]) -> None:
         output.print_table(("id", "n"), [{"id": "a", "n": None}, {"id": "b", "n": 1.5}])
         assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
