@@ -38,10 +38,14 @@ class JobFilter:
 
 
 def as_utc(moment: datetime | None) -> datetime | None:
-    """A time without an offset is taken as UTC."""
-    if moment is None or moment.tzinfo is not None:
-        return moment
-    return moment.replace(tzinfo=UTC)
+    """A time without an offset is taken as UTC; one that UTC cannot hold, as the nearest it can."""
+    if moment is None or moment.tzinfo is None:
+        return moment and moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        nearest = datetime.min if moment.year == 1 else datetime.max
+        return nearest.replace(tzinfo=UTC)
 
 
 def get_job(session: Session, job_id: str) -> JobRow:

@@ -43,7 +43,7 @@ class TestAuthentication:
         assert client.post(path, json={}).status_code == 401
 
     def test_wrong_keys_are_refused(self, client: httpx.Client, key: str) -> None:
-        wrong = [key[:-1], key + "x", "", "ft-", key.upper(), "é"]
+        wrong = [key[:-1], key + "x", "ft-", key.upper(), "é"]
         for value in wrong:
             headers = {"Authorization": f"Bearer {value}".encode()}
             assert client.get("/v1/jobs", headers=headers).status_code == 401, value

@@ -247,8 +247,8 @@ class TestSemantic:
         known = answer.json()["id"]
         body = spec(dataset={"source": "upload", "train": [known, "file-0"], "test": "file-1"})
         assert self.errors(server.client, body) == [
-            ("dataset.train.1", "unknown_file"),
             ("dataset.test.0", "unknown_file"),
+            ("dataset.train.1", "unknown_file"),
         ]
 
     def test_unknown_files_are_found_next_to_other_faults(self, client: httpx.Client) -> None:

@@ -29,6 +29,7 @@ def check(findings: Findings, settings: Settings, database: Database) -> None:
         *_model_paths(findings.spec, settings.model_roots),
     ]
     findings.faults += [fault for path, fault in faults if not findings.is_mended(path)]
+    findings.faults.sort(key=lambda fault: fault.path)
 
 
 def _unknown_files(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:

@@ -1,0 +1,34 @@
+"""schemathesis over the OpenAPI document: no 5xx, nothing that the document does not declare."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.api.conftest import Server
+from tests.api.factories import add_job
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_headers_conformance,response_schema_conformance"
+)
+
+
+class TestConformance:
+    def test_positive_and_negative_data(self, server: Server, tmp_path: Path) -> None:
+        add_job(server.database)
+        command = [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+            *("--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--mode", "all"),
+            *("--max-examples", "15", "--seed", "1", "--generation-database", "none"),
+            *("--request-timeout", "20", "--continue-on-failure", "--no-color"),
+        ]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "SCHEMATHESIS_HOOKS": ""},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
