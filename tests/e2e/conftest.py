@@ -1,0 +1,68 @@
+"""A running service per pair of database and broker; shared by the tests of a module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import services
+from tests.e2e.data import write_squad
+from tests.e2e.stack import Stack
+from tests.fakes.hub import HubDouble
+from tests.models import save_tiny_bert
+
+TOKEN = "hf_" + "e2e" * 11
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Split → a small real SQuAD v2 file."""
+    return write_squad(tmp_path_factory.mktemp("squad"))
+
+
+@pytest.fixture(scope="session")
+def hub() -> Iterator[HubDouble]:
+    with HubDouble(tokens={TOKEN: {"org"}}) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module", params=["sqlite-valkey", "postgres-redis"])
+def stack(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_model: Path,
+    hub: HubDouble,
+    mlflow_uri: str,
+) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp(request.param)
+    database, _, broker = request.param.partition("-")
+    variables = {
+        "FINETUNE_MLFLOW_URI": mlflow_uri,
+        "FINETUNE_HUB_ENDPOINT": hub.endpoint,
+        "FINETUNE_HUB_TOKEN": TOKEN,
+        "HF_HUB_DISABLE_XET": "1",
+        "FINETUNE_MODEL_ROOTS": str(tiny_model.parent),
+    }
+    find = services.valkey_binary if broker == "valkey" else services.redis_binary
+    with services.broker(find()) as broker_url:
+        variables["FINETUNE_REDIS_URL"] = broker_url
+        if database == "postgres":
+            with services.postgres_database(services.find_postgres()) as url:
+                variables["FINETUNE_DATABASE_URL"] = url
+                yield from _running(home, variables)
+        else:
+            yield from _running(home, variables)
+
+
+def _running(home: Path, variables: dict[str, str]) -> Iterator[Stack]:
+    stack = Stack(home, variables)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()

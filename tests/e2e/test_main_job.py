@@ -1,0 +1,141 @@
+"""A question-answering job from POST to the Hub, over real HTTP, Celery and MLflow."""
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+import torch
+from huggingface_hub import HfApi, ModelCard, snapshot_download
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+from tests.e2e.conftest import TOKEN
+from tests.e2e.stack import Stack
+from tests.fakes.hub import HubDouble
+from tests.services import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def job_body(stack: Stack, model: Path, squad: dict[str, Path], **changes: Any) -> dict[str, Any]:
+    """A job of 8 optimizer steps on a tiny model, evaluated and saved twice."""
+    body: dict[str, Any] = {
+        "name": "squad-tiny",
+        "task": {
+            "type": "question-answering",
+            "version_2_with_negative": True,
+            "max_seq_length": 128,
+            "doc_stride": 32,
+        },
+        "model": {"name_or_path": str(model)},
+        "dataset": {
+            "source": "upload",
+            "train": stack.upload(squad["train"]),
+            "validation": stack.upload(squad["validation"]),
+        },
+        "training": {
+            "max_steps": 8,
+            "learning_rate": 1e-3,
+            "logging_steps": 1,
+            "eval_strategy": "steps",
+            "eval_steps": 4,
+            "save_strategy": "steps",
+            "save_steps": 4,
+            "use_cpu": True,
+        },
+        "metadata": {"team": "e2e"},
+    }
+    return body | changes
+
+
+@pytest.fixture(scope="module")
+def finished(stack: Stack, tiny_model: Path, squad: dict[str, Path]) -> dict[str, Any]:
+    model_id = f"org/squad-{stack.home.name.rpartition('-')[0] or stack.home.name}"
+    body = job_body(stack, tiny_model, squad, hub={"model_id": model_id, "license": "mit"})
+    return stack.finish(stack.submit(body))
+
+
+class TestMainJob:
+    def test_the_page_tells_the_whole_story(self, finished: dict[str, Any]) -> None:
+        assert finished["state"] == "succeeded"
+        assert finished["progress"]["step"] == finished["progress"]["of"]
+        assert finished["failure"] is None
+        metrics = finished["result"]["metrics"]
+        assert {"eval_exact_match", "eval_f1", "eval_loss", "eval_best_f1"} <= set(metrics)
+        assert set(finished["result"]["baseline"]) >= {"eval_exact_match", "eval_f1"}
+        assert [stage["stage"] for stage in finished["stages"]] == ["prepare", "train", "publish"]
+
+    def test_events_are_numbered_without_gaps(self, stack: Stack, finished: dict[str, Any]) -> None:
+        events = stack.pages(f"/v1/jobs/{finished['id']}/events")
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert events[0]["type"] == "submitted"
+
+    def test_each_step_has_one_loss(self, stack: Stack, finished: dict[str, Any]) -> None:
+        rows = stack.pages(f"/v1/jobs/{finished['id']}/metrics")
+        assert [row["step"] for row in rows if "loss" in row["values"]] == list(range(1, 9))
+        assert [row["step"] for row in rows if row["kind"] == "eval"] == [0, 4, 8]
+
+    def test_mlflow_has_the_same_numbers(self, stack: Stack, finished: dict[str, Any]) -> None:
+        uri, _, route = finished["mlflow_url"].partition("/#/")
+        _, experiment, _, run_id = route.split("/")[:4]
+        client = mlflow.MlflowClient(uri)
+        # The job ends first, and its run right after it.
+        wait_until(lambda: client.get_run(run_id).info.status != "RUNNING", 20, "the run's end")
+        run = client.get_run(run_id)
+        assert run.info.experiment_id == experiment
+        assert run.info.status == "FINISHED"
+        assert run.data.params["max_steps"] == "8"
+        rows = stack.pages(f"/v1/jobs/{finished['id']}/metrics")
+        losses = [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]]
+        history = client.get_metric_history(run_id, "loss")
+        assert sorted((m.step, m.value) for m in history) == losses
+
+    def test_the_model_comes_back_from_the_hub(
+        self, hub: HubDouble, finished: dict[str, Any], tmp_path: Path
+    ) -> None:
+        model_id = finished["hub_url"].rpartition(f"{hub.endpoint}/")[2].split("/tree/")[0]
+        api = HfApi(endpoint=hub.endpoint, token=TOKEN)
+        assert api.model_info(model_id).private
+        folder = snapshot_download(model_id, endpoint=hub.endpoint, token=TOKEN, cache_dir=tmp_path)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForQuestionAnswering.from_pretrained(folder)
+        inputs = tokenizer("Who wrote it?", "It was written by Ada Lovelace.", return_tensors="pt")
+        with torch.no_grad():
+            start = int(model(**inputs).start_logits.argmax())
+        assert 0 <= start < inputs["input_ids"].shape[1]
+        card = ModelCard.load(Path(folder) / "README.md")
+        assert card.data.eval_results is not None
+        reported = {result.metric_type: result.metric_value for result in card.data.eval_results}
+        assert reported["f1"] == pytest.approx(finished["result"]["metrics"]["eval_f1"])
+
+    def test_artifacts_can_be_downloaded(self, stack: Stack, finished: dict[str, Any]) -> None:
+        artifacts = {a["name"]: a for a in stack.pages(f"/v1/jobs/{finished['id']}/artifacts")}
+        assert {"model/model.safetensors", "model/README.md", "predictions.json"} <= set(artifacts)
+        answer = stack.http.get(f"/v1/jobs/{finished['id']}/artifacts/predictions.json")
+        assert len(answer.json()) == 24
+        assert len(answer.content) == artifacts["predictions.json"]["bytes"]
+
+    def test_the_token_is_nowhere(self, stack: Stack, finished: dict[str, Any]) -> None:
+        job_dir = stack.home / "jobs" / finished["id"]
+        for path in job_dir.rglob("*"):
+            if path.is_file():
+                assert TOKEN.encode() not in path.read_bytes(), path
+        for path in stack.home.glob("*.log"):
+            assert TOKEN.encode() not in path.read_bytes(), path
+        for route in ("", "/events", "/metrics", "/logs"):
+            assert TOKEN not in stack.http.get(f"/v1/jobs/{finished['id']}{route}").text
+
+
+class TestSecondJob:
+    def test_prepared_data_is_shared(
+        self, stack: Stack, tiny_model: Path, squad: dict[str, Path], finished: dict[str, Any]
+    ) -> None:
+        job = stack.finish(stack.submit(job_body(stack, tiny_model, squad)))
+        messages = [
+            event["data"].get("message", "")
+            for event in stack.pages(f"/v1/jobs/{job['id']}/events")
+            if event["type"] == "notice"
+        ]
+        assert any("prepared" in message for message in messages), messages
+        assert job["result"]["weights_sha256"] == finished["result"]["weights_sha256"]
+        assert job["result"]["metrics"]["eval_f1"] == finished["result"]["metrics"]["eval_f1"]
