@@ -9,6 +9,7 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 import uvicorn
@@ -80,6 +81,9 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of the real API on this home's database, over real HTTP; its broker is away."""
     from service.api.app import create_app
 
+    # anyio loads its parts when first used. Under pytest's import hook that fails on the server's
+    # deep stack (CPython 3.11: "AST constructor recursion depth mismatch"), so it is done here.
+    assert anyio.open_file
     port = free_port()
     settings = Settings(home=home, redis_url=f"redis://127.0.0.1:{free_port()}/0")
     server = uvicorn.Server(
