@@ -147,6 +147,9 @@ def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
         return _Step(JobState.SUCCEEDED, "stage_finished", {}, {"results": results})
     spec = JobSpec.model_validate(row.spec)
     values = {"results": results, **jobs.waiting_for(following, spec, now)}
+    if following is Stage.PUBLISH:
+        # It counts no steps of its own: how far the training came is still what a user looks for.
+        del values["progress"]
     return _Step(_waiting(row), "stage_finished", {"next_stage": following}, values)
 
 

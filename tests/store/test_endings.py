@@ -66,9 +66,12 @@ class TestFinished:
         for number, stage in enumerate(["prepare", "train", "publish"], start=1):
             claimed = claim_job(database, job_id)
             assert (claimed.stage, claimed.epoch, claimed.attempt) == (stage, number, 1)
+            if stage != "publish":
+                put(database, job_id, progress={"step": number, "of": 9})
             end(database, claimed, Ending.finished({"of": stage}))
         row = get(database, job_id)
         assert (row.state, row.stage) == ("succeeded", "publish")
+        assert row.progress == {"step": 2, "of": 9}, "how far the training came stays"
         assert row.results == {s: {"of": s} for s in ("prepare", "train", "publish")}
         assert row.ended_at is not None
         assert row.tracking_retry_at is not None
