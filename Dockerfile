@@ -39,16 +39,16 @@ FROM dependencies AS worker
 ARG TORCH_INDEX=
 RUN PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL} ${TORCH_INDEX}" \
     pip install --constraint constraints.txt ".[worker]"
-RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --no-deps --force-reinstall /wheel/*.whl && pip check
+COPY --from=wheel /wheel /opt/finetune/wheel
+RUN pip install --no-deps --force-reinstall /opt/finetune/wheel/*.whl && pip check
 WORKDIR /var/lib/finetune
 USER finetune
 CMD ["python", "-m", "worker", "--queues", "cpu,gpu"]
 
 # ---- service: the last one, so that a build without --target makes the small image --------------
 FROM dependencies AS service
-RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --no-deps --force-reinstall /wheel/*.whl && pip check
+COPY --from=wheel /wheel /opt/finetune/wheel
+RUN pip install --no-deps --force-reinstall /opt/finetune/wheel/*.whl && pip check
 WORKDIR /var/lib/finetune
 USER finetune
 EXPOSE 8000
