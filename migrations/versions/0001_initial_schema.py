@@ -34,8 +34,6 @@ def upgrade() -> None:
         sa.Column("created_at", service.store.database.UtcDateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
     )
-    with op.batch_alter_table("files", schema=None) as batch_op:
-        batch_op.create_index("ix_files_created_at_id", ["created_at", "id"], unique=False)
 
     op.create_table(
         "jobs",
@@ -87,7 +85,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
     with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.create_index("ix_jobs_created_at_id", ["created_at", "id"], unique=False)
         batch_op.create_index(
             "ix_jobs_due",
             ["next_publish_at"],
@@ -286,11 +283,7 @@ def downgrade() -> None:
             sqlite_where=sa.text("state = 'queued'"),
             postgresql_where=sa.text("state = 'queued'"),
         )
-        batch_op.drop_index("ix_jobs_created_at_id")
 
     op.drop_table("jobs")
-    with op.batch_alter_table("files", schema=None) as batch_op:
-        batch_op.drop_index("ix_files_created_at_id")
-
     op.drop_table("files")
     op.drop_table("api_keys")

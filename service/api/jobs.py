@@ -20,7 +20,7 @@ from service.api.schemas.problems import Fault
 from service.contract.states import JobState
 from service.jobs import commands
 from service.settings import Settings
-from service.store import queries
+from service.store import job_list, queries
 from service.store.database import Database
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -123,16 +123,16 @@ def list_jobs(
     created_before: datetime | None = None,
 ) -> JobList:
     """Newest first. Times are RFC 3339; without an offset they are UTC."""
-    wanted = queries.JobFilter(
+    wanted = job_list.JobFilter(
         states=tuple(state),
         task=task,
         name=name,
         metadata=_labels(metadata),
-        created_after=queries.as_utc(created_after),
-        created_before=queries.as_utc(created_before),
+        created_after=job_list.as_utc(created_after),
+        created_before=job_list.as_utc(created_before),
     )
     with database.read() as session:
-        rows, has_more = queries.list_jobs(session, wanted, after=after, limit=limit)
+        rows, has_more = job_list.list_jobs(session, wanted, after=after, limit=limit)
     data = [JobSummary.of(row, settings) for row in rows]
     return JobList(
         data=data,

@@ -120,7 +120,6 @@ class JobRow(Base):
         Index("ix_jobs_state_id", "state", "id"),
         Index("ix_jobs_task_id", "task", "id"),
         Index("ix_jobs_name_id", "name", "id"),
-        Index("ix_jobs_created_at_id", "created_at", "id"),
     )
 
 
@@ -223,8 +222,6 @@ class FileRow(Base):
     bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[datetime]
-
-    __table_args__ = (Index("ix_files_created_at_id", "created_at", "id"),)
 
 
 class IdempotencyRow(Base):

@@ -1,12 +1,10 @@
 """What the API reads about jobs and workers. Nothing here writes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
-from sqlalchemy.orm import Session, defer
+from sqlalchemy import Select, and_, func, or_, select, tuple_
+from sqlalchemy.orm import Session
 
 from service.contract.states import HELD, JobState
 from service.errors import ArtifactNotFoundError, JobNotFoundError
@@ -16,36 +14,12 @@ from service.store.models import (
     AttemptRow,
     CheckpointRow,
     EventRow,
-    JobLabelRow,
     JobRow,
     MetricRow,
     WorkerRow,
 )
 
 _Row = TypeVar("_Row")
-
-
-@dataclass(frozen=True)
-class JobFilter:
-    """All that is given must hold; of `states` any one."""
-
-    states: Sequence[JobState] = ()
-    task: str | None = None
-    name: str | None = None
-    metadata: Sequence[tuple[str, str]] = ()
-    created_after: datetime | None = None
-    created_before: datetime | None = None
-
-
-def as_utc(moment: datetime | None) -> datetime | None:
-    """A time without an offset is taken as UTC; one that UTC cannot hold, as the nearest it can."""
-    if moment is None or moment.tzinfo is None:
-        return moment and moment.replace(tzinfo=UTC)
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        nearest = datetime.min if moment.year == 1 else datetime.max
-        return nearest.replace(tzinfo=UTC)
 
 
 def get_job(session: Session, job_id: str) -> JobRow:
@@ -60,44 +34,6 @@ def job_exists(session: Session, job_id: str) -> None:
     """Raises JobNotFoundError if it does not."""
     if session.scalar(select(JobRow.id).where(JobRow.id == job_id)) is None:
         raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
-
-
-def list_jobs(
-    session: Session, wanted: JobFilter, *, after: str | None, limit: int
-) -> tuple[list[JobRow], bool]:
-    """Up to `limit` jobs, newest first, older than the id `after`; and whether there are more."""
-    statement = (
-        select(JobRow)
-        .where(*_conditions(wanted))
-        .order_by(JobRow.id.desc())
-        .limit(limit + 1)
-        .options(defer(JobRow.spec), defer(JobRow.results))
-    )
-    if after is not None:
-        statement = statement.where(JobRow.id < after)
-    rows = list(session.scalars(statement))
-    return rows[:limit], len(rows) > limit
-
-
-def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.states:
-        conditions.append(JobRow.state.in_(sorted(set(wanted.states))))
-    if wanted.task is not None:
-        conditions.append(JobRow.task == wanted.task)
-    if wanted.name is not None:
-        conditions.append(JobRow.name == wanted.name)
-    if wanted.created_after is not None:
-        conditions.append(JobRow.created_at > wanted.created_after)
-    if wanted.created_before is not None:
-        conditions.append(JobRow.created_at < wanted.created_before)
-    conditions.extend(_has_label(key, value) for key, value in wanted.metadata)
-    return conditions
-
-
-def _has_label(key: str, value: str) -> ColumnElement[bool]:
-    labelled = select(JobLabelRow.job_id).where(JobLabelRow.key == key, JobLabelRow.value == value)
-    return JobRow.id.in_(labelled)
 
 
 def queue_position(session: Session, job: JobRow) -> int | None:
