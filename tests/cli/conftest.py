@@ -1,5 +1,7 @@
 """The command line as a user calls it, and a real API for it to talk to."""
 
+import importlib
+import logging
 import shutil
 import sys
 import threading
@@ -9,7 +11,6 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import pytest
 import uvicorn
@@ -83,12 +84,11 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     # anyio loads its parts when first used. Under pytest's import hook that fails on the server's
     # deep stack (CPython 3.11: "AST constructor recursion depth mismatch"), so it is done here.
-    assert anyio.open_file
+    importlib.import_module("anyio._core._fileio")
     port = free_port()
     settings = Settings(home=home, redis_url=f"redis://127.0.0.1:{free_port()}/0")
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings), port=port, log_config=None, lifespan="on")
-    )
+    app = _without_its_logging(create_app, settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
     thread = threading.Thread(target=server.run)
     thread.start()
     url = f"http://127.0.0.1:{port}"
@@ -97,6 +97,15 @@ def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield url
     server.should_exit = True
     thread.join(20)
+
+
+def _without_its_logging(create_app: Callable[[Settings], Any], settings: Settings) -> Any:
+    """The app logs to the stderr of its start, which in a test is closed before the app ends."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    app = create_app(settings)
+    root.handlers[:] = handlers
+    return app
 
 
 @pytest.fixture
