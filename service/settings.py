@@ -58,6 +58,10 @@ class Settings(BaseSettings):
         10, gt=0, description="First wait; doubles, at most 10 min."
     )
 
+    system_metrics_seconds: float = Field(
+        10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."
+    )
+
     log_format: str = Field("console", pattern="^(console|json)$")
     log_level: str = "INFO"
 

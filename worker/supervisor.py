@@ -24,6 +24,7 @@ from worker import checkpoints, failures, stage_request
 from worker.child import Child
 from worker.heart import Heart
 from worker.recorder import Recorder, is_outage
+from worker.system_metrics import SystemSampler
 from worker.trackers import Tracker
 from worker.tracking import Shipping
 
@@ -115,12 +116,22 @@ class Supervisor:
         log_file = request.workspace / "job.log"
         with Child(command, environment, request.attempt_dir, log_file) as child:
             log.info("stage started", stage=claim.stage, epoch=claim.epoch, pid=child.pid)
-            said = self._listen(child, watch, recorder)
+            with self._sampler(child, claim, recorder):
+                said = self._listen(child, watch, recorder)
             status = child.reap()
         log.info("stage ended", stage=claim.stage, status=status, reason=watch.reason)
         if not recorder.drain(self._patience(heart)) or heart.is_stale:
             return self._unrecorded(recorder)
         return _ending(watch.reason, said, status, claim)
+
+    def _sampler(self, child: Child, claim: Claim, recorder: Recorder) -> SystemSampler:
+        return SystemSampler(
+            child.pid,
+            recorder.add,
+            claim.created_at,
+            self._settings.system_metrics_seconds,
+            disk=self._settings.home,
+        )
 
     def _listen(
         self, child: Child, watch: "_Watch", recorder: Recorder
