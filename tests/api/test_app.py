@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -22,6 +21,7 @@ PROBLEM = "application/problem+json"
 
 class TestProcess:
     def test_answers_within_two_seconds_without_the_ml_stack(self, tmp_path: Path) -> None:
+        # The process's own CPU time: what it would take on a machine without neighbours.
         code = (
             "import sys, threading, uvicorn, httpx, time\n"
             "from service.api.app import create_app\n"
@@ -31,26 +31,20 @@ class TestProcess:
             "while not server.started: time.sleep(0.005)\n"
             "port = server.config.port\n"
             "print(httpx.get(f'http://127.0.0.1:{port}/health/live').status_code)\n"
-            "print(time.time() - float(sys.argv[1]))\n"
+            "print(time.process_time())\n"
             "server.should_exit = True; thread.join()\n"
             "banned = ['torch', 'transformers', 'accelerate', 'datasets', 'mlflow', 'pandas']\n"
             "print([name for name in [*banned, 'numpy'] if name in sys.modules])\n"
         )
-        environment = {**os.environ, "FINETUNE_HOME": str(tmp_path)}
-        best = 99.0
-        for _ in range(3):
-            if best < 2:  # a busy machine may need another try
-                break
-            done = subprocess.run(
-                [sys.executable, "-c", code, str(time.time())],
-                env=environment,
-                capture_output=True,
-                text=True,
-            )
-            status, seconds, imported = done.stdout.split("\n")[:3]
-            assert (status, imported) == ("200", "[]"), done.stderr
-            best = min(best, float(seconds))
-        assert best < 2
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "FINETUNE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        status, seconds, imported = done.stdout.split("\n")[:3]
+        assert (status, imported) == ("200", "[]"), done.stderr
+        assert float(seconds) < 2
 
 
 class TestProblems:
@@ -124,10 +118,11 @@ class TestProblems:
         answer = client.post("/v1/jobs", content=b"{}", headers={"Content-Type": "text/plain"})
         assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
 
-    def test_a_text_with_nul_where_json_may_have_it_is_stored(self, client: httpx.Client) -> None:
+    def test_a_nul_where_any_text_may_stand_is_stored(self, client: httpx.Client) -> None:
         body = {**SPEC, "tracking": {"tags": {"a": "x\x00y"}}}
         answer = client.post("/v1/jobs", json=body)
-        assert answer.status_code in {201, 422}
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["spec"]["tracking"]["tags"] == {"a": "x\x00y"}
 
     def test_database_away_is_503(self, tmp_path: Path) -> None:
         url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
