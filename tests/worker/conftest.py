@@ -1,8 +1,10 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.settings import Settings
+from tests.worker.flaky import Flaky
 
 
 @pytest.fixture
@@ -18,3 +20,10 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
         stop_grace_seconds=1,
         retry_backoff_seconds=0.1,
     )
+
+
+@pytest.fixture
+def flaky(settings: Settings) -> Iterator[Flaky]:
+    database = Flaky(settings.sqlalchemy_url)
+    yield database
+    database.dispose()

@@ -1,25 +1,23 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import event, select
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store import endings, jobs
 from service.store.database import Database, db_now
-from service.store.models import AttemptRow, CheckpointRow, EventRow, FileRow, MetricRow
+from service.store.models import AttemptRow, CheckpointRow, FileRow, MetricRow
 from tests import services
 from tests.factories import POLICY, claim_job, make_job
 from tests.store.test_jobs import get, history_of, put
 from tests.worker import stub_stage
+from tests.worker.flaky import Flaky
 from worker.supervisor import Supervisor
 from worker.trackers import NullTracker
 
@@ -69,52 +67,6 @@ def attempt(database: Database, job_id: str, epoch: int) -> AttemptRow:
         return session.get_one(AttemptRow, (job_id, epoch))
 
 
-class Flaky(Database):
-    """The real database, which is sometimes away or loses the answer to a COMMIT."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.is_away = False
-        self.loses_answer_of: str | None = None
-        self.refused = 0
-
-    @contextmanager
-    def write(self) -> Iterator[Session]:
-        self._answer()
-        said: set[str] = set()
-
-        def note(session: Session, *_: object) -> None:
-            said.update(row.type for row in session.new if isinstance(row, EventRow))
-
-        with super().write() as session:
-            event.listen(session, "before_flush", note)
-            yield session
-        if self.loses_answer_of in said:
-            self.loses_answer_of = None
-            self._refuse()
-
-    @contextmanager
-    def read(self) -> Iterator[Session]:
-        self._answer()
-        with super().read() as session:
-            yield session
-
-    def _answer(self) -> None:
-        if self.is_away:
-            self._refuse()
-
-    def _refuse(self) -> None:
-        self.refused += 1
-        raise OperationalError("COMMIT", None, ConnectionError("server closed the connection"))
-
-
-@pytest.fixture
-def flaky(settings: Settings) -> Iterator[Flaky]:
-    database = Flaky(settings.sqlalchemy_url)
-    yield database
-    database.dispose()
-
-
 class TestFinish:
     def test_all_stages(self, database: Database, settings: Settings) -> None:
         job_id = make_job(database, training={"save_total_limit": 1})
@@ -123,7 +75,9 @@ class TestFinish:
         row = get(database, job_id)
         assert row.results["train"]["metrics"] == {"f1": 50.0}
         assert row.results["train"]["baseline"] == {"f1": "nan"}
-        assert row.progress is None
+        # Training's own: `publish` has none to put in its place.
+        assert row.progress is not None
+        assert (row.progress["step"], row.progress["of"]) == (3, 3)
         workspace = settings.workspace(job_id)
         assert (workspace / "job.log").read_text() == (
             "stub prepare epoch 1\nstub train epoch 2\nstub publish epoch 3\n"

@@ -1,0 +1,48 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from service.store.database import Database
+from service.store.models import EventRow
+
+
+class Flaky(Database):
+    """The real database, which is sometimes away or loses the answer to a COMMIT."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.is_away = False
+        self.loses_answer_of: str | None = None
+        self.refused = 0
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        self._answer()
+        said: set[str] = set()
+
+        def note(session: Session, *_: object) -> None:
+            said.update(row.type for row in session.new if isinstance(row, EventRow))
+
+        with super().write() as session:
+            event.listen(session, "before_flush", note)
+            yield session
+        if self.loses_answer_of in said:
+            self.loses_answer_of = None
+            self._refuse()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        self._answer()
+        with super().read() as session:
+            yield session
+
+    def _answer(self) -> None:
+        if self.is_away:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.refused += 1
+        raise OperationalError("COMMIT", None, ConnectionError("server closed the connection"))
