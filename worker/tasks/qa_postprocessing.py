@@ -151,7 +151,7 @@ def _best_spans(batch: WindowBatch, options: SpanOptions, count: int) -> Spans:
         & (length <= options.max_answer_length)
     )
     score = np.where(admissible, start_logit + end_logit, -np.inf).reshape(len(row), -1)
-    chosen = _largest(score, count)  # (n, count) numbers of pairs
+    chosen = _largest(score, options.n_best_size)  # (n, at most n_best_size) numbers of pairs
     keep = np.take_along_axis(admissible.reshape(len(row), -1), chosen, axis=1)
     rows, columns = np.nonzero(keep)  # in row order, best first
     start_rank, end_rank = np.divmod(chosen[rows, columns], count)
