@@ -23,7 +23,11 @@ Roots = Annotated[list[Path], NoDecode, BeforeValidator(_split_paths), AfterVali
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="FINETUNE_", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="FINETUNE_",
+        extra="ignore",
+        env_ignore_empty=True,  # `FINETUNE_HUB_TOKEN=` in a compose file means none
+    )
 
     home: Path = Field(Path("~/.finetune"), description="Database, uploads, workspaces, caches.")
     database_url: SecretStr | None = Field(None, description="Default: SQLite under home.")

@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import Settings
+
+
+class TestSettings:
+    def test_sqlite_under_home_unless_a_url_is_given(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.delenv("FINETUNE_DATABASE_URL", raising=False)
+        monkeypatch.setenv("FINETUNE_HOME", str(tmp_path))
+        assert Settings().sqlalchemy_url == f"sqlite:///{tmp_path}/finetune.db"
+        monkeypatch.setenv("FINETUNE_DATABASE_URL", "postgresql://db/x")
+        assert Settings().sqlalchemy_url == "postgresql://db/x"
+
+    def test_an_empty_variable_is_none_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FINETUNE_HUB_TOKEN", "")
+        assert Settings().hub_token is None
+
+    def test_roots_are_split_and_resolved(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        monkeypatch.setenv("FINETUNE_DATA_ROOTS", f"{tmp_path}/link:{tmp_path}/other")
+        assert Settings().data_roots == [tmp_path / "real", tmp_path / "other"]
+
+    def test_secrets_do_not_show(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FINETUNE_HUB_TOKEN", "hf_secret")
+        monkeypatch.setenv("FINETUNE_REDIS_URL", "redis://:password@host/0")
+        shown = repr(Settings())
+        assert "hf_secret" not in shown
+        assert "password" not in shown
+
+    def test_nonsense_is_refused_at_the_start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FINETUNE_LEASE_SECONDS", "0")
+        with pytest.raises(ValidationError, match="lease_seconds"):
+            Settings()
