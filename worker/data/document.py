@@ -106,7 +106,8 @@ class _Text:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._broken: UnicodeDecodeError | None = None
         self._json = json.JSONDecoder()
         self._buffer = ""
         self._at = 0
@@ -117,6 +118,8 @@ class _Text:
         """Move behind the `[` of the rows; False if the document has no such array."""
         try:
             first = self._take()
+            if first == "\ufeff":
+                first = self._take()
             if first == "{":
                 self._in_object = True
                 first = self._enter_key("data")
@@ -196,7 +199,8 @@ class _Text:
         return unfinished or error.pos >= len(self._buffer) - _NEAR_END
 
     def _verdict(self, error: json.JSONDecodeError) -> Exception:
-        if self._may_continue(error):
+        at_end = error.pos >= len(self._buffer.rstrip(_SPACE))
+        if at_end or error.msg.startswith("Unterminated string"):
             return _Truncated()
         return json.JSONDecodeError(error.msg, "", 0)
 
@@ -208,6 +212,15 @@ class _Text:
         self._at = 0
         if len(self._buffer) > MAX_ROW_BYTES:
             raise json.JSONDecodeError(f"longer than {MAX_ROW_BYTES // 1024**2} MiB", "", 0)
+        if self._broken is not None:  # all that stands before the bad byte has been used
+            raise self._broken
         raw = self._file.read(size)
         self._ended = not raw
-        self._buffer += self._decoder.decode(raw, final=self._ended)
+        self._buffer += self._decoded(raw)
+
+    def _decoded(self, raw: bytes) -> str:
+        try:
+            return self._decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            self._broken = error
+            return error.object[: error.start].decode()

@@ -1,6 +1,7 @@
 """Parquet files, batch by batch."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +24,7 @@ def rows_of(source: Source) -> Table:
         number = 0
         with pq.ParquetFile(source.path) as file:
             try:
-                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)):
+                for batch in _batches(file, wanted):
                     for row in batch.to_pylist():
                         number += 1
                         yield f"{source.name}, row {number}", row
@@ -33,3 +34,9 @@ def rows_of(source: Source) -> Table:
                 unreadable(f"{source.name}, row {number + 1}", "damaged Parquet data from here on")
 
     return Table(columns=columns, rows=rows)
+
+
+def _batches(file: Any, wanted: Collection[str]) -> Iterator[Any]:
+    """Group by group: rows before a damaged group are still read."""
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=list(wanted))
