@@ -1,7 +1,8 @@
 """Finds or starts the real servers that tests talk to."""
 
+import atexit
+import functools
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -15,9 +16,8 @@ import redis
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-
-class UnavailableError(Exception):
-    """No such server answers and none can be started; the message says what was tried."""
+from tests.packages import UnavailableError, program
+from tests.postgres_server import PostgresServer
 
 
 def free_port() -> int:
@@ -38,7 +38,7 @@ def wait_until(check: object, seconds: float, what: str) -> None:
 # ---- Postgres ---------------------------------------------------------------------------------
 
 
-def _postgres_answers(url: str) -> bool:
+def postgres_answers(url: str) -> bool:
     engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
     try:
         with engine.connect():
@@ -50,7 +50,10 @@ def _postgres_answers(url: str) -> bool:
 
 
 def find_postgres() -> str:
-    """URL of a running server's maintenance database; FINETUNE_TEST_POSTGRES_URL goes first."""
+    """URL of a server's maintenance database: FINETUNE_TEST_POSTGRES_URL, one that runs, our own.
+
+    UnavailableError where none runs and none can be started.
+    """
     user = os.environ.get("USER") or "root"
     candidates = [
         os.environ.get("FINETUNE_TEST_POSTGRES_URL", ""),
@@ -59,9 +62,24 @@ def find_postgres() -> str:
         "postgresql://postgres@127.0.0.1:5432/postgres",
     ]
     for url in candidates:
-        if url and _postgres_answers(url):
+        if url and postgres_answers(url):
             return url
-    raise UnavailableError("no Postgres answers; set FINETUNE_TEST_POSTGRES_URL")
+    return _own_postgres()
+
+
+@functools.cache
+def _own_postgres() -> str:
+    """A server of this process, which ends with it."""
+    server = PostgresServer(free_port())
+    atexit.register(server.stop)
+
+    def answers() -> bool:
+        if not server.runs():
+            raise UnavailableError(f"our own Postgres ended: {server.log()}")
+        return postgres_answers(server.url)
+
+    wait_until(answers, 60, "a Postgres of our own")
+    return server.url
 
 
 @contextmanager
@@ -120,7 +138,4 @@ def _pings(client: redis.Redis) -> bool:
 
 
 def redis_binary() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
-        raise UnavailableError("redis-server is not installed")
-    return found
+    return program("redis-server", "redis-server")
