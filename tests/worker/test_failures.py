@@ -1,0 +1,197 @@
+"""Real exceptions of the real libraries wherever one can be had."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+import torch
+from huggingface_hub import errors as hub
+from huggingface_hub.utils import hf_raise_for_status
+
+from service.contract.failures import FailureCode
+from worker import failures
+
+TOKEN = "hf_" + "a" * 34
+
+
+def code(error: BaseException) -> FailureCode:
+    return failures.from_exception(error).code
+
+
+def raised(from_cause: BaseException) -> BaseException:
+    """A wrapper around `from_cause`, as libraries raise them."""
+    try:
+        raise ValueError("could not be loaded") from from_cause
+    except ValueError as error:
+        return error
+
+
+def hub_error(status: int, hub_code: str | None = None) -> hub.HfHubHTTPError:
+    """What the client itself makes of an answer."""
+    request = httpx2.Request("GET", "https://hub.test/api/models/a/b")
+    headers = {"X-Error-Code": hub_code} if hub_code else {}
+    response = httpx2.Response(status, headers=headers, request=request)
+    with pytest.raises(hub.HfHubHTTPError) as caught:
+        hf_raise_for_status(response)
+    return caught.value
+
+
+class TestDisk:
+    def test_a_write_to_a_full_device(self) -> None:
+        with pytest.raises(OSError, match="No space left") as caught:
+            Path("/dev/full").write_text("x")
+        assert code(caught.value) is FailureCode.DISK_FULL
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+    def test_by_number_also_when_wrapped(self, number: int) -> None:
+        error = OSError(number, os.strerror(number))
+        assert code(error) is code(raised(error)) is FailureCode.DISK_FULL
+
+    def test_rust_and_cpp_say_it_in_words(self) -> None:
+        error = RuntimeError("I/O error: No space left on device (os error 28)")
+        assert code(error) is FailureCode.DISK_FULL
+
+
+class TestMemory:
+    def test_the_cpu_allocator(self) -> None:
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(2**55)
+        assert code(caught.value) is FailureCode.OUT_OF_MEMORY
+
+    def test_the_interpreter(self) -> None:
+        with pytest.raises(MemoryError) as caught:
+            bytearray(2**60)
+        assert code(caught.value) is FailureCode.OUT_OF_MEMORY
+
+    def test_the_device(self) -> None:
+        error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        assert code(error) is FailureCode.OUT_OF_MEMORY
+
+
+class TestDevice:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("CUDA error: device-side assert triggered"),
+            RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+            torch.AcceleratorError("CUDA error: an illegal memory access was encountered", 700),
+        ],
+    )
+    def test_errors_of_the_driver(self, error: Exception) -> None:
+        assert code(error) is FailureCode.DEVICE_ERROR
+
+    def test_the_words_in_another_kind_of_error_mean_nothing(self) -> None:
+        assert code(ValueError("CUDA error")) is FailureCode.INTERNAL
+
+
+class TestHub:
+    @pytest.mark.parametrize(
+        ("status", "hub_code", "expected"),
+        [
+            (401, None, FailureCode.HUB_UNAUTHORIZED),
+            (403, None, FailureCode.HUB_FORBIDDEN),
+            (403, "GatedRepo", FailureCode.HUB_FORBIDDEN),
+            (404, "RepoNotFound", FailureCode.HUB_REJECTED),
+            (401, "RepoNotFound", FailureCode.HUB_UNAUTHORIZED),
+            (404, "RevisionNotFound", FailureCode.HUB_REJECTED),
+            (404, "EntryNotFound", FailureCode.HUB_REJECTED),
+            (400, None, FailureCode.HUB_REJECTED),
+            (409, None, FailureCode.HUB_CONFLICT),
+            (412, None, FailureCode.HUB_CONFLICT),
+            (429, None, FailureCode.HUB_RATE_LIMITED),
+            (500, None, FailureCode.HUB_UNAVAILABLE),
+            (503, None, FailureCode.HUB_UNAVAILABLE),
+        ],
+    )
+    def test_answers(self, status: int, hub_code: str | None, expected: FailureCode) -> None:
+        error = hub_error(status, hub_code)
+        assert code(error) is code(raised(error)) is expected
+
+
+class TestNetwork:
+    def test_a_refused_connection(self) -> None:
+        with pytest.raises(httpx2.ConnectError) as caught:
+            httpx2.get("http://127.0.0.1:9", timeout=5)
+        assert code(caught.value) is FailureCode.NETWORK
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            httpx2.ReadTimeout("timed out"),
+            hub.LocalEntryNotFoundError("not in the cache and no network"),
+            hub.OfflineModeIsEnabled("offline"),
+            ConnectionResetError("reset"),
+            TimeoutError("timed out"),
+        ],
+    )
+    def test_other_ways_not_to_reach_it(self, error: Exception) -> None:
+        assert code(error) is FailureCode.NETWORK
+
+    def test_a_broken_pipe_is_not_the_network(self) -> None:
+        assert code(BrokenPipeError("pipe")) is FailureCode.INTERNAL
+
+
+class TestMessage:
+    def test_holds_type_and_first_line(self) -> None:
+        failure = failures.from_exception(KeyError("what\nTraceback: secret"))
+        assert failure.message == "The stage ended with KeyError: 'what\\nTraceback: secret'"
+        failure = failures.from_exception(RuntimeError("first\nsecond"))
+        assert failure.message == "The stage ended with RuntimeError: first"
+        assert failures.from_exception(AssertionError()).message.endswith("AssertionError")
+
+    @pytest.mark.parametrize(
+        ("text", "masked"),
+        [
+            (f"token {TOKEN} refused", "token *** refused"),
+            ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+            ("https://user:pw@hub.test/x", "https://***@hub.test/x"),
+            ("?token=abc&x=1", "?token=***&x=1"),
+            ("password=abc", "password=***"),
+        ],
+    )
+    def test_masks_secrets(self, text: str, masked: str) -> None:
+        assert failures.describe(RuntimeError(text)) == f"RuntimeError: {masked}"
+
+    def test_is_cut(self) -> None:
+        assert len(failures.describe(RuntimeError("x" * 10_000))) < 600
+
+
+class TestFromExit:
+    @pytest.mark.parametrize(
+        ("number", "expected"),
+        [
+            (signal.SIGKILL, FailureCode.OUT_OF_MEMORY),
+            (signal.SIGSEGV, FailureCode.DEVICE_ERROR),
+            (signal.SIGBUS, FailureCode.DEVICE_ERROR),
+            (signal.SIGABRT, FailureCode.DEVICE_ERROR),
+            (signal.SIGTERM, FailureCode.WORKER_LOST),
+            (signal.SIGILL, FailureCode.INTERNAL),
+        ],
+    )
+    def test_signals_of_a_real_child(self, number: int, expected: FailureCode) -> None:
+        program = f"import os; os.kill(os.getpid(), {int(number)})"
+        child = subprocess.run([sys.executable, "-c", program], check=False)
+        failure = failures.from_exit(child.returncode)
+        assert failure.code is failures.from_exit(128 + number).code is expected
+        assert failure.details == {"signal": signal.Signals(number).name}
+
+    def test_a_plain_exit_status(self) -> None:
+        failure = failures.from_exit(3)
+        assert failure.code is FailureCode.INTERNAL
+        assert failure.message == "The stage exited with status 3 and did not say why"
+
+
+class TestImports:
+    def test_needs_no_library(self) -> None:
+        program = (
+            "import sys, worker.failures;"
+            "print(sorted({'torch', 'transformers', 'datasets', 'huggingface_hub', 'httpx2', "
+            "'numpy'} & set(sys.modules)))"
+        )
+        output = subprocess.check_output([sys.executable, "-c", program], text=True)
+        assert output == "[]\n"
