@@ -7,6 +7,7 @@ CI=true or FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +96,15 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowSe
 @pytest.fixture(scope="session")
 def mlflow_uri(mlflow_server: MlflowServer) -> str:
     return mlflow_server.uri
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say plainly what was left out, and why: one line for each reason."""
+    reasons = Counter(
+        str(report.longrepr[-1]).removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        terminalreporter.section("left out")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count} tests: {reason}")
