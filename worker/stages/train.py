@@ -92,7 +92,7 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
     spec = request.spec.training
     accelerator = build.accelerator(request.spec)
     set_seed(spec.seed)  # a new head starts from these random numbers
-    loaded = _load_parts(request, request.prepared, send)
+    loaded = _load_parts(request, request.prepared, accelerator.device, send)
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features))
     send(_plan_notice(accelerator, plan))
@@ -123,16 +123,18 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
 
 
 def _load_parts(
-    request: StageRequest, prepared: PrepareResult, send: Callable[[StageEvent], None]
+    request: StageRequest,
+    prepared: PrepareResult,
+    device: torch.device,
+    send: Callable[[StageEvent], None],
 ) -> _Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled."""
     task = registry.get(request.spec.task.type)
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
     )
-    model, new_weights = build.model(
-        task.auto_model(), prepared.model_dir, request.spec.model.dtype
-    )
+    dtype, attention = request.spec.model.dtype, build.attention(device)
+    model, new_weights = build.model(task.auto_model(), prepared.model_dir, dtype, attention)
     if new_weights:
         message = "These weights are not in the base model and start at random"
         send(Notice(message=message, data={"weights": new_weights}))

@@ -65,11 +65,26 @@ def precision(spec: TrainingSpec) -> str:
     return "fp16" if spec.fp16 else "no"
 
 
-def model(auto_model: Any, folder: Path, dtype: str) -> tuple[torch.nn.Module, list[str]]:
+def attention(device: torch.device) -> str | None:
+    """Name of the attention to train with; None is the model's own choice.
+
+    With dropout torch's fused attention leaves its fast path on a CPU. The plain one then takes a
+    quarter less of a step (MiniLM in bf16, 16 x 210 tokens, one core: 2.7 instead of 3.6 s).
+    """
+    return "eager" if device.type == "cpu" else None
+
+
+def model(
+    auto_model: Any, folder: Path, dtype: str, attention: str | None = None
+) -> tuple[torch.nn.Module, list[str]]:
     """The pretrained model with its head, and the names of weights that start at random."""
-    # transformers' own attention for now: with dropout on a CPU it is the largest cost of a step.
     loaded, info = auto_model.from_pretrained(
-        folder, use_safetensors=True, dtype=dtype, local_files_only=True, output_loading_info=True
+        folder,
+        use_safetensors=True,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        output_loading_info=True,
     )
     return loaded, sorted(info["missing_keys"])
 
