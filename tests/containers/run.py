@@ -94,12 +94,11 @@ def check_images(engine: Engine) -> None:
 
 def run_job(engine: Engine, url: str, folder: Path) -> None:
     """Over HTTP as a user: a key, two uploads, a job, its page, its files, its run in MLflow."""
+    services.wait_until(lambda: _is_ready(url), 120, "the API")
     assert httpx.get(f"{url}/v1/jobs").status_code == 401, "the API is open to anyone"
     made = engine.exec("api", "finetune", "keys", "create", "container-test", "--json")
     headers = {"Authorization": f"Bearer {json.loads(made)['key']}"}
     with httpx.Client(base_url=url, headers=headers, timeout=30) as http:
-        ready = http.get("/health/ready")
-        assert ready.status_code == 200, ready.text
         job = _finish(http, _submit(http, folder))
         assert job["state"] == "succeeded", json.dumps(job, indent=1)
         assert job["result"]["steps"] == 4
@@ -113,6 +112,13 @@ def run_job(engine: Engine, url: str, folder: Path) -> None:
         assert len(predictions.json()) == 24, predictions.text
     _check_mlflow(job["mlflow_url"])
     print(f"job {job['id']} succeeded: {job['result']['metrics']}\n{job['mlflow_url']}")
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready", timeout=5).is_success
+    except httpx.TransportError:
+        return False
 
 
 def _submit(http: httpx.Client, folder: Path) -> str:

@@ -1,0 +1,56 @@
+"""What docker-compose.yml and its override promise; `make containers` runs them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def services_of(name: str) -> dict[str, Any]:
+    described: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())["services"]
+    return described
+
+
+MAIN = services_of("docker-compose.yml")
+GPU = services_of("docker-compose.gpu.yml")
+OURS = ("api", "reconciler", "worker", "setup")
+
+
+class TestMain:
+    def test_nothing_is_published_beyond_the_loopback(self) -> None:
+        ports = [port for service in MAIN.values() for port in service.get("ports", [])]
+        assert len(ports) == 2
+        assert all(p.startswith(("127.0.0.1:", "${FINETUNE_BIND:-127.0.0.1}:")) for p in ports)
+
+    @pytest.mark.parametrize("name", OURS)
+    def test_every_variable_is_a_setting(self, name: str) -> None:
+        known = {f"FINETUNE_{field.upper()}" for field in Settings.model_fields}
+        assert set(MAIN[name]["environment"]) <= known
+
+    @pytest.mark.parametrize("name", ["api", "reconciler", "worker"])
+    def test_nothing_of_ours_starts_before_the_schema(self, name: str) -> None:
+        assert MAIN[name]["depends_on"]["setup"] == {"condition": "service_completed_successfully"}
+
+    def test_only_workers_are_given_the_token_of_the_hub(self) -> None:
+        holders = [n for n in MAIN if "FINETUNE_HUB_TOKEN" in MAIN[n].get("environment", {})]
+        assert holders == ["worker"]
+
+    def test_api_and_worker_share_their_files(self) -> None:
+        assert MAIN["api"]["volumes"] == MAIN["worker"]["volumes"]
+
+
+class TestGpu:
+    def test_the_cpu_worker_is_the_main_one_but_for_image_and_queue(self) -> None:
+        other = {"build", "image", "command"}
+        main = {key: value for key, value in MAIN["worker"].items() if key not in other}
+        assert {key: value for key, value in GPU["worker-cpu"].items() if key not in other} == main
+        assert GPU["worker-cpu"]["image"] == GPU["worker"]["image"]
+
+    def test_each_queue_has_one_worker(self) -> None:
+        queues = [service["command"][4] for service in GPU.values()]
+        assert queues == ["gpu", "cpu"]
