@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 _CHUNK: Final = 1 << 16
 _LONGEST_LINE: Final = 16 * 1024**2
+_VMSTAT: Final = Path("/proc/vmstat")
 
 
 class Child:
@@ -33,6 +34,7 @@ class Child:
         os.set_blocking(self._events, False)
         self._rest = b""
         self._at_end = False
+        self._oom_kills = _oom_kills()
         try:
             with log_file.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -93,6 +95,13 @@ class Child:
         self.kill()
         return self._process.wait()
 
+    def oom_killer_struck(self) -> bool:
+        """Whether the kernel has killed a process of this host for want of memory since the start.
+
+        It tells an out-of-memory kill from one that somebody sent; both look like SIGKILL.
+        """
+        return _oom_kills() > self._oom_kills
+
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
@@ -125,3 +134,13 @@ class Child:
             except ValidationError as error:
                 log.error("a stage said something that is no event", error=str(error)[:500])
         return events
+
+
+def _oom_kills() -> int:
+    """The kernel's count since boot; 0 where there is none (other systems than Linux)."""
+    try:
+        counters = _VMSTAT.read_text()
+    except OSError:
+        return 0
+    lines = (line.split() for line in counters.splitlines())
+    return next((int(value) for name, value in lines if name == "oom_kill"), 0)

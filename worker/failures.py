@@ -36,6 +36,7 @@ _STATUS_CODES: Final = {
 }
 # Native faults that end a process: nearly always a driver, a device or its memory.
 _DEVICE_SIGNALS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT})
+_FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 def from_exception(error: BaseException) -> Failure:
@@ -51,20 +52,23 @@ def from_exception(error: BaseException) -> Failure:
     return Failure.of(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
 
 
-def from_exit(returncode: int) -> Failure:
-    """For a stage that ended without saying why; `returncode` as subprocess reports it."""
+def from_exit(returncode: int, *, oom_killer_struck: bool = False) -> Failure:
+    """For a stage that ended without saying why; `returncode` as subprocess reports it.
+
+    `oom_killer_struck`: the kernel killed some process for want of memory while the stage ran.
+    """
     number = -returncode if returncode < 0 else returncode - 128
     if number not in {item.value for item in signal.Signals}:
         message = f"The stage exited with status {returncode} and did not say why"
         return Failure.of(FailureCode.INTERNAL, message, exit_status=returncode)
     received = signal.Signals(number)
-    if received is signal.SIGKILL:
+    if received is signal.SIGKILL and oom_killer_struck:
         code = FailureCode.OUT_OF_MEMORY
-        message = "The stage was killed (SIGKILL), most likely because the host ran out of memory"
+        message = "The stage was killed (SIGKILL) when the host ran out of memory"
     elif received in _DEVICE_SIGNALS:
         code = FailureCode.DEVICE_ERROR
         message = f"The stage crashed in native code ({received.name})"
-    elif received in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    elif received in _FROM_OUTSIDE:
         code = FailureCode.WORKER_LOST
         message = f"The stage was stopped from outside ({received.name})"
     else:

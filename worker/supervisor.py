@@ -119,10 +119,14 @@ class Supervisor:
             with self._sampler(child, claim, recorder):
                 said = self._listen(child, watch, recorder)
             status = child.reap()
+            out_of_memory = child.oom_killer_struck()
         log.info("stage ended", stage=claim.stage, status=status, reason=watch.reason)
         if not recorder.drain(self._patience(heart)) or heart.is_stale:
             return self._unrecorded(recorder)
-        return _ending(watch.reason, said, status, claim)
+        if said is None:
+            exit_failure = failures.from_exit(status, oom_killer_struck=out_of_memory)
+            said = Failed(failure=exit_failure)
+        return _ending(watch.reason, said, claim)
 
     def _sampler(self, child: Child, claim: Claim, recorder: Recorder) -> SystemSampler:
         return SystemSampler(
@@ -252,9 +256,7 @@ def _pass_on(events: list[StageEvent], recorder: Recorder) -> Finished | Failed 
     return said
 
 
-def _ending(
-    reason: Stop | None, said: Finished | Failed | None, status: int, claim: Claim
-) -> Ending | None:
+def _ending(reason: Stop | None, said: Finished | Failed, claim: Claim) -> Ending | None:
     """What became of the attempt. A stage that finished before it could be stopped has finished."""
     if reason is Stop.STALE:
         return None
@@ -270,6 +272,4 @@ def _ending(
             f"The job ran for {limit} s, its `timeout_seconds`, and was stopped in {claim.stage}."
         )
         return Ending.failed(Failure.of(FailureCode.TIMEOUT, message))
-    if isinstance(said, Failed):
-        return Ending.failed(said.failure)
-    return Ending.failed(failures.from_exit(status))
+    return Ending.failed(said.failure)

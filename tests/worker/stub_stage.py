@@ -84,6 +84,9 @@ def _behave(behaviour: str, request: StageRequest) -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "oom":  # as when the kernel counts a kill, then kills
+            Path(argument).write_text("nr_free_pages 1\noom_kill 5\n")
+            os.kill(os.getpid(), signal.SIGKILL)
         case "exit":
             os._exit(int(argument))
         case "hang":

@@ -165,7 +165,7 @@ class TestFromExit:
     @pytest.mark.parametrize(
         ("number", "expected"),
         [
-            (signal.SIGKILL, FailureCode.OUT_OF_MEMORY),
+            (signal.SIGKILL, FailureCode.WORKER_LOST),
             (signal.SIGSEGV, FailureCode.DEVICE_ERROR),
             (signal.SIGBUS, FailureCode.DEVICE_ERROR),
             (signal.SIGABRT, FailureCode.DEVICE_ERROR),
@@ -179,6 +179,11 @@ class TestFromExit:
         failure = failures.from_exit(child.returncode)
         assert failure.code is failures.from_exit(128 + number).code is expected
         assert failure.details == {"signal": signal.Signals(number).name}
+
+    def test_a_kill_by_the_kernel_for_want_of_memory(self) -> None:
+        failure = failures.from_exit(-signal.SIGKILL, oom_killer_struck=True)
+        assert failure.code is FailureCode.OUT_OF_MEMORY
+        assert failures.from_exit(3, oom_killer_struck=True).code is FailureCode.INTERNAL
 
     def test_a_plain_exit_status(self) -> None:
         failure = failures.from_exit(3)

@@ -18,6 +18,7 @@ from tests.factories import POLICY, claim_job, make_job
 from tests.store.test_jobs import get, history_of, put
 from tests.worker import stub_stage
 from tests.worker.flaky import Flaky
+from worker import child
 from worker.supervisor import Supervisor
 from worker.trackers import NullTracker
 
@@ -149,7 +150,7 @@ class TestFailure:
             ("fail:unreadable_row", "failed", "unreadable_row"),
             ("fail:network", "queued", "network"),
             ("segfault", "queued", "device_error"),
-            ("kill", "failed", "out_of_memory"),
+            ("kill", "queued", "worker_lost"),
             ("exit:3", "failed", "internal"),
         ],
     )
@@ -163,6 +164,22 @@ class TestFailure:
         assert failure["code"] == code
         final = get(database, job_id).failure
         assert final == (failure if state == "failed" else None)
+
+    def test_a_kill_while_the_kernel_ran_out_of_memory_is_final(
+        self,
+        database: Database,
+        settings: Settings,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        counters = tmp_path / "vmstat"
+        counters.write_text("nr_free_pages 1\noom_kill 4\n")
+        monkeypatch.setattr(child, "_VMSTAT", counters)
+        job_id = make_job(database, metadata={"stub.prepare": f"oom:{counters}"})
+        assert run(database, settings, job_id) == "failed"
+        failure = attempt(database, job_id, 1).failure
+        assert failure is not None
+        assert failure["code"] == "out_of_memory"
 
     def test_an_upload_that_is_gone(self, database: Database, settings: Settings) -> None:
         dataset = {"source": "upload", "train": "file-a", "validation": ["file-b"]}
