@@ -67,7 +67,8 @@ def activity(job: Json) -> str:
 
 def numbers(progress: Json) -> str:
     """Step, loss, speed and time left, as far as they are known."""
-    words = [f"{progress['step']}/{progress['of']}"]
+    # While rows are still being read nobody knows how many there will be.
+    words = [f"{progress['step']}/{progress['of']}" if progress["of"] else f"{progress['step']}"]
     if progress.get("loss") is not None:
         words.append(f"loss {_short(progress['loss'])}")
     if progress.get("examples_per_second") is not None:

@@ -55,6 +55,11 @@ class TestLine:
         progress = {"step": 1, "of": 2, "percent": 50.0, "loss": "NaN"}
         assert watch.line(make_job(progress=progress)).endswith("1/2  loss NaN")
 
+    def test_rows_of_an_unknown_number_are_only_counted(self) -> None:
+        progress = {"step": 211, "of": 0, "percent": None}
+        job = make_job(stage="prepare", phase="checking", progress=progress)
+        assert watch.line(job) == "running  prepare · checking  211"
+
 
 class TestClock:
     @pytest.mark.parametrize(
