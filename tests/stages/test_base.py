@@ -9,7 +9,7 @@ import pytest
 
 from service.contract.events import STAGE_EVENT, Finished, Notice, Progress
 from service.contract.failures import FailureCode
-from tests.stages.conftest import Ended, Running
+from tests.stages.support import Ended, Running
 from worker.stages.base import MAX_EVENT_BYTES, Channel, EventTooLargeError
 
 REQUEST = {

@@ -130,6 +130,7 @@ class _Text:
     def elements(self) -> Iterator[Any]:
         """The values up to the closing `]`."""
         if self._peek() == "]":
+            self._take()
             return
         while True:
             yield self._value()

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import datasets
 from datasets.exceptions import DatasetGenerationError, DatasetsError
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -31,6 +31,7 @@ class HubData:
         self._builder: Any = None
         try:
             info = HfApi().dataset_info(spec.name, revision=spec.revision)
+            _pass_gate(info)
         except (HfHubHTTPError, HFValidationError) as error:
             _refuse(spec, error)
         self._commit: str = info.sha or _unresolved(spec)
@@ -53,8 +54,10 @@ class HubData:
         try:
             dataset = self._prepared().as_dataset(split=instruction)
         except (ValueError, AssertionError) as error:  # an unknown split, a bad slice
-            message = f"{self._named()} has no split {instruction!r}: {failures.describe(error)}"
-            raise StageError(FailureCode.DATASET_NOT_FOUND, message) from error
+            nothing = "corresponds to no data" in str(error)  # a slice that selects no row
+            code = FailureCode.EMPTY_DATASET if nothing else FailureCode.DATASET_NOT_FOUND
+            problem = f"no split {instruction!r}: {failures.describe(error)}"
+            raise StageError(code, f"{self._named()} has {problem}") from error
 
         def rows(wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
             for number, row in enumerate(dataset.select_columns(list(wanted)), start=1):
@@ -86,6 +89,13 @@ class HubData:
 
     def _named(self) -> str:
         return f"The data set {self._spec.name!r} at commit {self._commit[:12]}"
+
+
+def _pass_gate(info: Any) -> None:
+    """GatedRepoError without access. The look-up is open to all, and `datasets` hides the cause."""
+    if info.gated and info.siblings:
+        name = info.siblings[0].rfilename
+        get_hf_file_metadata(hf_hub_url(info.id, name, repo_type="dataset", revision=info.sha))
 
 
 def _unresolved(spec: HubDataset) -> NoReturn:

@@ -40,6 +40,7 @@ def load_tokenizer(folder: Path, name: str) -> Any:
             FailureCode.SLOW_TOKENIZER,
             f"{name!r} has no tokenizer that can be loaded: {failures.describe(error)}",
         ) from error
+    _check_files(folder, tokenizer, name)
     if not tokenizer.is_fast:
         raise StageError(
             FailureCode.SLOW_TOKENIZER,
@@ -49,6 +50,14 @@ def load_tokenizer(folder: Path, name: str) -> Any:
     if tokenizer.pad_token_id is None:
         raise StageError(FailureCode.NO_PAD_TOKEN, f"The tokenizer of {name!r} has no pad token")
     return tokenizer
+
+
+def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
+    """Without any file some classes load all the same, with an empty vocabulary."""
+    files = [file for file in tokenizer.vocab_files_names.values() if (folder / file).is_file()]
+    # Classes that need no vocabulary name no files: characters, bytes.
+    if tokenizer.vocab_files_names and not files:
+        raise StageError(FailureCode.SLOW_TOKENIZER, f"{name!r} holds no tokenizer files")
 
 
 def check_model(task: Task, config: Any, tokenizer: Any, max_length: int) -> None:

@@ -1,0 +1,168 @@
+"""Stages as the supervisor starts them: a child process with an event pipe."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from service.contract.events import STAGE_EVENT, Failed, Finished, Notice, PhaseChanged, StageEvent
+from service.contract.failures import Failure
+from service.contract.stages import EVENT_FD_VARIABLE
+from tests.data.squad_sample import squad_file
+
+TOKEN: Final = "hf_" + "t" * 34
+
+
+@dataclass
+class Ended:
+    """All that a stage said, and how it ended."""
+
+    status: int
+    events: list[StageEvent]
+    log: str
+
+    @property
+    def failure(self) -> Failure:
+        assert isinstance(self.events[-1], Failed), self.log
+        return self.events[-1].failure
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert isinstance(self.events[-1], Finished), self.log
+        return self.events[-1].result
+
+    @property
+    def notices(self) -> list[str]:
+        return [event.message for event in self.events if isinstance(event, Notice)]
+
+
+class Running:
+    def __init__(
+        self,
+        command: list[str],
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        takes_input: bool = False,
+    ) -> None:
+        reader, writer = os.pipe()
+        self.events = os.fdopen(reader, "rb")
+        self.log = log
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FINETUNE_"))}
+        variables |= {"OMP_NUM_THREADS": "1", EVENT_FD_VARIABLE: str(writer), **environment}
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.PIPE if takes_input else subprocess.DEVNULL,
+                text=True,
+                pass_fds=(writer,),
+                env=variables,
+            )
+        os.close(writer)
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def wait(self) -> Ended:
+        lines = self.events.readlines()
+        self.events.close()
+        status = self.process.wait()
+        whole = [line for line in lines if line.endswith(b"\n")]
+        return Ended(
+            status, [STAGE_EVENT.validate_json(line) for line in whole], self.log.read_text()
+        )
+
+
+def write_request(
+    folder: Path, spec: Mapping[str, Any], *, cache_dir: Path | None = None, **request: Any
+) -> Path:
+    """A `prepare` request whose attempt has `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    body = {
+        "job_id": "job-1",
+        "stage": "prepare",
+        "epoch": 1,
+        "attempt": 1,
+        "spec": spec,
+        "workspace": str(folder),
+        "attempt_dir": str(folder),
+        "cache_dir": str(cache_dir or folder / "cache"),
+    }
+    path = folder / "request.json"
+    path.write_text(json.dumps(body | request, default=str))
+    return path
+
+
+def start_prepare(request: Path, environment: Mapping[str, str]) -> Running:
+    """`python -m worker.stages.prepare request.json`"""
+    command = ["-m", "worker.stages.prepare", str(request)]
+    return Running(command, request.parent / "log", environment)
+
+
+class PrepareServer:
+    """One child that runs `prepare` on request after request: imports take seconds, runs do not.
+
+    It knows one Hub, as any stage does; the token changes from request to request.
+    """
+
+    PROGRAM = """
+import os, sys
+from service.contract.stages import EVENT_FD_VARIABLE
+from worker.stages import base, prepare
+descriptor = int(os.environ[EVENT_FD_VARIABLE])
+channel = base.Channel(descriptor)
+for line in sys.stdin:
+    os.environ.pop("HF_TOKEN", None)
+    path, _, token = line.strip().partition(" ")
+    if token:
+        os.environ["HF_TOKEN"] = token
+    sys.argv[1:] = [path]
+    status = base._run(prepare.main, channel)
+    sys.stderr.flush()
+    os.write(descriptor, b"%d\\n" % status)
+"""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._child = Running(["-c", self.PROGRAM], folder / "log", environment, takes_input=True)
+
+    def run(self, request: Path, token: str | None = None) -> Ended:
+        self._child.say(f"{request} {token or ''}")
+        begin = self._child.log.stat().st_size
+        events: list[StageEvent] = []
+        while not (line := self._child.events.readline()).strip().isdigit():
+            assert line, self._child.log.read_text()
+            events.append(STAGE_EVENT.validate_json(line))
+        return Ended(int(line), events, self._child.log.read_bytes()[begin:].decode())
+
+    def close(self) -> None:
+        self._child.process.communicate()
+        self._child.events.close()
+
+
+OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
+Run = Callable[..., Ended]
+
+
+def spec(model: Path | str, *, task: Mapping[str, Any] = {}, **dataset: Any) -> dict[str, Any]:
+    files = {"source": "path", "train": str(squad_file("train"))}
+    defaults = {"type": "question-answering", "version_2_with_negative": True}
+    defaults |= {"max_seq_length": 128, "doc_stride": 32}
+    body: dict[str, Any] = {"task": {**defaults, **task}, "dataset": files | dataset}
+    return body | {"model": {"name_or_path": str(model)}}
+
+
+def request(folder: Path, body: Mapping[str, Any], **more: Any) -> Path:
+    roots = {"data_roots": [squad_file("train").parent, folder], "model_roots": [folder]}
+    return write_request(folder / "job", body, **{**roots, **more})
+
+
+def phases(ended: Ended) -> list[str]:
+    return [event.phase for event in ended.events if isinstance(event, PhaseChanged)]

@@ -1,0 +1,321 @@
+"""`prepare` on files and on local models."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, BertConfig, CanineTokenizer, GPT2Config, RobertaConfig
+
+from service.contract.events import Progress
+from service.contract.failures import FailureCode
+from service.contract.stages import PrepareResult
+from tests.data.squad_sample import squad_file, squad_rows
+from tests.models import minilm_dir
+from tests.stages.support import OFFLINE, Run, phases, request, spec, start_prepare
+from worker.tasks.base import load_splits
+
+
+class TestFiles:
+    def test_prepares_all_splits_and_says_what_it_does(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        body = spec(
+            models / "tiny",
+            validation=str(squad_file("validation")),
+            test=str(squad_file("validation")),
+            max_predict_samples=5,
+        )
+        ended = start_prepare(request(tmp_path, body), OFFLINE).wait()
+        assert ended.status == 0, ended.log
+        assert phases(ended) == ["resolving", "downloading", "checking", "tokenizing"]
+        result = PrepareResult.model_validate(ended.result)
+        assert (result.model_revision, result.dataset_revision) == (None, None)
+        assert result.model_dir == result.tokenizer_dir == models / "tiny"
+        counts = {split: numbers["examples"] for split, numbers in result.splits.items()}
+        assert counts == {"train": 52, "validation": 128, "test": 5}
+        assert Progress(step=52, of=52) in ended.events
+        splits = load_splits(result.prepared_dir)
+        assert splits["validation"].examples.to_list() == squad_rows("validation")
+        for split, numbers in result.splits.items():
+            assert len(splits[split].features) == numbers["features"] >= numbers["examples"]
+        assert ended.log == ""
+
+    def test_a_second_job_finds_the_prepared_data(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        shared = {"cache_dir": tmp_path / "cache"}
+        first = run(spec(models / "tiny"), **shared)
+        again = run(spec(models / "tiny"), **shared)
+        assert again.result == first.result
+        assert phases(again) == ["resolving", "downloading"]
+        assert [n for n in again.notices if n.startswith("Found the prepared data")]
+        assert not [n for n in first.notices if n.startswith("Found the prepared data")]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"task": {"max_seq_length": 96}},
+            {"task": {"doc_stride": 16}},
+            {"max_train_samples": 10},
+            {"train": str(squad_file("validation"))},
+        ],
+    )
+    def test_other_data_or_settings_have_another_address(
+        self, tmp_path: Path, run: Run, models: Path, change: Any
+    ) -> None:
+        shared = {"cache_dir": tmp_path / "cache"}
+        first = run(spec(models / "tiny"), **shared)
+        other = run(spec(models / "tiny", **change), **shared)
+        assert first.result["data_fingerprint"] != other.result["data_fingerprint"]
+        assert phases(other)[-1] == "tokenizing"
+
+    def test_what_only_matters_after_tokenising_does_not(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        shared = {"cache_dir": tmp_path / "cache"}
+        first = run(spec(models / "tiny"), **shared)
+        other = run(spec(models / "tiny", task={"n_best_size": 3}), **shared)
+        assert first.result == other.result
+
+    def test_two_jobs_at_once_tokenise_once(self, tmp_path: Path, run: Run, models: Path) -> None:
+        more = {"model_roots": [models], "cache_dir": tmp_path / "cache"}
+        paths = [request(tmp_path / name, spec(models / "tiny"), **more) for name in ("1", "2")]
+        both = [start_prepare(path, OFFLINE) for path in paths]
+        ended = [running.wait() for running in both]
+        assert [end.status for end in ended] == [0, 0]
+        assert sorted("tokenizing" in phases(end) for end in ended) == [False, True]
+        assert ended[0].result == ended[1].result
+
+    def test_uploads_are_known_by_their_id(self, tmp_path: Path, run: Run, models: Path) -> None:
+        stored = tmp_path / "blob"
+        rows = squad_rows("train")[:3]
+        stored.write_text("".join(json.dumps({"text": "x", **row}) + "\n" for row in rows))
+        body = spec(models / "tiny", source="upload", train=["file-1"])
+        ended = run(body, files={"file-1": stored})
+        assert ended.result["splits"]["train"]["examples"] == 3
+        stored.write_text(stored.read_text() + '{"question": 1}\n')
+        failure = run(body, files={"file-1": stored}).failure
+        assert failure.code is FailureCode.UNREADABLE_ROW
+        assert failure.message == "file-1, line 4: has no 'context', 'answers'"
+
+    def test_csv_with_other_column_names(self, tmp_path: Path, run: Run, models: Path) -> None:
+        rows = squad_rows("train")[:2]
+        lines = ["frage,text,answers"]
+        for row in rows:
+            cells = (row["question"], row["context"], json.dumps(row["answers"]))
+            lines.append(",".join('"' + cell.replace('"', '""') + '"' for cell in cells))
+        (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
+        columns = {"question": "frage", "context": "text"}
+        body = spec(models / "tiny", train=str(tmp_path / "d.csv"), columns=columns)
+        result = run(body).result
+        examples = load_splits(Path(result["prepared_dir"]))["train"].examples
+        assert [row["question"] for row in examples] == [row["question"] for row in rows]
+        assert [row["id"] for row in examples] == ["0", "1"]
+
+    def test_long_questions_are_told(self, tmp_path: Path, run: Run, models: Path) -> None:
+        row = squad_rows("train")[0] | {"question": "why " * 200}
+        (tmp_path / "d.json").write_text(json.dumps([row]))
+        ended = run(spec(models / "tiny", train=str(tmp_path / "d.json")))
+        assert any(n.startswith("1 questions of the train split were cut") for n in ended.notices)
+
+    def test_weights_beside_another_config(self, tmp_path: Path, run: Run, models: Path) -> None:
+        other = models / "other"
+        other.mkdir()
+        config = json.loads((models / "tiny" / "config.json").read_text())
+        (other / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.25}))
+        body = spec(models / "tiny")
+        body["model"]["config_name"] = str(other)
+        folder = Path(run(body).result["model_dir"])
+        assert json.loads((folder / "config.json").read_text())["hidden_dropout_prob"] == 0.25
+        weights = folder / "model.safetensors"
+        assert weights.read_bytes() == (models / "tiny" / "model.safetensors").read_bytes()
+
+
+class TestDataFailures:
+    @pytest.mark.parametrize(
+        ("name", "content", "code", "message"),
+        [
+            (
+                "d.json",
+                '[{"question": "q", "contexts": "c", "answers": []}]',
+                FailureCode.MISSING_COLUMN,
+                "Missing column 'context' (d.json, row 1). Columns found: 'question', 'contexts', "
+                "'answers'. Did you mean 'contexts' for 'context'?",
+            ),
+            ("d.csv", "question,context\n", FailureCode.MISSING_COLUMN, "Missing column 'answers'"),
+            (
+                "d.csv",
+                "question,context,answers\nq,c,\nq,c\n",
+                FailureCode.UNREADABLE_ROW,
+                "d.csv, line 3: 2 fields, but the header has 3",
+            ),
+            (
+                "d.jsonl",
+                '{"question": \n',
+                FailureCode.UNREADABLE_ROW,
+                "d.jsonl, line 1: not valid",
+            ),
+            ("d.json", "", FailureCode.EMPTY_DATASET, "d.json is empty (0 bytes)"),
+            ("d.json", "[]", FailureCode.EMPTY_DATASET, "The train split has no rows"),
+            (
+                "d.csv",
+                "question,context,answers\n",
+                FailureCode.EMPTY_DATASET,
+                "The train split has no rows",
+            ),
+            (
+                "d.json",
+                '{\n"rows": 1}',
+                FailureCode.UNSUPPORTED_FORMAT,
+                "d.json: must be a JSON array",
+            ),
+            ("d.parquet", "PAR1", FailureCode.UNSUPPORTED_FORMAT, "d.parquet: not a Parquet file"),
+        ],
+    )
+    def test_are_named(
+        self,
+        tmp_path: Path,
+        run: Run,
+        models: Path,
+        name: str,
+        content: str,
+        code: FailureCode,
+        message: str,
+    ) -> None:
+        (tmp_path / name).write_text(content)
+        ended = run(spec(models / "tiny", train=str(tmp_path / name)))
+        assert (ended.status, ended.failure.code) == (1, code)
+        assert ended.failure.message.startswith(message)
+        prepared = tmp_path / "job" / "cache" / "prepared"
+        assert [path.suffix for path in prepared.iterdir()] == [".lock"]
+
+    def test_v2_data_without_the_option(self, tmp_path: Path, run: Run, models: Path) -> None:
+        body = spec(models / "tiny", task={"version_2_with_negative": False})
+        failure = run(body).failure
+        assert failure.code is FailureCode.INVALID_OPTION
+        assert "`task.version_2_with_negative` is false" in failure.message
+        assert failure.message.startswith("train-v2.0.json, question ")
+
+    @pytest.mark.parametrize("kind", ["missing", "outside", "link", "folder", "pipe"])
+    def test_paths_that_may_not_or_cannot_be_read(
+        self, tmp_path: Path, run: Run, models: Path, kind: str
+    ) -> None:
+        root = tmp_path / "root"
+        root.mkdir()
+        (tmp_path / "secret.json").write_text("[]")
+        (root / "link").symlink_to(tmp_path / "secret.json")
+        (root / "folder").mkdir()
+        os.mkfifo(root / "pipe")
+        path = tmp_path / "secret.json" if kind == "outside" else root / kind
+        ended = run(spec(models / "tiny", train=str(path)), data_roots=[root])
+        assert ended.failure.code is FailureCode.DATASET_NOT_FOUND
+        assert kind == "outside" or kind in ended.failure.message
+
+    def test_an_upload_that_is_gone(self, tmp_path: Path, run: Run, models: Path) -> None:
+        body = spec(models / "tiny", source="upload", train=["file-1"])
+        assert run(body).failure.code is FailureCode.DATASET_NOT_FOUND
+
+
+def fails(run: Run, body: Mapping[str, Any], **more: Any) -> tuple[FailureCode, str]:
+    failure = run(body, **more).failure
+    return failure.code, failure.message
+
+
+class TestModelFailures:
+    def test_outside_the_roots(self, tmp_path: Path, run: Run, model: Path) -> None:
+        code, message = fails(run, spec(model), model_roots=[tmp_path])
+        assert code is FailureCode.MODEL_NOT_FOUND
+        assert "FINETUNE_MODEL_ROOTS" in message
+
+    def test_weights_only_as_pickle(self, tmp_path: Path, run: Run, models: Path) -> None:
+        folder = models / "tiny"
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        code, message = fails(run, spec(folder))
+        assert code is FailureCode.UNSAFE_WEIGHTS
+        assert "pytorch_model.bin" in message
+
+    def test_no_weights(self, tmp_path: Path, run: Run, models: Path) -> None:
+        (models / "tiny" / "model.safetensors").unlink()
+        assert fails(run, spec(models / "tiny"))[0] is FailureCode.MODEL_NOT_FOUND
+
+    def test_weights_linked_from_outside_the_roots_do_not_count(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        weights = models / "tiny" / "model.safetensors"
+        weights.rename(tmp_path / "elsewhere")
+        weights.symlink_to(tmp_path / "elsewhere")
+        code, _ = fails(run, spec(models / "tiny"), model_roots=[models])
+        assert code is FailureCode.MODEL_NOT_FOUND
+
+    def test_architecture_without_a_head(self, tmp_path: Path, run: Run, models: Path) -> None:
+        config = {"model_type": "vit", "architectures": ["ViTModel"]}
+        (models / "tiny" / "config.json").write_text(json.dumps(config))
+        code, message = fails(run, spec(models / "tiny"))
+        assert code is FailureCode.UNSUPPORTED_ARCHITECTURE
+        assert message == "A model of type 'vit' has no head for question-answering"
+
+    def test_unknown_architecture_and_its_code_is_not_run(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config"}}
+        (models / "tiny" / "config.json").write_text(json.dumps(config))
+        marker = tmp_path / "ran"
+        (models / "tiny" / "code.py").write_text(f"open({str(marker)!r}, 'w')\nclass Config: ...\n")
+        code, _ = fails(run, spec(models / "tiny"))
+        assert code is FailureCode.UNSUPPORTED_ARCHITECTURE
+        assert not marker.exists()
+
+    def test_slow_tokenizer(self, tmp_path: Path, run: Run, models: Path) -> None:
+        CanineTokenizer().save_pretrained(models / "slow")
+        body = spec(models / "tiny")
+        body["model"]["tokenizer_name"] = str(models / "slow")
+        code, message = fails(run, body)
+        assert code is FailureCode.SLOW_TOKENIZER
+        assert "CanineTokenizer" in message
+
+    def test_no_tokenizer(self, tmp_path: Path, run: Run, models: Path) -> None:
+        for path in (models / "tiny").glob("*token*"):
+            path.unlink()
+        assert fails(run, spec(models / "tiny"))[0] is FailureCode.SLOW_TOKENIZER
+
+    def test_no_pad_token(self, tmp_path: Path, run: Run, models: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(models / "tiny")
+        tokenizer.pad_token = None
+        tokenizer.save_pretrained(models / "tiny")
+        GPT2Config(n_layer=1).save_pretrained(models / "tiny")
+        code, message = fails(run, spec(models / "tiny"))
+        assert (code, "has no pad token" in message) == (FailureCode.NO_PAD_TOKEN, True)
+
+    def test_longer_than_the_position_table(self, tmp_path: Path, run: Run, models: Path) -> None:
+        code, message = fails(run, spec(models / "tiny", task={"max_seq_length": 513}))
+        assert code is FailureCode.SEQUENCE_TOO_LONG
+        assert message == "`max_seq_length` is 513, but the model's position table holds 512"
+
+    def test_roberta_needs_two_rows_of_its_table_for_itself(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        vocabulary = len(AutoTokenizer.from_pretrained(models / "tiny"))
+        config = RobertaConfig(vocab_size=vocabulary, max_position_embeddings=130, pad_token_id=1)
+        config.save_pretrained(models / "tiny")
+        code, message = fails(run, spec(models / "tiny", task={"max_seq_length": 129}))
+        assert code is FailureCode.SEQUENCE_TOO_LONG
+        assert message.endswith("holds 128")
+        assert run(spec(models / "tiny", task={"max_seq_length": 128})).status == 0
+
+    def test_a_tokenizer_with_more_tokens_than_the_model_embeds(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
+        BertConfig(vocab_size=100).save_pretrained(models / "tiny")
+        code, message = fails(run, spec(models / "tiny"))
+        assert code is FailureCode.INVALID_OPTION
+        assert "`model.tokenizer_name`" in message
+
+
+class TestRealModel:
+    def test_minilm_and_its_tokenizer(self, run: Run) -> None:
+        ended = run(spec(minilm_dir()), model_roots=[minilm_dir().resolve()])
+        assert ended.status == 0, ended.log
+        assert ended.result["splits"]["train"]["examples"] == 52
