@@ -50,6 +50,8 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
         "HF_TOKEN_PATH": os.devnull,
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
+    # What is downloaded lies with our other caches, unless the operator keeps one for all.
+    environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
     if settings.hub_endpoint is not None:
         environment["HF_ENDPOINT"] = settings.hub_endpoint
     if stage is Stage.TRAIN:
