@@ -1,109 +1,24 @@
 """JobSpec: all that a client may say about a job. Unknown fields are refused everywhere."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     StringConstraints,
     model_validator,
 )
 
+from service.contract.parameters import TaskSpec
 from service.contract.training import TrainingSpec
+from service.contract.types import FileIds, HubRepoId, HubTarget, Name, Paths, SpecModel, Text
 
 SPEC_VERSION: Final = 1
-
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _no_nul(value: str) -> str:
-    if "\x00" in value:
-        raise ValueError("must not contain a NUL character")
-    return value
-
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
-Name = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
-]
-# What the Hub accepts as `namespace/name`.
-HubRepoId = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$",
-        max_length=193,
-    ),
-]
-HubTarget = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$", max_length=193
-    ),
-]
-FileId = Annotated[str, StringConstraints(pattern=r"^file-[A-Za-z0-9]{1,64}$")]
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-FileIds = Annotated[list[FileId], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
-Paths = Annotated[list[Text], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
-
-
-# ---- task -------------------------------------------------------------------------------------
-
-
-class QuestionAnsweringSpec(_Spec):
-    """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
-
-    type: Literal["question-answering"] = "question-answering"
-    version_2_with_negative: bool = Field(
-        False, description="Some questions have no answer (SQuAD v2)."
-    )
-    max_seq_length: int = Field(384, ge=8, description="Tokens of question, context and specials.")
-    doc_stride: int = Field(128, ge=1, description="Tokens that two windows of a context share.")
-    n_best_size: int = Field(20, ge=1, le=1000)
-    max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer considered.")
-    null_score_diff_threshold: float = Field(
-        0.0,
-        allow_inf_nan=False,
-        description="v2: no answer when the null score beats the best span by more than this.",
-    )
-
-    @model_validator(mode="after")
-    def _stride_fits(self) -> "QuestionAnsweringSpec":
-        if self.doc_stride >= self.max_seq_length:
-            raise ValueError(
-                f"`doc_stride` ({self.doc_stride}) must be below `max_seq_length` "
-                f"({self.max_seq_length})"
-            )
-        return self
-
-
-# Each task is one class here, one file in worker/tasks and one entry in its registry. A second
-# member turns this into Annotated[A | B, Field(discriminator="type")].
-TaskParameters = QuestionAnsweringSpec
-
-
-def _expand_task(value: Any) -> Any:
-    """`task: question-answering` means that task with its defaults."""
-    return {"type": value} if isinstance(value, str) else value
-
-
-TaskSpec = Annotated[TaskParameters, BeforeValidator(_expand_task)]
 
 
 # ---- model ------------------------------------------------------------------------------------
 
 
-class ModelSpec(_Spec):
+class ModelSpec(SpecModel):
     name_or_path: Text = Field(
         examples=["distilbert/distilbert-base-uncased"],
         description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS.",
@@ -121,7 +36,7 @@ class ModelSpec(_Spec):
 DataFormat = Literal["auto", "json", "jsonl", "csv", "parquet", "text", "squad"]
 
 
-class _Dataset(_Spec):
+class _Dataset(SpecModel):
     columns: dict[Text, Text] = Field(
         default_factory=dict,
         max_length=32,
@@ -171,7 +86,7 @@ DatasetSpec = Annotated[HubDataset | UploadDataset | PathDataset, Field(discrimi
 # ---- the rest ---------------------------------------------------------------------------------
 
 
-class ResourcesSpec(_Spec):
+class ResourcesSpec(SpecModel):
     gpus: int | None = Field(
         None,
         ge=0,
@@ -180,7 +95,7 @@ class ResourcesSpec(_Spec):
     )
 
 
-class TrackingSpec(_Spec):
+class TrackingSpec(SpecModel):
     experiment_name: Name = "finetune"
     run_name: Name | None = Field(None, description="Default: the job's name, or its id.")
     tags: dict[Name, Annotated[str, StringConstraints(max_length=5000)]] = Field(
@@ -189,7 +104,7 @@ class TrackingSpec(_Spec):
     log_model: bool = Field(True, description="Log the finished model as an MLflow artifact.")
 
 
-class HubSpec(_Spec):
+class HubSpec(SpecModel):
     """Push the finished model. Leave the section out to keep it here."""
 
     model_id: HubTarget = Field(examples=["my-team/squad-distilbert"])
@@ -205,7 +120,7 @@ MetadataKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$"
 MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
 
 
-class JobSpec(_Spec):
+class JobSpec(SpecModel):
     name: Name | None = None
     # The examples are valid: the API puts them in place of what is missing or wrong, so that the
     # rules behind a faulty field are checked as well.

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 
 
 @dataclass(frozen=True)

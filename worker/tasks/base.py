@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.spec import JobSpec, TaskParameters
+from service.contract.parameters import TaskParameters
+from service.contract.spec import JobSpec
 from worker.training.objective import Objective
 
 Row = Mapping[str, Any]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 
 Integers = npt.NDArray[np.int64]
 NOT_CONTEXT = -1

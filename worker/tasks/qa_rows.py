@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.contract.failures import FailureCode
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 from worker.tasks.base import Row, RowError
 
 

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from service.contract.events import Notice
-from service.contract.spec import JobSpec, QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.spec import JobSpec
 from worker.tasks import qa_metrics
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit
 from worker.tasks.qa_features import Windows, batches
