@@ -2,12 +2,27 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from service.contract.types import SpecModel
+from service.contract.types import SpecModel, Text
 
 
-class QuestionAnsweringSpec(SpecModel):
+def _require_type(schema: dict[str, Any]) -> None:
+    """`type` has a default for Python's sake; a client has to say which task is meant."""
+    schema.setdefault("required", []).insert(0, "type")
+
+
+class TaskParametersModel(SpecModel):
+    """What the parameters of every task have in common."""
+
+    model_config = ConfigDict(json_schema_extra=_require_type)
+
+    def named_columns(self) -> dict[str, str]:
+        """The task's column → the user's, for `<column>_column` parameters that are given."""
+        return {}
+
+
+class QuestionAnsweringSpec(TaskParametersModel):
     """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
 
     type: Literal["question-answering"] = "question-answering"
@@ -34,9 +49,59 @@ class QuestionAnsweringSpec(SpecModel):
         return self
 
 
-# Each task is one class here, one file in worker/tasks and one entry in its registry. A second
-# member turns this into Annotated[A | B, Field(discriminator="type")].
-TaskParameters = QuestionAnsweringSpec
+class _TextSpec(TaskParametersModel):
+    """A task whose rows are texts."""
+
+    text_column: Text | None = Field(
+        None, description="Your column with the text; the same as `dataset.columns.text`."
+    )
+
+    def named_columns(self) -> dict[str, str]:
+        return {} if self.text_column is None else {"text": self.text_column}
+
+
+class CausalLMSpec(_TextSpec):
+    """Predict each token from those before it."""
+
+    type: Literal["causal-lm"] = "causal-lm"
+    block_size: int | None = Field(
+        None,
+        ge=2,
+        description="Tokens of a training example; default: the smaller of 1024 and the model's "
+        "limit.",
+    )
+    separate_documents: bool = Field(
+        False,
+        description="No attention across the border of two rows in a block; positions start anew.",
+    )
+    keep_linebreaks: bool = Field(
+        True, description="In plain text files a line's end is part of the text."
+    )
+
+
+class MaskedLMSpec(_TextSpec):
+    """Restore tokens that were masked."""
+
+    type: Literal["masked-lm"] = "masked-lm"
+    mlm_probability: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="Share of tokens to predict: 80 % masked, 10 % random, 10 % left as they are.",
+    )
+    whole_word_mask: bool = Field(False, description="All tokens of a word, or none of them.")
+    line_by_line: bool = Field(
+        False, description="Each row is an example; otherwise rows are joined and cut."
+    )
+    max_seq_length: int | None = Field(
+        None,
+        ge=8,
+        description="Tokens of an example; default: the smaller of 1024 and the model's limit.",
+    )
+
+
+# Each task is one class here, one file in worker/tasks and one entry in its registry.
+TaskParameters = QuestionAnsweringSpec | CausalLMSpec | MaskedLMSpec
 
 
 def _expand_task(value: Any) -> Any:
@@ -44,4 +109,4 @@ def _expand_task(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
-TaskSpec = Annotated[TaskParameters, BeforeValidator(_expand_task)]
+TaskSpec = Annotated[TaskParameters, Field(discriminator="type"), BeforeValidator(_expand_task)]

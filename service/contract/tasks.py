@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.parameters import CausalLMSpec, MaskedLMSpec, QuestionAnsweringSpec
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,19 @@ TASKS: Final[dict[str, TaskDescription]] = {
         ),
         parameters=QuestionAnsweringSpec,
         metrics=("loss", "exact_match", "f1"),
+    ),
+    "causal-lm": TaskDescription(
+        type="causal-lm",
+        title="Causal language modelling",
+        columns=(Column("text", True, "A document, text."),),
+        parameters=CausalLMSpec,
+        metrics=("loss", "perplexity", "accuracy"),
+    ),
+    "masked-lm": TaskDescription(
+        type="masked-lm",
+        title="Masked language modelling",
+        columns=(Column("text", True, "A document, or a line of one, text."),),
+        parameters=MaskedLMSpec,
+        metrics=("loss", "perplexity", "accuracy"),
     ),
 }
