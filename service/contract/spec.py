@@ -146,8 +146,19 @@ class JobSpec(SpecModel):
                 f"`training.eval_strategy` is `{self.training.eval_strategy}` but "
                 "`dataset.validation` is not given"
             )
+        problems += [
+            f"`task.{column}_column` is {theirs!r} but `dataset.columns.{column}` is "
+            f"{self.dataset.columns[column]!r}: give one of them"
+            for column, theirs in self.task.named_columns().items()
+            if self.dataset.columns.get(column, theirs) != theirs
+        ]
         if self.training.use_cpu and self.resources.gpus:
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The task's column → the user's, however the spec says it."""
+        return {**self.dataset.columns, **self.task.named_columns()}

@@ -48,9 +48,10 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     data = sources.resolve(request, events.progress)
     events.resolved(origins, data)
     events.phase(Phase.DOWNLOADING)
-    model = fetch_model(request, origins)
-    model_checks.check_model(task, model.config, model.tokenizer, request.spec.task.max_seq_length)
-    entry = Preparation(request.spec, task, model, data, events).run(request.cache_dir)
+    model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
+    max_length = model_checks.check_model(task, request.spec.task, model.config, model.tokenizer)
+    preparation = Preparation(request.spec, task, model, max_length, data, events)
+    entry = preparation.run(request.cache_dir)
     return PrepareResult(
         prepared_dir=entry.folder,
         model_dir=model.folder,
@@ -117,13 +118,15 @@ def locate_model(request: StageRequest) -> Origins:
     return Origins(model, config, tokenizer)
 
 
-def fetch_model(request: StageRequest, origins: Origins) -> Model:
+def fetch_model(request: StageRequest, origins: Origins, *, needs_pad_token: bool) -> Model:
     """Download the small files and look at them before the weights."""
     weights = origins.model.weights()
     tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
     config_folder = origins.config.fetch(origins.config.settings())
     config = model_checks.load_config(config_folder, origins.config.name)
-    tokenizer = model_checks.load_tokenizer(tokenizer_folder, origins.tokenizer.name)
+    tokenizer = model_checks.load_tokenizer(
+        tokenizer_folder, origins.tokenizer.name, needs_pad_token=needs_pad_token
+    )
     folder = origins.model.fetch([*origins.model.settings(), *weights])
     if origins.config is not origins.model:
         folder = _combined(request.attempt_dir / "base_model", folder, config_folder)
@@ -142,10 +145,19 @@ def _combined(target: Path, model: Path, config: Path) -> Path:
 class Preparation:
     """From resolved data to an entry of the shared cache."""
 
-    def __init__(self, spec: JobSpec, task: Task, model: Model, data: Data, events: Events) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        task: Task,
+        model: Model,
+        max_length: int,
+        data: Data,
+        events: Events,
+    ) -> None:
         self._spec = spec
         self._task = task
         self._model = model
+        self._max_length = max_length
         self._data = data
         self._events = events
 
@@ -163,13 +175,13 @@ class Preparation:
         import tokenizers
         import transformers
 
-        dataset = self._spec.dataset
         return {
             "layout": _LAYOUT,
             "task": self._task.name,
             "settings": dict(self._task.tokenization_settings(self._spec.task)),
+            "max_length": self._max_length,
             "data": self._data.fingerprint(),
-            "columns": dict(dataset.columns),
+            "columns": self._spec.columns,
             "limits": {split: self._limit(split) for split in self._data.splits()},
             "tokenizer": tokenizer_identity(self._model.tokenizer),
             "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
@@ -184,7 +196,7 @@ class Preparation:
             counts[split] = {"examples": self._check(split, target)}
         self._events.phase(Phase.TOKENIZING)
         for split in self._data.splits():
-            counts[split]["features"] = self._tokenize(split, folder / split)
+            counts[split] |= self._tokenize(split, folder / split)
         return counts
 
     def _check(self, split: str, target: Path) -> int:
@@ -197,25 +209,27 @@ class Preparation:
         tables = self._data.tables(split)
         return examples.write(split, tables, target, lambda rows: self._events.progress(rows, 0))
 
-    def _tokenize(self, split: str, folder: Path) -> int:
+    def _tokenize(self, split: str, folder: Path) -> dict[str, int]:
         import datasets
 
         context = PrepareContext(
             spec=self._spec,
             tokenizer=self._model.tokenizer,
             config=self._model.config,
+            max_length=self._max_length,
             notice=self._events.notice,
             progress=self._events.progress,
         )
         examples = datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
-        return self._task.prepare(split, examples, context, folder / FEATURES_FILE)
+        features = self._task.prepare(split, examples, context, folder / FEATURES_FILE)
+        return {"features": features, **context.counts}
 
     def _columns(self, split: str) -> Columns:
         described = TASKS[self._task.name].columns
         required = set(self._task.required_columns(split))
         spared = {column.name for column in described if column.required} - required
         names = [column.name for column in described]
-        return Columns.of(names, required, spared, self._spec.dataset.columns)
+        return Columns.of(names, required, spared, self._spec.columns)
 
     def _limit(self, split: str) -> int | None:
         limit: int | None = getattr(self._spec.dataset, _LIMITS[split])

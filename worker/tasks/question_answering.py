@@ -14,7 +14,7 @@ from service.contract.events import Notice
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from worker.tasks import qa_metrics
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.qa_features import Windows, batches
 from worker.tasks.qa_postprocessing import (
     Answers,
@@ -39,6 +39,11 @@ _LABELS: Final = ("start_positions", "end_positions")
 
 class QuestionAnswering:
     name = "question-answering"
+    length_option = "max_seq_length"
+    needs_pad_token = True
+
+    def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
+        return parameters.max_seq_length
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForQuestionAnswering
@@ -74,7 +79,7 @@ class QuestionAnswering:
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         from datasets.arrow_writer import ArrowWriter
 
-        windows = Windows(context.tokenizer, context.spec.task)
+        windows = Windows(context.tokenizer, parameters_of(context.spec, QuestionAnsweringSpec))
         features = _feature_schema(context.tokenizer, with_offsets=split != "train")
         with ArrowWriter(path=str(target), features=features) as writer:
             for rows in batches(len(examples), _ROWS_AT_ONCE):
@@ -90,8 +95,9 @@ class QuestionAnswering:
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
+        parameters = parameters_of(spec, QuestionAnsweringSpec)
         return QuestionAnsweringObjective(
-            spec.task, tokenizer, splits, token_types=_takes_token_types(model)
+            parameters, tokenizer, splits, token_types=_takes_token_types(model)
         )
 
 
