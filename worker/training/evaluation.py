@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from worker.training import build, randomness
 from worker.training.memory import BatchInHand, out_of_memory_explained
-from worker.training.objective import Batch, Collate, Evaluation, Features, Objective
+from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
 from worker.training.progress import EVAL_PREFIX
 
 
@@ -53,7 +53,9 @@ class Evaluator:
         metrics = {f"{EVAL_PREFIX}{name}": value for name, value in result.metrics.items()}
         return Evaluation(metrics, result.files, result.samples)
 
-    def forward(self, features: Features, collate: Collate) -> Iterator[tuple[list[int], Any]]:
+    def forward(
+        self, features: Features, collate: Collate, run: Run | None = None
+    ) -> Iterator[tuple[list[int], Any]]:
         """Implements `objective.Forward`: batches of similar length, the longest first."""
         order = np.argsort(-_lengths(features), kind="stable").tolist()
         batches = build.chunks(order, self._batch_size)
@@ -62,9 +64,15 @@ class Evaluator:
             self._in_hand.see(batch)
             # Left before the yield: the consumer's code must not run under no_grad.
             with torch.no_grad():
-                output = self._model(**on_device(batch, self._accelerator))
+                output = self._run(on_device(batch, self._accelerator), run)
             yield indices, output
             self._tick()
+
+    def _run(self, batch: Batch, run: Run | None) -> Any:
+        if run is None:
+            return self._model(**batch)
+        # Unwrapped it has its own methods; its forward keeps the job's precision.
+        return run(self._accelerator.unwrap_model(self._model), batch)
 
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:

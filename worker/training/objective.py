@@ -11,12 +11,22 @@ Batch = dict[str, torch.Tensor]
 Features = Sequence[Mapping[str, Any]]
 Collate = Callable[[list[Mapping[str, Any]]], Batch]
 
-Forward = Callable[[Features, Collate], Iterator[tuple[list[int], Any]]]
-"""Runs the model over features in evaluation mode, under the job's precision, without gradients.
+Run = Callable[[torch.nn.Module, Batch], Any]
+"""What to do with the model and a batch on its device, in place of one forward pass."""
 
-Yields (indices into the features, the model's output for them), in any order of indices; the
-loop supplies it, with its device, batch size and progress events.
-"""
+
+class Forward(Protocol):
+    """Runs the model over features in evaluation mode, under the job's precision, without
+    gradients.
+
+    The loop supplies it, with its device, batch size and progress events. `run` is for what needs
+    more of the model than its output, for example generated texts; it is given the bare model.
+    """
+
+    def __call__(
+        self, features: Features, collate: Collate, run: Run | None = None
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Yields (indices into the features, what came out for them), in any order of indices."""
 
 
 @dataclass(frozen=True)
