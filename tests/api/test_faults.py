@@ -11,8 +11,9 @@ from service.api.faults import collect as collecting
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
 from service.contract.spec import JobSpec
+from service.contract.tasks import TASKS
 from service.contract.training import ALIASES, ELSEWHERE, TrainingSpec
-from service.contract.unsupported import NOT_YET
+from service.contract.refused import REFUSED
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
 
@@ -61,7 +62,36 @@ class TestCollect:
                 (
                     "task",
                     "invalid_value",
-                    "must be `question-answering`; did you mean `question-answering`?",
+                    f"must be {' or '.join(f'`{name}`' for name in TASKS)}; did you mean "
+                    "`question-answering`?",
+                ),
+            ),
+            (
+                spec(task={"type": "causal_lm"}),
+                (
+                    "task.type",
+                    "invalid_value",
+                    f"must be {' or '.join(f'`{name}`' for name in TASKS)}; did you mean "
+                    "`causal-lm`?",
+                ),
+            ),
+            (
+                spec(task={"type": "causal-lm", "blocksize": 64}),
+                ("task.blocksize", "unknown_field", "unknown field; did you mean `block_size`?"),
+            ),
+            (
+                spec(task={"type": "masked-lm", "mlm_probability": 1.5}),
+                ("task.mlm_probability", "invalid_value", "must be above 0 and below 1"),
+            ),
+            (
+                spec(
+                    task={"type": "causal-lm", "text_column": "a"},
+                    dataset=SPEC["dataset"] | {"columns": {"text": "b"}},
+                ),
+                (
+                    "task.text_column",
+                    "conflict",
+                    "`task.text_column` is 'a' but `dataset.columns.text` is 'b': give one of them",
                 ),
             ),
             (
@@ -102,7 +132,8 @@ class TestCollect:
                 (
                     "training.fsdp",
                     "unsupported_option",
-                    "an option of TrainingArguments that this service does not support yet",
+                    "refused: how processes are spread and joined is the job's `resources` "
+                    "section",
                 ),
             ),
             (
@@ -229,10 +260,10 @@ class TestNames:
         from transformers import TrainingArguments
 
         installed = {field.name for field in dataclasses.fields(TrainingArguments)}
-        ours = set(TrainingSpec.model_fields)
-        assert installed == (ours | set(ELSEWHERE) | NOT_YET) & installed
-        assert installed >= NOT_YET
-        assert not NOT_YET & (ours | set(ELSEWHERE) | set(ALIASES))
+        tables = (set(TrainingSpec.model_fields), set(ELSEWHERE), set(REFUSED), set(ALIASES))
+        assert installed <= set().union(*tables)
+        assert installed >= set(REFUSED)
+        assert sum(map(len, tables)) == len(set().union(*tables))
 
 
 class TestSemantic:
