@@ -3,13 +3,27 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 Batch = dict[str, torch.Tensor]
 Features = Sequence[Mapping[str, Any]]
 Collate = Callable[[list[Mapping[str, Any]]], Batch]
+
+
+@runtime_checkable
+class EpochFeatures(Protocol):
+    """Training features that each epoch shows anew, for example under fresh masks."""
+
+    def at_epoch(self, epoch: int) -> Features:
+        """As many, of the same lengths and in the same order; a pure function of the epoch."""
+
+
+def at_epoch(features: Features, epoch: int) -> Features:
+    """What the training sees of `features` in this epoch: most of them never change."""
+    return features.at_epoch(epoch) if isinstance(features, EpochFeatures) else features
+
 
 Run = Callable[[torch.nn.Module, Batch], Any]
 """What to do with the model and a batch on its device, in place of one forward pass."""
