@@ -2,24 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from service.contract.types import SpecModel, Text
-
-
-def _require_type(schema: dict[str, Any]) -> None:
-    """`type` has a default for Python's sake; a client has to say which task is meant."""
-    schema.setdefault("required", []).insert(0, "type")
-
-
-class TaskParametersModel(SpecModel):
-    """What the parameters of every task have in common."""
-
-    model_config = ConfigDict(json_schema_extra=_require_type)
-
-    def named_columns(self) -> dict[str, str]:
-        """The task's column → the user's, for `<column>_column` parameters that are given."""
-        return {}
+from service.contract.seq2seq import SummarizationSpec, TranslationSpec
+from service.contract.types import Name, TaskParametersModel, Text
 
 
 class QuestionAnsweringSpec(TaskParametersModel):
@@ -100,8 +86,73 @@ class MaskedLMSpec(_TextSpec):
     )
 
 
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"names each label once; repeated: {', '.join(map(repr, repeated))}")
+    return names
+
+
+LabelNames = Annotated[list[Name], Field(min_length=2, max_length=1000), AfterValidator(_distinct)]
+
+
+class TextClassificationSpec(TaskParametersModel):
+    """One label, several labels or a number for a text or a pair of texts."""
+
+    type: Literal["text-classification"] = "text-classification"
+    problem_type: ProblemType | None = Field(
+        None,
+        description="Default: what the training labels are: lists, several labels; numbers with a "
+        "fraction, regression; else one label.",
+    )
+    label_names: LabelNames | None = Field(
+        None,
+        description="The labels in the order of the model's outputs; whole numbers in the data "
+        "are places in it. Default: the training rows' labels, sorted.",
+    )
+    max_seq_length: int | None = Field(
+        None,
+        ge=4,
+        description="Tokens with specials; longer texts are cut. Default: the smaller of 128 and "
+        "the model's limit.",
+    )
+
+
+class TokenClassificationSpec(TaskParametersModel):
+    """A tag for each word, for example of named entities."""
+
+    type: Literal["token-classification"] = "token-classification"
+    label_names: LabelNames | None = Field(
+        None,
+        description="The tags in the order of the model's outputs; whole numbers in the data are "
+        "places in it. Default: the training rows' tags, sorted.",
+    )
+    label_all_tokens: bool = Field(
+        False,
+        description="Train on every token of a word, those behind the first with I- for B-; "
+        "else on its first only. Evaluation looks at the first either way.",
+    )
+    max_seq_length: int | None = Field(
+        None,
+        ge=4,
+        description="Tokens with specials; words beyond are neither trained on nor evaluated. "
+        "Default: the smaller of 512 and the model's limit.",
+    )
+
+
 # Each task is one class here, one file in worker/tasks and one entry in its registry.
-TaskParameters = QuestionAnsweringSpec | CausalLMSpec | MaskedLMSpec
+TaskParameters = (
+    QuestionAnsweringSpec
+    | CausalLMSpec
+    | MaskedLMSpec
+    | TextClassificationSpec
+    | TokenClassificationSpec
+    | SummarizationSpec
+    | TranslationSpec
+)
 
 
 def _expand_task(value: Any) -> Any:

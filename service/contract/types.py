@@ -51,3 +51,18 @@ def _as_list(value: Any) -> Any:
 
 FileIds = Annotated[list[FileId], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
 Paths = Annotated[list[Text], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
+
+
+def _require_type(schema: dict[str, Any]) -> None:
+    """`type` has a default for Python's sake; a client has to say which task is meant."""
+    schema.setdefault("required", []).insert(0, "type")
+
+
+class TaskParametersModel(SpecModel):
+    """What the parameters of every task have in common."""
+
+    model_config = ConfigDict(json_schema_extra=_require_type)
+
+    def named_columns(self) -> dict[str, str]:
+        """The task's column → the user's, for `<column>_column` parameters that are given."""
+        return {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.contract.events import Notice, PhaseChanged, Progress
 from service.contract.spec import JobSpec
+from service.contract.splits import TEST, TRAIN, VALIDATION, kind
 from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Phase
 from service.contract.tasks import TASKS
@@ -22,9 +23,9 @@ from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PrepareContext, Task
 
 _LAYOUT = 1  # of an entry in the cache
 _LIMITS = {
-    "train": "max_train_samples",
-    "validation": "max_eval_samples",
-    "test": "max_predict_samples",
+    TRAIN: "max_train_samples",
+    VALIDATION: "max_eval_samples",
+    TEST: "max_predict_samples",
 }
 
 
@@ -210,8 +211,6 @@ class Preparation:
         return examples.write(split, tables, target, lambda rows: self._events.progress(rows, 0))
 
     def _tokenize(self, split: str, folder: Path) -> dict[str, int]:
-        import datasets
-
         context = PrepareContext(
             spec=self._spec,
             tokenizer=self._model.tokenizer,
@@ -219,9 +218,9 @@ class Preparation:
             max_length=self._max_length,
             notice=self._events.notice,
             progress=self._events.progress,
+            train_examples=_examples(folder.parent / TRAIN),
         )
-        examples = datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
-        features = self._task.prepare(split, examples, context, folder / FEATURES_FILE)
+        features = self._task.prepare(split, _examples(folder), context, folder / FEATURES_FILE)
         return {"features": features, **context.counts}
 
     def _columns(self, split: str) -> Columns:
@@ -232,8 +231,14 @@ class Preparation:
         return Columns.of(names, required, spared, self._spec.columns)
 
     def _limit(self, split: str) -> int | None:
-        limit: int | None = getattr(self._spec.dataset, _LIMITS[split])
+        limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])
         return limit
+
+
+def _examples(folder: Path) -> Any:
+    import datasets
+
+    return datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
 
 
 def tokenizer_identity(tokenizer: Any) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.parameters import TaskParametersModel
 from service.contract.spec import JobSpec
+from service.contract.types import TaskParametersModel
 from worker.training.objective import Objective
 
 Row = Mapping[str, Any]
@@ -43,6 +43,9 @@ class PrepareContext:
     notice: Callable[[Notice], None]
     progress: Callable[[int, int], None]
     """(rows done, rows in all) of the present phase."""
+    train_examples: Any = None
+    """The cleaned rows of the training split as a `datasets.Dataset`, whatever split is prepared:
+    they say which labels there are."""
     counts: dict[str, int] = field(default_factory=dict)
     """What the user shall know of the split beside its examples and features; filled by the
     task, kept with the prepared data."""
@@ -105,6 +108,16 @@ class Task(Protocol):
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         """The task on this job's data, ready to be trained and evaluated."""
+
+
+@runtime_checkable
+class ShapesModel(Protocol):
+    """A task whose data decides what its model looks like, as the size of a new head."""
+
+    def config_overrides(
+        self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
+    ) -> Mapping[str, Any]:
+        """Fields of the model's configuration that follow from the job's data."""
 
 
 EXAMPLES_FILE, FEATURES_FILE = "examples.arrow", "features.arrow"

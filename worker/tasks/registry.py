@@ -4,9 +4,13 @@ from typing import Final
 
 from worker.tasks.base import Task
 from worker.tasks.question_answering import QuestionAnswering
+from worker.tasks.text_classification import TextClassification
+from worker.tasks.token_classification import TokenClassification
 
 REGISTRY: Final[dict[str, Task]] = {
     "question-answering": QuestionAnswering(),
+    "text-classification": TextClassification(),
+    "token-classification": TokenClassification(),
 }
 
 
