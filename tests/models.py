@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 
 def minilm_dir() -> Path:
@@ -29,6 +30,77 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
             max_position_embeddings=512,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
+        )
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def train_tokenizer(
+    texts: list[str],
+    *,
+    vocabulary: int,
+    specials: list[str],
+    template: str,
+    pair: str | None = None,
+    **settings: Any,
+) -> Any:
+    """A fast byte-level BPE tokenizer learnt from `texts`; ids of `specials` count from 0.
+
+    `template` and `pair` say where specials go, such as `$A </s>`. The rest are arguments of the
+    tokenizer's class, such as `pad_token`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(unk_token=None))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single=template,
+        pair=pair,
+        special_tokens=[(token, number) for number, token in enumerate(specials)],
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+
+
+def save_tiny_t5(folder: Path, texts: list[str], *, seed: int = 0, dropout: float = 0.1) -> Path:
+    """A T5 of 2 + 2 layers, 32 wide, with random weights and a tokenizer learnt from `texts`."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = train_tokenizer(
+        texts,
+        vocabulary=512,
+        specials=["<pad>", "</s>", "<unk>"],
+        template="$A </s>",
+        pair="$A </s> $B </s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    torch.manual_seed(seed)
+    model = T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=len(tokenizer),
+            d_model=32,
+            d_kv=16,
+            d_ff=64,
+            num_layers=2,
+            num_heads=2,
+            dropout_rate=dropout,
+            decoder_start_token_id=0,
+            pad_token_id=0,
+            eos_token_id=1,
         )
     )
     model.save_pretrained(folder)

@@ -4,13 +4,17 @@ from typing import Final
 
 from worker.tasks.base import Task
 from worker.tasks.question_answering import QuestionAnswering
+from worker.tasks.summarization import Summarization
 from worker.tasks.text_classification import TextClassification
 from worker.tasks.token_classification import TokenClassification
+from worker.tasks.translation import Translation
 
 REGISTRY: Final[dict[str, Task]] = {
     "question-answering": QuestionAnswering(),
     "text-classification": TextClassification(),
     "token-classification": TokenClassification(),
+    "summarization": Summarization(),
+    "translation": Translation(),
 }
 
 
