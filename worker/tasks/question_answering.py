@@ -1,6 +1,5 @@
 """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
 
-import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,10 @@ from torch.nn import functional
 from service.contract.events import Notice
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
+from service.contract.splits import is_validation, prefix
 from worker.tasks import qa_metrics
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.padding import pad, takes_token_types
 from worker.tasks.qa_features import Windows, batches
 from worker.tasks.qa_postprocessing import (
     Answers,
@@ -97,7 +98,7 @@ class QuestionAnswering:
     ) -> Objective:
         parameters = parameters_of(spec, QuestionAnsweringSpec)
         return QuestionAnsweringObjective(
-            parameters, tokenizer, splits, token_types=_takes_token_types(model)
+            parameters, tokenizer, splits, token_types=takes_token_types(model)
         )
 
 
@@ -120,13 +121,6 @@ def _shortened_notice(split: str, count: int) -> Notice:
         "Raise `max_seq_length` or lower `doc_stride` to keep them whole.",
         data={"split": split, "questions": count},
     )
-
-
-def _takes_token_types(model: torch.nn.Module) -> bool:
-    """DistilBERT and others have none, whatever the tokenizer; RoBERTa knows only type 0."""
-    types = getattr(model.config, "type_vocab_size", None)
-    accepted = "token_type_ids" in inspect.signature(model.forward).parameters
-    return accepted and (types is None or types >= 2)
 
 
 class QuestionAnsweringObjective:
@@ -167,12 +161,11 @@ class QuestionAnsweringObjective:
         rows = data.examples.select_columns(["id", "answers"])
         golds = {row["id"]: row["answers"]["text"] for row in rows}
         metrics = {}
-        if split == "validation":
+        if is_validation(split):
             metrics = self._metrics(golds, answers) | {"loss": collected.mean_loss()}
-        prefix = "" if split == "validation" else f"{split}/"
         return Evaluation(
             metrics=metrics,
-            files=self._write(answers, folder, prefix),
+            files=self._write(answers, folder, prefix(split)),
             samples=_samples(data.examples, answers),
         )
 
@@ -198,9 +191,9 @@ class QuestionAnsweringObjective:
                 batch[name] = torch.tensor(shifted, dtype=torch.long)
             else:
                 rows = [feature[name] for feature in features]
-                batch[name] = _pad(rows, shifts, longest, fill[name])
+                batch[name] = pad(rows, shifts, longest, fill[name])
         ones = [np.ones(length, dtype=np.int64) for length in lengths]
-        batch["attention_mask"] = _pad(ones, shifts, longest, 0)
+        batch["attention_mask"] = pad(ones, shifts, longest, 0)
         return batch
 
     def _choose(self, examples: Any, collected: "_Collected", options: SpanOptions) -> Answers:
@@ -215,28 +208,20 @@ class QuestionAnsweringObjective:
             return qa_metrics.squad_v2(golds, answers.predictions, answers.null_odds)
         return qa_metrics.squad_v1(golds, answers.predictions)
 
-    def _write(self, answers: Answers, folder: Path, prefix: str) -> dict[str, Path]:
+    def _write(self, answers: Answers, folder: Path, start: str) -> dict[str, Path]:
         contents: dict[str, Any] = {
             "predictions.json": answers.predictions,
             "nbest_predictions.json": answers.nbest,
         }
         if self._parameters.version_2_with_negative:
             contents["null_odds.json"] = answers.null_odds
-        folder.joinpath(prefix).mkdir(parents=True, exist_ok=True)
+        folder.joinpath(start).mkdir(parents=True, exist_ok=True)
         files = {}
         for name, content in contents.items():
-            path = files[prefix + name] = folder / f"{prefix}{name}"
+            path = files[start + name] = folder / f"{start}{name}"
             with path.open("w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2, ensure_ascii=False)
         return files
-
-
-def _pad(rows: list[Any], shifts: list[int], longest: int, value: int) -> torch.Tensor:
-    """(batch, longest) int64."""
-    padded = np.full((len(rows), longest), value, dtype=np.int64)
-    for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
-        padded[number, shift : shift + len(row)] = row
-    return torch.from_numpy(padded)
 
 
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
