@@ -1,11 +1,11 @@
 """Writes the README.md of a finished model: metadata that the Hub reads, text that people read."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -64,7 +64,32 @@ print(answer)
             "and does not reason over it. Passages longer than its window must be cut into "
             "overlapping windows, as was done in training."
         ),
-    )
+    ),
+    "text-classification": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="{model}", top_k=None)
+print(classify("The report was written by Ada in 1843."))
+# Of a pair: classify({"text": "The first text.", "text_pair": "The second text."})
+""",
+        limits=(
+            "It knows only the labels it was trained with and answers with one of them for any "
+            "text. Texts longer than it was trained on are cut."
+        ),
+    ),
+    "token-classification": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+tag = pipeline("token-classification", model="{model}", aggregation_strategy="first")
+print(tag("The report was written by Ada in 1843."))
+""",
+        limits=(
+            "It knows only the tags it was trained with. It was trained on one tag a word, for "
+            "words split as in its training data; of words split otherwise it may know less."
+        ),
+    ),
 }
 
 
@@ -101,7 +126,7 @@ def _metadata(
         pipeline_tag=spec.task.type,
         base_model=None if _is_path(spec) else spec.model.name_or_path,
         datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
-        metrics=[name for name in metrics if name != "loss"] or None,
+        metrics=_metric_types(spec, metrics) or None,
         tags=[_DISTRIBUTION, spec.task.type],
         model_name=_title(spec) if metrics else None,
         eval_results=[_eval_result(spec, prepared, name, value) for name, value in metrics.items()]
@@ -117,20 +142,39 @@ def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float
         dataset_type=dataset.name if isinstance(dataset, HubDataset) else "custom",
         dataset_name=_dataset_name(spec),
         dataset_config=dataset.config if isinstance(dataset, HubDataset) else None,
-        dataset_split=dataset.validation if isinstance(dataset, HubDataset) else "validation",
+        dataset_split=_sets(spec)[_set_of(spec, name)],
         dataset_revision=prepared.dataset_revision if hub else None,
-        metric_type=name,
+        metric_type=name.removeprefix(_set_of(spec, name)),
         metric_value=value,
     )
 
 
 def _reported(spec: JobSpec, metrics: Mapping[str, float]) -> dict[str, float]:
     """The task's own metrics, without the trainer's prefix; what is not a number is left out."""
-    known = TASKS[spec.task.type].metrics
+    known = [set_ + name for set_ in _sets(spec) for name in TASKS[spec.task.type].metrics]
     named = {name: metrics.get(_EVAL_PREFIX + name) for name in known}
     return {
         name: value for name, value in named.items() if value is not None and math.isfinite(value)
     }
+
+
+def _metric_types(spec: JobSpec, metrics: Iterable[str]) -> list[str]:
+    types = (name.removeprefix(_set_of(spec, name)) for name in metrics)
+    return list(dict.fromkeys(name for name in types if name != "loss"))
+
+
+def _sets(spec: JobSpec) -> dict[str, str]:
+    """What the metrics of each validation set begin with → how the data calls its split."""
+    validation: Any = spec.dataset.validation
+    several = validation if isinstance(validation, dict) else {"": validation}
+    if isinstance(spec.dataset, HubDataset):
+        return {f"{name}_" if name else "": str(split) for name, split in several.items()}
+    return {f"{name}_" if name else "": f"validation {name}".strip() for name in several}
+
+
+def _set_of(spec: JobSpec, metric: str) -> str:
+    """What the metric begins with: the longest that fits, as one name may begin another."""
+    return max(filter(metric.startswith, _sets(spec)), key=len)
 
 
 # ---- text ---------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """JobSpec: all that a client may say about a job. Unknown fields are refused everywhere."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     model_validator,
 )
 
@@ -36,6 +38,23 @@ class ModelSpec(SpecModel):
 DataFormat = Literal["auto", "json", "jsonl", "csv", "parquet", "text", "squad"]
 
 
+T = TypeVar("T")
+SetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+def _one_or_named(value: Any) -> str:
+    return "[named]" if isinstance(value, dict) else "[one]"
+
+
+# One validation set, or several under names of the user's.
+OneOrNamed = Annotated[
+    Annotated[T, Tag("[one]")]
+    | Annotated[dict[SetName, T], Field(min_length=1, max_length=20), Tag("[named]")],
+    Discriminator(_one_or_named),
+]
+_NAMED: Final = "Or several as {name: …}, evaluated each: `eval_<name>_<metric>`."
+
+
 class _Dataset(SpecModel):
     columns: dict[Text, Text] = Field(
         default_factory=dict,
@@ -55,7 +74,7 @@ class HubDataset(_Dataset):
     config: Text | None = None
     revision: Text | None = Field(None, description="Branch, tag or commit; resolved to a commit.")
     train: Text = Field("train", description="Split, may be a slice such as `train[:10%]`.")
-    validation: Text | None = None
+    validation: OneOrNamed[Text] | None = Field(None, description=_NAMED)
     test: Text | None = None
 
 
@@ -65,7 +84,7 @@ class UploadDataset(_Dataset):
     train: FileIds = Field(
         examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]], description="Ids from POST /v1/files."
     )
-    validation: FileIds | None = None
+    validation: OneOrNamed[FileIds] | None = Field(None, description=_NAMED)
     test: FileIds | None = None
 
 
@@ -76,7 +95,7 @@ class PathDataset(_Dataset):
         examples=[["/srv/data/train.jsonl"]],
         description="Absolute paths under the operator's FINETUNE_DATA_ROOTS.",
     )
-    validation: Paths | None = None
+    validation: OneOrNamed[Paths] | None = Field(None, description=_NAMED)
     test: Paths | None = None
 
 
@@ -146,6 +165,11 @@ class JobSpec(SpecModel):
                 f"`training.eval_strategy` is `{self.training.eval_strategy}` but "
                 "`dataset.validation` is not given"
             )
+        if self._best_is_unclear():
+            problems.append(
+                "the best model is chosen by `training.metric_for_best_model`: with several sets in "
+                "`dataset.validation` name a metric of one of them, such as `<name>_loss`"
+            )
         problems += [
             f"`task.{column}_column` is {theirs!r} but `dataset.columns.{column}` is "
             f"{self.dataset.columns[column]!r}: give one of them"
@@ -157,6 +181,11 @@ class JobSpec(SpecModel):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _best_is_unclear(self) -> bool:
+        several = isinstance(self.dataset.validation, dict)
+        training = self.training
+        return several and training.chooses_by_metric and training.metric_for_best_model is None
 
     @property
     def columns(self) -> dict[str, str]:
