@@ -64,6 +64,9 @@ class CausalLMSpec(_TextSpec):
         True, description="In plain text files a line's end is part of the text."
     )
 
+    def keeps_line_ends(self) -> bool:
+        return self.keep_linebreaks
+
 
 class MaskedLMSpec(_TextSpec):
     """Restore tokens that were masked."""

@@ -66,3 +66,7 @@ class TaskParametersModel(SpecModel):
     def named_columns(self) -> dict[str, str]:
         """The task's column → the user's, for `<column>_column` parameters that are given."""
         return {}
+
+    def keeps_line_ends(self) -> bool:
+        """Whether the ends of a plain text file's lines belong to its rows."""
+        return False

@@ -3,6 +3,7 @@
 import hashlib
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,7 +40,11 @@ def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data
         return hub.HubData(spec, request.cache_dir)
     locate = _uploads(request) if isinstance(spec, UploadDataset) else _paths(request)
     given = splits.given(spec)
-    files = {split: [locate(name) for name in names] for split, names in given.items()}
+    keep = request.spec.task.keeps_line_ends()
+    files = {
+        split: [replace(locate(name), keep_line_ends=keep) for name in names]
+        for split, names in given.items()
+    }
     return FileData(spec.format, files, progress)
 
 

@@ -3,6 +3,8 @@
 from typing import Final
 
 from worker.tasks.base import Task
+from worker.tasks.causal_lm import CausalLM
+from worker.tasks.masked_lm import MaskedLM
 from worker.tasks.question_answering import QuestionAnswering
 from worker.tasks.summarization import Summarization
 from worker.tasks.text_classification import TextClassification
@@ -11,6 +13,8 @@ from worker.tasks.translation import Translation
 
 REGISTRY: Final[dict[str, Task]] = {
     "question-answering": QuestionAnswering(),
+    "causal-lm": CausalLM(),
+    "masked-lm": MaskedLM(),
     "text-classification": TextClassification(),
     "token-classification": TokenClassification(),
     "summarization": Summarization(),
