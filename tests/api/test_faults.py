@@ -10,10 +10,10 @@ from pydantic import BaseModel, TypeAdapter
 from service.api.faults import collect as collecting
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
+from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
 from service.contract.training import ALIASES, ELSEWHERE, TrainingSpec
-from service.contract.refused import REFUSED
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
 
@@ -132,8 +132,7 @@ class TestCollect:
                 (
                     "training.fsdp",
                     "unsupported_option",
-                    "refused: how processes are spread and joined is the job's `resources` "
-                    "section",
+                    "refused: how processes are spread and joined is the job's `resources` section",
                 ),
             ),
             (

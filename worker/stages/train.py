@@ -4,7 +4,8 @@ Started as `python -m worker.stages.train <request.json>`; works offline on what
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,18 +15,22 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+from transformers.trainer_utils import enable_full_determinism
 
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged, StageEvent
+from service.contract.splits import is_validation
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints
 from worker.stages.base import Channel, run_stage
 from worker.tasks import registry
-from worker.tasks.base import load_splits
-from worker.training import build, checkpoint, loop, randomness
+from worker.tasks.base import ShapesModel, load_splits
+from worker.training import build, checkpoint, loop, optimizers, sampling, schedules, speed
 from worker.training.checkpoint import State
 from worker.training.evaluation import Evaluator
-from worker.training.objective import Evaluation, Features, Objective
+from worker.training.loading import Loader
+from worker.training.objective import Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.reporting import Reporter
@@ -36,10 +41,11 @@ def main(request: StageRequest, channel: Channel) -> TrainResult:
     channel.send(PhaseChanged(phase=Phase.LOADING))
     job = _load(request, channel.send)
     if request.resume_from is not None:
-        checkpoint.restore(job.training.state, job.training.plan, request.resume_from)
+        job.training.resume(request.resume_from)
     elif job.validation.given:
         _evaluate_baseline(job)
-    loop.train(job.training)
+    with _noise(job):
+        loop.train(job.training)
     return _finish(job)
 
 
@@ -60,13 +66,14 @@ class _Job:
 
 
 class _Validation:
-    """Evaluates the validation split and remembers the last result with its step."""
+    """Evaluates the validation splits and remembers the last result with its step."""
 
     def __init__(
         self, evaluator: Evaluator, progress: TrainingProgress, folder: Path, splits: frozenset[str]
     ) -> None:
         self.evaluator = evaluator
-        self.given = "validation" in splits
+        self._splits = sorted(filter(is_validation, splits))
+        self.given = bool(self._splits)
         self.test_given = "test" in splits
         self.folder = folder
         self._progress = progress
@@ -77,10 +84,18 @@ class _Validation:
 
     def run(self, step: int) -> Evaluation:
         """Evaluate the loaded model, which is that of `step`."""
-        result = self.evaluator("validation", self.folder)
-        assert result is not None, "asked for only where there is a validation split"
-        self._last = (step, result)
-        return result
+        metrics: dict[str, float] = {}
+        files: dict[str, Path] = {}
+        samples: list[dict[str, Any]] = []
+        for split in self._splits:
+            result = self.evaluator(split, self.folder)
+            assert result is not None, "asked for only where there is such a split"
+            metrics |= result.metrics
+            files |= result.files
+            samples += result.samples
+        whole = Evaluation(metrics, files, samples)
+        self._last = (step, whole)
+        return whole
 
     def known(self, step: int) -> Evaluation | None:
         """The last result, if it is that of `step`: its files still lie there."""
@@ -91,6 +106,8 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec = request.spec.training
     accelerator = build.accelerator(request.spec)
+    if spec.full_determinism:
+        enable_full_determinism(spec.seed)
     set_seed(spec.seed)  # a new head starts from these random numbers
     loaded = _load_parts(request, request.prepared, send)
     features = loaded.objective.train_features
@@ -102,7 +119,7 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         accelerator,
         state.model,
         loaded.objective,
-        spec.per_device_eval_batch_size,
+        spec,
         reporter.tick,
     )
     predictions = request.attempt_dir / "predictions"
@@ -111,7 +128,8 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         plan=plan,
         state=state,
         objective=loaded.objective,
-        order=_order(request, features),
+        order=sampling.order(features, spec),
+        loader=Loader(features, loaded.objective.collate, spec),
         evaluate=validation,
         best=BestMetric(spec),
         reporter=reporter,
@@ -130,33 +148,43 @@ def _load_parts(
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
     )
+    splits = load_splits(prepared.prepared_dir)
+    overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
     model, new_weights = build.model(
-        task.auto_model(), prepared.model_dir, request.spec.model.dtype
+        task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides
     )
     if new_weights:
         message = "These weights are not in the base model and start at random"
         send(Notice(message=message, data={"weights": new_weights}))
-    splits = load_splits(prepared.prepared_dir)
     objective = task.bind(request.spec, tokenizer, model, splits)
     return _Loaded(tokenizer, model, objective, frozenset(splits))
 
 
 def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan) -> State:
-    prepared, optimizer = accelerator.prepare(model, build.optimizer(model, plan.spec))
+    build.prepare_model(model, plan.spec)
+    optimizer = optimizers.build(model, plan.spec, accelerator.device)
+    prepared, optimizer = accelerator.prepare(model, optimizer)
     return State(
         accelerator=accelerator,
         model=prepared,
         optimizer=optimizer,
-        scheduler=build.scheduler(optimizer, plan),
+        scheduler=schedules.build(optimizer, plan),
         progress=TrainingProgress(),
         tally=LossTally(accelerator.device),
     )
 
 
-def _order(request: StageRequest, features: Features) -> Callable[[int], Sequence[int]]:
-    spec = request.spec.training
-    seed = spec.seed if spec.data_seed is None else spec.data_seed
-    return partial(randomness.shuffled, len(features), seed)
+@contextmanager
+def _noise(job: _Job) -> Iterator[None]:
+    """NEFTune: noise on the embeddings inside, while the model is in training mode."""
+    alpha = job.request.spec.training.neftune_noise_alpha
+    if alpha is None:
+        yield
+        return
+    model = job.training.state.bare_model
+    hook = activate_neftune(model, alpha)
+    yield
+    deactivate_neftune(model, hook)
 
 
 def _plan_notice(accelerator: Accelerator, plan: Plan) -> Notice:
@@ -200,11 +228,20 @@ def _finish(job: _Job) -> TrainResult:
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
         epochs=training.plan.epoch_after(progress.step),
-        metrics={**final.metrics, **training.reporter.summary(train_loss)},
+        metrics={**final.metrics, **_summary(training, train_loss)},
         baseline=progress.baseline,
         best_step=progress.best_step,
         weights_sha256=_weights_sha256(output),
         samples=final.samples,
+    )
+
+
+def _summary(training: loop.Training, train_loss: float) -> dict[str, float]:
+    state = training.state
+    return training.reporter.summary(
+        train_loss,
+        speed.floating_point_ops(state.bare_model, state.progress.padded_tokens),
+        speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision),
     )
 
 

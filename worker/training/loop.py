@@ -108,7 +108,7 @@ def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Batch
     spec = run.plan.spec
     examples = run.order(epoch)[: run.plan.examples]
     batches = chunks(examples, spec.per_device_train_batch_size)
-    loaded = run.loader.over(batches[first_batch:])
+    loaded = run.loader.over(batches[first_batch:], epoch)
     while window := list(islice(loaded, spec.gradient_accumulation_steps)):
         yield window
 

@@ -9,9 +9,9 @@ from service.api.faults import names
 from service.api.faults.walk import Place, choices, dotted, kinds
 from service.api.redact import cut, shown
 from service.api.schemas.problems import Fault
+from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
 from service.contract.training import ELSEWHERE, TrainingSpec
-from service.contract.refused import REFUSED
 
 _KINDS: Final[dict[str, str]] = {
     "int": "a whole number",
