@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from service.contract.types import SpecModel, TaskParametersModel, Text
 
@@ -74,6 +74,18 @@ class Seq2SeqSpec(TaskParametersModel):
         "M2M100 and NLLB.",
     )
     generation: GenerationSpec = Field(default_factory=GenerationSpec)
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> "Seq2SeqSpec":
+        longest = self.generated_length()
+        for name in ("min_length", "min_new_tokens"):
+            shortest = getattr(self.generation, name)
+            if shortest is not None and shortest > longest:
+                raise ValueError(
+                    f"`generation.{name}` ({shortest}) is above the longest generated text "
+                    f"({longest} tokens)"
+                )
+        return self
 
     def target_length(self, split: str) -> int:
         """Tokens at which targets of `split` are cut."""

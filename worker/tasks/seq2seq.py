@@ -292,6 +292,11 @@ class Seq2SeqObjective:
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         return _token_losses(model, batch).sum()
 
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return _logits(model, batch), batch["labels"]
+
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
             return None
@@ -354,29 +359,32 @@ class Seq2SeqObjective:
 
 
 def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> GenerationConfig:
-    """The model's own generation config with what the job says. StageError for a contradiction."""
+    """The model's own generation config with what the job says."""
     config = copy.deepcopy(base)
     given = parameters.generation.model_dump(exclude_none=True)
     if parameters.num_beams is not None:
         given["num_beams"] = parameters.num_beams
     config.update(**given, max_length=parameters.generated_length(), max_new_tokens=None)
-    try:
-        config.validate()
-    except ValueError as error:
-        raise _invalid("task.generation", f"cannot be used: {error}") from error
     return config
 
 
 def _token_losses(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """(batch, target length) cross entropies in float32; 0 where there is no label."""
+    return functional.cross_entropy(
+        _logits(model, batch).float().transpose(1, 2),
+        batch["labels"],
+        ignore_index=IGNORED,
+        reduction="none",
+    )
+
+
+def _logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """(batch, target length, vocabulary)"""
     inputs = dict(batch)
-    labels = batch["labels"]
     if "decoder_input_ids" in inputs:  # else the model shifts the labels itself
         del inputs["labels"]
-    logits = model(**inputs, use_cache=False).logits
-    return functional.cross_entropy(
-        logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
-    )
+    logits: torch.Tensor = model(**inputs, use_cache=False).logits
+    return logits
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> torch.Tensor:
