@@ -23,6 +23,8 @@ class _TaskText:
 
     usage: str
     limits: str
+    pipeline: str | None = None
+    """The Hub's name for the task where it is not ours."""
 
 
 _TASK_TEXTS: Final[dict[str, _TaskText]] = {
@@ -90,6 +92,32 @@ print(tag("The report was written by Ada in 1843."))
             "words split as in its training data; of words split otherwise it may know less."
         ),
     ),
+    "causal-lm": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+write = pipeline("text-generation", model="{model}")
+print(write("The report was written by", max_new_tokens=40)[0]["generated_text"])
+""",
+        limits=(
+            "It continues a text as its training data would; what it writes may be wrong, however "
+            "fluent it reads."
+        ),
+        pipeline="text-generation",
+    ),
+    "masked-lm": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="{model}")
+print(fill(f"The report was {fill.tokenizer.mask_token} by Ada in 1843."))
+""",
+        limits=(
+            "It fills single gaps in a text. For anything else, such as classifying texts, it has "
+            "to be trained further."
+        ),
+        pipeline="fill-mask",
+    ),
 }
 
 
@@ -123,7 +151,7 @@ def _metadata(
     return ModelCardData(
         license=spec.hub.license if spec.hub else None,
         library_name="transformers",
-        pipeline_tag=spec.task.type,
+        pipeline_tag=_hub_task(spec),
         base_model=None if _is_path(spec) else spec.model.name_or_path,
         datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
         metrics=_metric_types(spec, metrics) or None,
@@ -134,10 +162,14 @@ def _metadata(
     )
 
 
+def _hub_task(spec: JobSpec) -> str:
+    return _TASK_TEXTS[spec.task.type].pipeline or spec.task.type
+
+
 def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float) -> EvalResult:
     dataset, hub = spec.dataset, isinstance(spec.dataset, HubDataset)
     return EvalResult(
-        task_type=spec.task.type,
+        task_type=_hub_task(spec),
         task_name=TASKS[spec.task.type].title,
         dataset_type=dataset.name if isinstance(dataset, HubDataset) else "custom",
         dataset_name=_dataset_name(spec),

@@ -34,11 +34,14 @@ class StagedJob:
         return self.prepared
 
     def train(
-        self, attempt: int = 2, resume_from: Path | None = None
+        self,
+        attempt: int = 2,
+        resume_from: Path | None = None,
+        recorder: Recorder | None = None,
     ) -> tuple[TrainResult, Recorder]:
         if self.prepared is None:
             self.prepare()
-        return run(self._request(Stage.TRAIN, attempt, resume_from))
+        return run(self._request(Stage.TRAIN, attempt, resume_from), recorder)
 
     def _request(self, stage: Stage, attempt: int, resume_from: Path | None = None) -> StageRequest:
         attempt_dir = self.workspace / "attempts" / str(attempt)

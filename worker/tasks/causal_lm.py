@@ -70,29 +70,32 @@ class CausalLM:
 class CausalLMObjective:
     def __init__(self, splits: Mapping[str, PreparedSplit], model: torch.nn.Module) -> None:
         self._splits = splits
-        self._mask_dtype = next(model.parameters()).dtype
         caches = "use_cache" in inspect.signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches else {}
         self.train_features: Features = splits["train"].features
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """Blocks, all of one length; `labels` are the tokens themselves, not shifted."""
-        return {**self._inputs(features), "labels": _labels(features)}
+        return {**_inputs(features), "labels": _labels(features)}
 
     def item_count(self, batch: Batch) -> int:
         return int((batch["labels"][:, 1:] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        logits = model(**inputs, **self._no_cache).logits
-        return losses(logits[:, :-1], batch["labels"][:, 1:]).sum()
+        return losses(*self.logits_and_labels(model, batch)).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each token's logits beside the token that follows it."""
+        return self._output(model, batch).logits[:, :-1], batch["labels"][:, 1:]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
             return None
         features = self._splits[split].features
         scores = Scores(len(features))
-        for indices, output in forward(features, self._inputs):
+        for indices, output in forward(features, _inputs, self._output):
             labels = _labels([features[index] for index in indices])
             scores.add(indices, output.logits[:, :-1], labels[:, 1:])
         rows = scores.rows([{"block": number} for number in range(len(features))])
@@ -101,11 +104,19 @@ class CausalLMObjective:
             files=predictions.write(rows, split, folder),
         )
 
-    def _inputs(self, features: list[Mapping[str, Any]]) -> Batch:
-        batch = {"input_ids": _stacked(features)}
-        if "starts" in features[0]:
-            batch |= apart(_starts(features), self._mask_dtype)
-        return batch
+    def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        if "position_ids" in inputs:
+            dtype = next(model.parameters()).dtype
+            inputs["attention_mask"] = attention_apart(inputs["position_ids"], dtype)
+        return model(**inputs, **self._no_cache)
+
+
+def _inputs(features: list[Mapping[str, Any]]) -> Batch:
+    batch = {"input_ids": _stacked(features)}
+    if "starts" in features[0]:
+        batch["position_ids"] = positions_apart(_starts(features))
+    return batch
 
 
 def _stacked(features: list[Mapping[str, Any]]) -> torch.Tensor:
@@ -127,19 +138,21 @@ def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
     return labels
 
 
-def apart(starts: torch.Tensor, dtype: torch.dtype) -> Batch:
-    """Positions and attention of pieces that share a block but know nothing of each other.
+def positions_apart(starts: torch.Tensor) -> torch.Tensor:
+    """(batch, length): the place of each token in its piece, whose first `starts` marks."""
+    places = torch.arange(starts.shape[1]).expand_as(starts)
+    return places - torch.where(starts, places, 0).cummax(dim=1).values
 
-    `starts` (batch, length) is true at the first token of each piece. Positions count from there;
-    the mask (batch, 1, length, length) is added to attention scores.
+
+def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(batch, 1, length, length), to be added to attention scores: no token sees another piece.
+
+    Made from (batch, length) `positions`, on their device; each piece's begin with 0.
     """
-    length = starts.shape[1]
-    places = torch.arange(length).expand_as(starts)
-    begins = torch.where(starts, places, 0).cummax(dim=1).values
-    same = begins[:, :, None] == begins[:, None, :]
-    seen = (same & torch.ones(length, length, dtype=torch.bool).tril())[:, None]
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
-    return {"position_ids": places - begins, "attention_mask": mask}
+    pieces = (positions == 0).cumsum(dim=1)
+    seen = (pieces[:, :, None] == pieces[:, None, :]).tril()[:, None]
+    mask = torch.zeros(seen.shape, dtype=dtype, device=positions.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)
 
 
 @torch.no_grad()
@@ -156,7 +169,9 @@ def require_separable(model: Any) -> None:
     try:
         alone = torch.cat([model(input_ids=part).logits for part in ids.split(_PROBE_LENGTH, 1)], 1)
         joined = model(input_ids=ids).logits
-        separate = model(input_ids=ids, **apart(starts, model.dtype)).logits
+        places = positions_apart(starts)
+        mask = attention_apart(places, model.dtype)
+        separate = model(input_ids=ids, position_ids=places, attention_mask=mask).logits
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise _inseparable(model) from error
     finally:

@@ -85,8 +85,13 @@ class MaskedLMObjective:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return losses(*self.logits_and_labels(model, batch)).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        return losses(model(**inputs).logits, batch["labels"]).sum()
+        return model(**inputs).logits, batch["labels"]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Under masks that are the same at every evaluation."""
