@@ -198,6 +198,9 @@ def _metric_types(spec: JobSpec, metrics: Iterable[str]) -> list[str]:
 def _sets(spec: JobSpec) -> dict[str, str]:
     """What the metrics of each validation set begin with → how the data calls its split."""
     validation: Any = spec.dataset.validation
+    if validation is None and spec.dataset.validation_split_percentage is not None:
+        train = spec.dataset.train if isinstance(spec.dataset, HubDataset) else "train"
+        return {"": f"{spec.dataset.validation_split_percentage} % of {train}"}
     several = validation if isinstance(validation, dict) else {"": validation}
     if isinstance(spec.dataset, HubDataset):
         return {f"{name}_" if name else "": str(split) for name, split in several.items()}

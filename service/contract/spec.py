@@ -64,6 +64,13 @@ class _Dataset(SpecModel):
     max_train_samples: int | None = Field(
         None, ge=1, description="Use only the first so many rows."
     )
+    validation_split_percentage: int | None = Field(
+        None,
+        ge=1,
+        le=99,
+        description="Share of the training rows to validate with when `validation` is not given; "
+        "which ones follows from the seed (`data_seed`, else `seed`).",
+    )
     max_eval_samples: int | None = Field(None, ge=1)
     max_predict_samples: int | None = Field(None, ge=1)
 
@@ -160,10 +167,17 @@ class JobSpec(SpecModel):
     @model_validator(mode="after")
     def _sections_agree(self) -> "JobSpec":
         problems = []
-        if self.training.eval_strategy != "no" and self.dataset.validation is None:
+        validates = self.dataset.validation is not None
+        holds_out = self.dataset.validation_split_percentage is not None
+        if self.training.eval_strategy != "no" and not (validates or holds_out):
             problems.append(
                 f"`training.eval_strategy` is `{self.training.eval_strategy}` but "
                 "`dataset.validation` is not given"
+            )
+        if validates and holds_out:
+            problems.append(
+                "`dataset.validation_split_percentage` is for data without `dataset.validation`: "
+                "give one of them"
             )
         if self._best_is_unclear():
             problems.append(
@@ -176,6 +190,11 @@ class JobSpec(SpecModel):
             for column, theirs in self.task.named_columns().items()
             if self.dataset.columns.get(column, theirs) != theirs
         ]
+        if self.training.label_smoothing_factor and self.task.type == "question-answering":
+            problems.append(
+                "`training.label_smoothing_factor` smooths one label each, and a "
+                "`question-answering` model has two positions instead"
+            )
         if self.training.use_cpu and self.resources.gpus:
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
         if problems:

@@ -95,6 +95,18 @@ class TestCollect:
                 ),
             ),
             (
+                spec(
+                    dataset=SPEC["dataset"]
+                    | {"validation": "file-2", "validation_split_percentage": 5}
+                ),
+                (
+                    "dataset.validation_split_percentage",
+                    "conflict",
+                    "`dataset.validation_split_percentage` is for data without "
+                    "`dataset.validation`: give one of them",
+                ),
+            ),
+            (
                 spec(dataset={"source": "hubb", "name": "a/b"}),
                 (
                     "dataset.source",

@@ -13,6 +13,7 @@ from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Phase
 from service.contract.tasks import TASKS
 from worker.data import cache, sources
+from worker.data.held_out import HeldOut
 from worker.data.load import Columns, Examples
 from worker.data.sources import Data
 from worker.stages import model_checks, model_files
@@ -43,10 +44,10 @@ class Model:
 def main(request: StageRequest, channel: Channel) -> PrepareResult:
     _quiet_libraries()
     events = Events(channel)
-    task = registry.get(request.spec.task.type)
+    task = registry.get(request.spec.task.variant())
     events.phase(Phase.RESOLVING)
     origins = locate_model(request)
-    data = sources.resolve(request, events.progress)
+    data = _resolve_data(request, events)
     events.resolved(origins, data)
     events.phase(Phase.DOWNLOADING)
     model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
@@ -62,6 +63,16 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         data_fingerprint=entry.folder.name,
         splits=entry.splits,
     )
+
+
+def _resolve_data(request: StageRequest, events: "Events") -> Data:
+    data = sources.resolve(request, events.progress)
+    percentage = request.spec.dataset.validation_split_percentage
+    if percentage is None:
+        return data
+    training = request.spec.training
+    seed = training.seed if training.data_seed is None else training.data_seed
+    return HeldOut(data, percentage, seed)
 
 
 class Events:
