@@ -26,7 +26,16 @@ from worker import checkpoints
 from worker.stages.base import Channel, run_stage
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, load_splits
-from worker.training import build, checkpoint, loop, optimizers, sampling, schedules, speed
+from worker.training import (
+    build,
+    checkpoint,
+    loop,
+    optimizers,
+    sampling,
+    schedules,
+    smoothing,
+    speed,
+)
 from worker.training.checkpoint import State
 from worker.training.evaluation import Evaluator
 from worker.training.loading import Loader
@@ -78,6 +87,7 @@ class _Validation:
         self.folder = folder
         self._progress = progress
         self._last: tuple[int, Evaluation] | None = None
+        self._dtype_changed = False
 
     def __call__(self) -> dict[str, float]:
         return self.run(self._progress.step).metrics
@@ -97,9 +107,20 @@ class _Validation:
         self._last = (step, whole)
         return whole
 
+    def change_dtype(self, dtype: torch.dtype, model: torch.nn.Module) -> None:
+        """Evaluate in another dtype from now on; what is known of `model` no longer holds."""
+        model.to(dtype)
+        self._dtype_changed = True
+
     def known(self, step: int) -> Evaluation | None:
         """The last result, if it is that of `step`: its files still lie there."""
-        return self._last[1] if self._last is not None and self._last[0] == step else None
+        if self._last is None or self._dtype_changed or not self.evaluated(step):
+            return None
+        return self._last[1]
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the last evaluation was of this step, in whatever dtype."""
+        return self._last is not None and self._last[0] == step
 
 
 def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
@@ -128,6 +149,7 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         plan=plan,
         state=state,
         objective=loaded.objective,
+        loss_sum=smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
         order=sampling.order(features, spec),
         loader=Loader(features, loaded.objective.collate, spec),
         evaluate=validation,
@@ -221,6 +243,7 @@ def _finish(job: _Job) -> TrainResult:
     with checkpoint.disk_full_explained("the finished model was written"):
         _save_model(job, output)
     _announce(job, {f"model/{path.name}": path for path in sorted(output.iterdir())})
+    _use_full_eval_dtype(job)
     final = _evaluate_final(job, step)
     progress = state.progress
     train_loss = (progress.loss_total + state.tally.total()) / progress.step
@@ -262,6 +285,17 @@ def _save_model(job: _Job, output: Path) -> None:
     checkpoints.sync_tree(output)
 
 
+def _use_full_eval_dtype(job: _Job) -> None:
+    """Give the finished model, which is saved, the dtype of `bf16_full_eval` or fp16_full_eval.
+
+    As in Trainer, evaluations between steps keep the training's precision.
+    """
+    spec, validation = job.request.spec.training, job.validation
+    dtype = torch.bfloat16 if spec.bf16_full_eval else torch.float16
+    if spec.bf16_full_eval or spec.fp16_full_eval:
+        validation.change_dtype(dtype, job.training.state.bare_model)
+
+
 def _evaluate_final(job: _Job, step: int) -> Evaluation:
     """Metrics and samples of the finished model on the validation split; files of both splits."""
     reporter, validation = job.training.reporter, job.validation
@@ -281,8 +315,10 @@ def _evaluate_final(job: _Job, step: int) -> Evaluation:
 def _evaluate_again(job: _Job, step: int) -> Evaluation:
     reporter = job.training.reporter
     reporter.phase(Phase.EVALUATING)
+    reported = job.validation.evaluated(step)
     result = job.validation.run(step)
-    if step == job.training.state.progress.step:  # the best one's step has its numbers already
+    # The best one's step has its numbers already.
+    if step == job.training.state.progress.step and not reported:
         reporter.evaluated(result.metrics)
     return result
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
@@ -148,6 +149,17 @@ class TextClassificationObjective:
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return self._losses(model(**inputs).logits, batch["labels"]).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """StageError(invalid_option): several labels at once, or a number, cannot be smoothed."""
+        if self._scheme.problem != SINGLE:
+            option = "training.label_smoothing_factor"
+            message = f"`{option}` needs a single label each, but this is {self._scheme.problem}"
+            raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return model(**inputs).logits, batch["labels"]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:

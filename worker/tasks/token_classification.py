@@ -64,6 +64,7 @@ class TokenClassification:
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         from datasets.arrow_writer import ArrowWriter
 
+        give_words_their_space(context.tokenizer)
         words = Words(context, _classes(context.spec, context.train_examples))
         schema = _feature_schema(context.tokenizer)
         with ArrowWriter(path=str(target), features=schema) as writer:
@@ -79,6 +80,7 @@ class TokenClassification:
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> "TokenClassificationObjective":
+        give_words_their_space(tokenizer)  # the finished model's tokenizer, too
         classes = _classes(spec, splits["train"].examples)
         return TokenClassificationObjective(classes, Padding(tokenizer, model), splits)
 
@@ -86,6 +88,17 @@ class TokenClassification:
 def _classes(spec: JobSpec, train_examples: Any) -> Classes:
     names = parameters_of(spec, TokenClassificationSpec).label_names
     return labels.classes_of(names, train_examples, "tags")
+
+
+def give_words_their_space(tokenizer: Any) -> None:
+    """Byte-level tokenizers (RoBERTa, GPT-2) know a word with the space before it: have each word
+    begin with one, as within running text."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    splitter = tokenizer.backend_tokenizer.pre_tokenizer
+    if isinstance(splitter, ByteLevel):
+        splitter.add_prefix_space = True
+        tokenizer.add_prefix_space = True  # saved with it
 
 
 def _feature_schema(tokenizer: Any) -> Any:
@@ -213,8 +226,13 @@ class TokenClassificationObjective:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return _losses(*self.logits_and_labels(model, batch)).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        return _losses(model(**inputs).logits, batch["labels"]).sum()
+        return model(**inputs).logits, batch["labels"]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:

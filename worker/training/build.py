@@ -31,6 +31,8 @@ def accelerator(spec: JobSpec) -> Accelerator:
         raise _invalid("training.fp16", "needs a GPU; use `bf16` on a CPU")
     if training.fp16 and spec.model.dtype == "float16":
         raise _invalid("training.fp16", "needs float32 weights; set `model.dtype` to `float32`")
+    if training.fp16_full_eval and not has_gpu:
+        raise _invalid("training.fp16_full_eval", "needs a GPU; use `bf16_full_eval` on a CPU")
     if training.bf16 and has_gpu and not torch.cuda.is_bf16_supported():
         raise _invalid("training.bf16", "is not supported by this GPU; use `fp16`")
     if not has_gpu and "OMP_NUM_THREADS" not in os.environ:

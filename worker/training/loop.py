@@ -25,6 +25,7 @@ from worker.training.objective import Batch, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
+from worker.training.smoothing import LossSum
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Training:
     plan: Plan
     state: State
     objective: Objective
+    loss_sum: LossSum
+    """The objective's own, unless labels are smoothed."""
     order: Callable[[int], Sequence[int]]
     """Epoch → indices of the training features; a pure function."""
     loader: Loader
@@ -149,7 +152,7 @@ def _backward(run: Training, window: list[Batch]) -> torch.Tensor:
     loss = torch.zeros((), device=state.accelerator.device)
     for batch in window:
         run.in_hand.see(batch)
-        part = run.objective.loss_sum(state.model, on_device(batch, state.accelerator)) / items
+        part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / items
         state.accelerator.backward(part)
         loss += part.detach()
         run.reporter.tick()

@@ -51,6 +51,16 @@ class Evaluation:
     samples: list[dict[str, Any]] = field(default_factory=list)
 
 
+@runtime_checkable
+class GivesLogits(Protocol):
+    """An objective whose loss is a cross entropy of one label each: it can be smoothed."""
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(…, classes) and (…) side by side; the label is -100 where nothing is asked for."""
+
+
 class Objective(Protocol):
     """A task bound to one job's data: batches, their loss, and the evaluation."""
 
