@@ -172,3 +172,31 @@ def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
     GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def save_tiny_xlnet(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
+    """An XLNet of 2 layers, 32 wide, with its own tokenizer of letters (padded on the left)."""
+    import torch
+    from transformers import XLNetConfig, XLNetModel, XLNetTokenizer
+
+    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?'()-"]
+    pairs = ["▁the", "▁of", "▁in", "▁a", "er", "in", "on", "th", "an", "re", "▁w", "▁s"]
+    vocabulary = [(token, 0.0) for token in specials]
+    vocabulary += [(piece, -4.0) for piece in letters] + [(piece, -3.0) for piece in pairs]
+    tokenizer = XLNetTokenizer(vocab=vocabulary, unk_id=0)
+    torch.manual_seed(seed)
+    model = XLNetModel(
+        XLNetConfig(
+            vocab_size=len(tokenizer),
+            d_model=32,
+            n_layer=2,
+            n_head=2,
+            d_inner=64,
+            dropout=dropout,
+            summary_last_dropout=dropout,
+        )
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

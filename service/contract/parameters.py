@@ -22,8 +22,36 @@ class QuestionAnsweringSpec(TaskParametersModel):
     null_score_diff_threshold: float = Field(
         0.0,
         allow_inf_nan=False,
-        description="v2: no answer when the null score beats the best span by more than this.",
+        description="v2: no answer when the null score beats the best span by more than this; with "
+        "`head: beam-search` when the answer's impossibility is above this.",
     )
+    head: Literal["span", "beam-search"] = Field(
+        "span", description="beam-search: XLNet's, which looks for ends given the best starts."
+    )
+    start_n_top: int | None = Field(
+        None, ge=1, le=1000, description="Beam search: starts to go on from; default: 5."
+    )
+    end_n_top: int | None = Field(
+        None, ge=1, le=1000, description="Beam search: ends of each start; default: 5."
+    )
+
+    def variant(self) -> str:
+        return self.type if self.head == "span" else f"{self.type}/{self.head}"
+
+    def beams(self) -> tuple[int, int]:
+        """Starts, and ends of each, that the beam search keeps."""
+        return self.start_n_top or 5, self.end_n_top or 5
+
+    @model_validator(mode="after")
+    def _beams_fit_the_head(self) -> "QuestionAnsweringSpec":
+        if self.head == "span" and (self.start_n_top or self.end_n_top):
+            raise ValueError("`start_n_top` and `end_n_top` need `head: beam-search`")
+        if self.head == "beam-search" and max(self.beams()) > self.max_seq_length:
+            raise ValueError(
+                f"`start_n_top` and `end_n_top` must not be above `max_seq_length` "
+                f"({self.max_seq_length})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _stride_fits(self) -> "QuestionAnsweringSpec":

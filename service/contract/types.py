@@ -63,6 +63,12 @@ class TaskParametersModel(SpecModel):
 
     model_config = ConfigDict(json_schema_extra=_require_type)
 
+    type: str
+
+    def variant(self) -> str:
+        """Which of the worker's tasks does it: the type, or one of several heads of it."""
+        return self.type
+
     def named_columns(self) -> dict[str, str]:
         """The task's column → the user's, for `<column>_column` parameters that are given."""
         return {}

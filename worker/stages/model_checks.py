@@ -62,7 +62,7 @@ def check_model(task: Task, parameters: Any, config: Any, tokenizer: Any) -> int
     if type(config) not in auto._model_mapping:
         raise StageError(
             FailureCode.UNSUPPORTED_ARCHITECTURE,
-            f"A model of type {config.model_type!r} has no head for {task.name}",
+            f"A model of type {config.model_type!r} has no head for {parameters.variant()}",
             model_type=config.model_type,
         )
     with torch.device("meta"):  # shapes only, no memory

@@ -166,7 +166,7 @@ def _load_parts(
     request: StageRequest, prepared: PrepareResult, send: Callable[[StageEvent], None]
 ) -> _Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled."""
-    task = registry.get(request.spec.task.type)
+    task = registry.get(request.spec.task.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
     )

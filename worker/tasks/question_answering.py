@@ -12,7 +12,7 @@ from torch.nn import functional
 from service.contract.events import Notice
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
-from service.contract.splits import is_validation, prefix
+from service.contract.splits import TRAIN, is_validation, prefix
 from worker.tasks import qa_metrics
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.padding import pad, takes_token_types
@@ -42,6 +42,9 @@ class QuestionAnswering:
     name = "question-answering"
     length_option = "max_seq_length"
     needs_pad_token = True
+    offsets_in_training = False
+    token_types = False
+    """Asked for although the tokenizer does not give them by itself."""
 
     def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
         return parameters.max_seq_length
@@ -75,17 +78,20 @@ class QuestionAnswering:
             "version_2_with_negative": parameters.version_2_with_negative,
             "max_seq_length": parameters.max_seq_length,
             "doc_stride": parameters.doc_stride,
+            "offsets_in_training": self.offsets_in_training,
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         from datasets.arrow_writer import ArrowWriter
 
-        windows = Windows(context.tokenizer, parameters_of(context.spec, QuestionAnsweringSpec))
-        features = _feature_schema(context.tokenizer, with_offsets=split != "train")
+        parameters = parameters_of(context.spec, QuestionAnsweringSpec)
+        windows = Windows(context.tokenizer, parameters, token_types=self.token_types)
+        with_offsets = self.offsets_in_training or split != TRAIN
+        features = _feature_schema(windows.token_types, with_offsets=with_offsets)
         with ArrowWriter(path=str(target), features=features) as writer:
             for rows in batches(len(examples), _ROWS_AT_ONCE):
                 batch = examples[rows.start : rows.stop]
-                columns = windows.features(batch, rows.start, with_offsets=split != "train")
+                columns = windows.features(batch, rows.start, with_offsets=with_offsets)
                 writer.write_batch(columns)
                 context.progress(rows.stop, len(examples))
             count, _bytes = writer.finalize()
@@ -102,11 +108,11 @@ class QuestionAnswering:
         )
 
 
-def _feature_schema(tokenizer: Any, *, with_offsets: bool) -> Any:
+def _feature_schema(token_types: bool, *, with_offsets: bool) -> Any:
     from datasets import Features, List, Value
 
     schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
-    if "token_type_ids" in tokenizer.model_input_names:
+    if token_types:
         schema["token_type_ids"] = List(Value("int8"))
     schema |= dict.fromkeys(_LABELS, Value("int32"))
     if with_offsets:
@@ -136,6 +142,8 @@ class QuestionAnsweringObjective:
         self._token_types = token_types
         self._tokenizer = tokenizer
         self._splits = splits
+        self._shortest = 0
+        """Tokens that a batch is padded to at least."""
         self.train_features: Features = splits["train"].features
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
@@ -153,21 +161,27 @@ class QuestionAnsweringObjective:
         if split not in self._splits:
             return None
         data = self._splits[split]
-        collected = _Collected(data.features, self._tokenizer.padding_side == "left")
         options = SpanOptions(self._parameters.n_best_size, self._parameters.max_answer_length)
-        for indices, output in forward(data.features, self._eval_collate):
-            collected.add(indices, output, options)
-        answers = self._choose(data.examples, collected, options)
+        answers, loss = self._answer(data, forward, options)
         rows = data.examples.select_columns(["id", "answers"])
         golds = {row["id"]: row["answers"]["text"] for row in rows}
         metrics = {}
         if is_validation(split):
-            metrics = self._metrics(golds, answers) | {"loss": collected.mean_loss()}
+            metrics = self._metrics(golds, answers) | {"loss": loss}
         return Evaluation(
             metrics=metrics,
             files=self._write(answers, folder, prefix(split)),
             samples=_samples(data.examples, answers),
         )
+
+    def _answer(
+        self, data: PreparedSplit, forward: Forward, options: SpanOptions
+    ) -> tuple[Answers, float]:
+        """The answers to all questions, and the mean loss of the windows."""
+        collected = _Collected(data.features, self._tokenizer.padding_side == "left")
+        for indices, output in forward(data.features, self._eval_collate):
+            collected.add(indices, output, options)
+        return self._choose(data.examples, collected, options), collected.mean_loss()
 
     def _eval_collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padded(features, self._input_names(features))
@@ -179,9 +193,8 @@ class QuestionAnsweringObjective:
     def _padded(self, features: list[Mapping[str, Any]], names: list[str]) -> Batch:
         """Pad on the tokenizer's side to the longest; labels move with what stands before them."""
         lengths = [len(feature["input_ids"]) for feature in features]
-        longest = max(lengths)
-        left = self._tokenizer.padding_side == "left"
-        shifts = [longest - length if left else 0 for length in lengths]
+        longest = max(self._shortest, *lengths)
+        shifts = self._shifts(features, longest)
         fill = {"input_ids": self._tokenizer.pad_token_id}
         fill["token_type_ids"] = self._tokenizer.pad_token_type_id
         batch = {}
@@ -195,6 +208,11 @@ class QuestionAnsweringObjective:
         ones = [np.ones(length, dtype=np.int64) for length in lengths]
         batch["attention_mask"] = pad(ones, shifts, longest, 0)
         return batch
+
+    def _shifts(self, features: list[Mapping[str, Any]], longest: int) -> list[int]:
+        """Places that padding moves each window by."""
+        left = self._tokenizer.padding_side == "left"
+        return [longest - len(feature["input_ids"]) if left else 0 for feature in features]
 
     def _choose(self, examples: Any, collected: "_Collected", options: SpanOptions) -> Answers:
         v2 = self._parameters.version_2_with_negative
