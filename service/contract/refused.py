@@ -45,6 +45,9 @@ REFUSED: Final[dict[str, str]] = {
     "eval_use_gather_object": _OWN_METRICS,
     "fsdp": _DISTRIBUTED,
     "fsdp_config": _DISTRIBUTED,
+    "hub_always_push": "pushes never overlap here: publishing is a stage of its own",
+    "hub_strategy": "the training process has no Hub token: the finished model is pushed at the "
+    "end, by a stage of its own",
     "ignore_data_skip": "a resumed training always continues at the next batch, without reading "
     "those before it",
     "include_for_metrics": _OWN_METRICS,

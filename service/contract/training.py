@@ -100,8 +100,10 @@ class TrainingSpec(BaseModel):
     max_steps: int = Field(
         -1, ge=-1, description="Optimizer steps in all; overrides num_train_epochs when above 0."
     )
-    per_device_train_batch_size: int = Field(8, ge=1)
-    per_device_eval_batch_size: int = Field(8, ge=1)
+    per_device_train_batch_size: int = Field(
+        8, ge=1, description="Examples of one forward pass on each device."
+    )
+    per_device_eval_batch_size: int = Field(8, ge=1, description="The same while evaluating.")
     gradient_accumulation_steps: int = Field(
         1,
         ge=1,
@@ -115,26 +117,34 @@ class TrainingSpec(BaseModel):
     )
 
     # Optimizer
-    optim: Annotated[Optimizer, _refusing(REFUSED_OPTIMIZERS)] = Field("adamw_torch_fused")
+    optim: Annotated[Optimizer, _refusing(REFUSED_OPTIMIZERS)] = Field(
+        "adamw_torch_fused", description="See below."
+    )
     optim_args: str | None = Field(
         None, max_length=1000, description="The optimizer's own: `momentum=0.9, nesterov=true`."
     )
-    learning_rate: float = Field(5e-5, ge=0, allow_inf_nan=False)
+    learning_rate: float = Field(
+        5e-5, ge=0, allow_inf_nan=False, description="The highest one of the schedule."
+    )
     weight_decay: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
         description="Not applied to biases and normalisation weights.",
     )
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.999, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0, allow_inf_nan=False)
+    adam_beta1: float = Field(
+        0.9, ge=0, lt=1, description="Of AdamW, AdEMAMix and Lion: decay of the mean."
+    )
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Of the same: decay of the spread.")
+    adam_epsilon: float = Field(
+        1e-8, gt=0, allow_inf_nan=False, description="Of AdamW and AdEMAMix."
+    )
     max_grad_norm: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="0 turns clipping off."
     )
 
     # Schedule
-    lr_scheduler_type: Schedule = Field("linear")
+    lr_scheduler_type: Schedule = Field("linear", description="See below.")
     lr_scheduler_kwargs: Arguments = Field(
         None, description='The schedule\'s own: `{"num_cycles": 2}`.'
     )
@@ -151,19 +161,27 @@ class TrainingSpec(BaseModel):
     )
 
     # Order and loading of examples
-    train_sampling_strategy: Annotated[Sampling, _refusing(REFUSED_SAMPLING)] = Field("random")
+    train_sampling_strategy: Annotated[Sampling, _refusing(REFUSED_SAMPLING)] = Field(
+        "random", description="Order of examples in an epoch."
+    )
     dataloader_drop_last: bool = Field(
         False, description="Leave out an epoch's last batch when it is smaller."
     )
-    dataloader_num_workers: int = Field(0, ge=0, le=128)
+    dataloader_num_workers: int = Field(
+        0, ge=0, le=128, description="Processes that make batches ahead; 0: the training itself."
+    )
     dataloader_pin_memory: bool = Field(True, description="Without a GPU it does nothing.")
-    dataloader_persistent_workers: bool = False
-    dataloader_prefetch_factor: int | None = Field(None, ge=1)
+    dataloader_persistent_workers: bool = Field(
+        False, description="Keep those processes from one epoch to the next."
+    )
+    dataloader_prefetch_factor: int | None = Field(
+        None, ge=1, description="Batches that each of them makes ahead; default: 2."
+    )
 
     # Precision and device
     bf16: bool = Field(False, description="bfloat16 autocast; weights and optimizer stay fp32.")
     fp16: bool = Field(False, description="float16 autocast with loss scaling; needs a GPU.")
-    use_cpu: bool = False
+    use_cpu: bool = Field(False, description="As `resources.gpus: 0`.")
     tf32: bool | None = Field(
         None, description="TF32 products of float32 on Ampere GPUs or newer; null: torch's default."
     )
@@ -177,7 +195,7 @@ class TrainingSpec(BaseModel):
     activation_checkpointing_kwargs: Arguments = Field(
         None, description="Of torch.utils.checkpoint, for example `use_reentrant`."
     )
-    torch_compile: bool = False
+    torch_compile: bool = Field(False, description="Compile the model with torch.compile.")
     torch_compile_backend: Literal["inductor", "cudagraphs", "aot_eager", "eager"] | None = Field(
         None, description="Implies torch_compile; default: inductor."
     )
@@ -189,7 +207,9 @@ class TrainingSpec(BaseModel):
     )
 
     # Reproducibility
-    seed: int = Field(42, ge=0, lt=2**32)
+    seed: int = Field(
+        42, ge=0, lt=2**32, description="Of new weights, dropout, masks and the order of examples."
+    )
     data_seed: int | None = Field(
         None, ge=0, lt=2**32, description="Order of examples; default: seed."
     )
@@ -198,13 +218,15 @@ class TrainingSpec(BaseModel):
     )
 
     # Logging, evaluation, checkpoints
-    logging_strategy: IntervalStrategy = "steps"
+    logging_strategy: IntervalStrategy = Field("steps", description="When the loss is reported.")
     logging_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
-    logging_first_step: bool = False
+    logging_first_step: bool = Field(False, description="Report the first step's loss, too.")
     include_num_input_tokens_seen: Annotated[
         Literal["no", "all", "non_padding"], BeforeValidator(_from_bool)
     ] = Field("no", description="Log how many tokens were read; `true` is `all`.")
-    eval_strategy: IntervalStrategy = "no"
+    eval_strategy: IntervalStrategy = Field(
+        "no", description="When the validation data is looked at, beside start and end."
+    )
     eval_delay: float = Field(
         0,
         ge=0,
@@ -214,12 +236,17 @@ class TrainingSpec(BaseModel):
     eval_steps: float | None = Field(
         None, gt=0, description="Steps, below 1 a ratio of all steps; default: logging_steps."
     )
-    save_strategy: SaveStrategy = "steps"
+    save_strategy: SaveStrategy = Field(
+        "steps",
+        description="When a checkpoint is written; `best`: after the best evaluation so far.",
+    )
     save_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
     save_total_limit: int | None = Field(
         None, ge=1, description="Checkpoints to keep; the best and the newest always stay."
     )
-    load_best_model_at_end: bool = False
+    load_best_model_at_end: bool = Field(
+        False, description="The finished model is the best checkpoint, not the last state."
+    )
     metric_for_best_model: str | None = Field(
         None,
         description="A metric of the evaluation, `eval_` may be left out; default: loss.",

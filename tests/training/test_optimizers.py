@@ -198,6 +198,18 @@ class TestTraining:
         assert resumed.weights_sha256 == whole.weights_sha256
         assert again.train_values("loss")[4] == recorder.train_values("loss")[4]
 
+    @needs_torchao
+    @pytest.mark.parametrize("name", ["adamw_torch_8bit", "adamw_torch_4bit"])
+    def test_low_bits_resume_exactly(self, make_job: Callable[..., Job], name: str) -> None:
+        """Without compiling, which would take half a minute for each shape."""
+        with torch.compiler.set_stance("force_eager"):
+            job = make_job(max_steps=4, optim=name, save_steps=2)
+            whole, _ = run(job.request(1))
+            checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+            resumed, _ = run(job.request(2, resume_from=checkpoint))
+        assert resumed.weights_sha256 == whole.weights_sha256
+        assert whole.weights_sha256 != run(make_job(max_steps=4).request())[0].weights_sha256
+
     def test_arguments_change_the_training(self, make_job: Callable[..., Job]) -> None:
         losses = [
             run(make_job(max_steps=3, optim="sgd", optim_args=given).request())[1].train_values(
