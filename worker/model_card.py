@@ -152,7 +152,7 @@ def _metadata(
         license=spec.hub.license if spec.hub else None,
         library_name="transformers",
         pipeline_tag=_hub_task(spec),
-        base_model=None if _is_path(spec) else spec.model.name_or_path,
+        base_model=_hub_base(spec),
         datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
         metrics=_metric_types(spec, metrics) or None,
         tags=[_DISTRIBUTION, spec.task.type],
@@ -222,12 +222,19 @@ def _title(spec: JobSpec) -> str:
 
 
 def _is_path(spec: JobSpec) -> bool:
-    return Path(spec.model.name_or_path).is_absolute()
+    return Path(spec.model.name_or_path or "").is_absolute()
+
+
+def _hub_base(spec: JobSpec) -> str | None:
+    """The base model's id on the Hub; None for one on disk, or none at all."""
+    return None if _is_path(spec) else spec.model.name_or_path
 
 
 def _base_name(spec: JobSpec) -> str:
     """The last part only: a card must not tell how the worker's disk is laid out."""
-    return spec.model.name_or_path.rstrip("/").split("/")[-1]
+    if spec.model.config is not None:
+        return spec.model.config.model_type
+    return (spec.model.name_or_path or "").rstrip("/").split("/")[-1]
 
 
 def _dataset_name(spec: JobSpec) -> str:
@@ -239,12 +246,13 @@ def _dataset_name(spec: JobSpec) -> str:
 
 
 def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
-    base = _base_name(spec) if _is_path(spec) else spec.model.name_or_path
-    link = f"`{base}`" if _is_path(spec) else f"[`{base}`](https://huggingface.co/{base})"
+    base = _hub_base(spec)
+    link = f"[`{base}`](https://huggingface.co/{base})" if base else f"`{_base_name(spec)}`"
     revision = f" at revision `{prepared.model_revision}`" if prepared.model_revision else ""
+    how = "fine-tuned" if spec.model.config is None else "trained from scratch"
     return (
         f"# {_title(spec)}\n\n"
-        f"{link}{revision}, fine-tuned for {TASKS[spec.task.type].title.lower()} "
+        f"{link}{revision}, {how} for {TASKS[spec.task.type].title.lower()} "
         f"on {_dataset_name(spec)}."
     )
 

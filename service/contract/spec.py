@@ -1,10 +1,12 @@
 """JobSpec: all that a client may say about a job. Unknown fields are refused everywhere."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
     Discriminator,
     Field,
+    JsonValue,
     StringConstraints,
     Tag,
     model_validator,
@@ -20,10 +22,30 @@ SPEC_VERSION: Final = 1
 # ---- model ------------------------------------------------------------------------------------
 
 
+class ModelConfigSpec(SpecModel):
+    """A model without weights: they are drawn from `training.seed`."""
+
+    model_type: Name = Field(
+        examples=["gpt2"], description="As transformers names it in a config.json."
+    )
+    config_overrides: dict[Name, JsonValue] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="Fields of the type's default configuration. Vocabulary and special ids are "
+        "the tokenizer's unless they are here.",
+    )
+
+
 class ModelSpec(SpecModel):
-    name_or_path: Text = Field(
+    name_or_path: Text | None = Field(
+        None,
         examples=["distilbert/distilbert-base-uncased"],
-        description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS.",
+        description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS. "
+        "Required unless `config` is given.",
+    )
+    config: ModelConfigSpec | None = Field(
+        None,
+        description="Train from scratch, without the weights of any model; needs `tokenizer_name`.",
     )
     revision: Text | None = Field(None, description="Branch, tag or commit; resolved to a commit.")
     tokenizer_name: Text | None = Field(None, description="Default: that of the model.")
@@ -31,6 +53,30 @@ class ModelSpec(SpecModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "float32", description="Of the loaded weights; `auto` is what the checkpoint says."
     )
+
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> "ModelSpec":
+        problems = list(_origin_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def title(self) -> str:
+        """What the model is made of, in words."""
+        return self.name_or_path or f"{self.config.model_type if self.config else ''} from scratch"
+
+
+def _origin_problems(spec: ModelSpec) -> Iterator[str]:
+    if spec.config is None:
+        if spec.name_or_path is None:
+            yield "`name_or_path` is required, or `config` for a model from scratch"
+        return
+    if spec.tokenizer_name is None:
+        yield "`tokenizer_name` is required: a model from scratch has no tokenizer of its own"
+    for name in ("name_or_path", "revision", "config_name"):
+        if getattr(spec, name) is not None:
+            yield f"`{name}` is not for a model from scratch, which `config` describes"
 
 
 # ---- data -------------------------------------------------------------------------------------

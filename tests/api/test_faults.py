@@ -67,6 +67,37 @@ class TestCollect:
                 ),
             ),
             (
+                spec(model={}),
+                (
+                    "model.name_or_path",
+                    "conflict",
+                    "`name_or_path` is required, or `config` for a model from scratch",
+                ),
+            ),
+            (
+                spec(model={"config": {"model_type": "gpt2"}}),
+                (
+                    "model.tokenizer_name",
+                    "conflict",
+                    "`tokenizer_name` is required: a model from scratch has no tokenizer of its "
+                    "own",
+                ),
+            ),
+            (
+                spec(
+                    model={
+                        "config": {"model_type": "gpt2"},
+                        "tokenizer_name": "gpt2",
+                        "name_or_path": "gpt2",
+                    }
+                ),
+                (
+                    "model.name_or_path",
+                    "conflict",
+                    "`name_or_path` is not for a model from scratch, which `config` describes",
+                ),
+            ),
+            (
                 spec(task={"type": "causal_lm"}),
                 (
                     "task.type",
@@ -213,7 +244,7 @@ class TestCollect:
             ("dataset.train.1", "invalid_value"),
             ("dataset.train.2", "invalid_type"),
             ("hub.model_id", "missing_field"),
-            ("model.name_or_path", "missing_field"),
+            ("model.name_or_path", "conflict"),
             ("resources.gpus", "invalid_value"),
             ("task", "invalid_value"),
             ("training.bf16", "conflict"),

@@ -55,6 +55,12 @@ class TestRender:
         )
         assert call in made.text
 
+    def test_a_model_from_scratch(self, tmp_path: Path) -> None:
+        model = {"config": {"model_type": "gpt2"}, "tokenizer_name": "org/tokenizer"}
+        made = card(tmp_path, task="causal-lm", model=model)
+        assert made.data.base_model is None
+        assert ", trained from scratch for causal language modelling on " in made.text
+
     def test_text(self, tmp_path: Path) -> None:
         text = card(tmp_path, training={"learning_rate": 3e-5}).text
         for expected in (

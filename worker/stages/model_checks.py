@@ -65,8 +65,12 @@ def check_model(task: Task, parameters: Any, config: Any, tokenizer: Any) -> int
             f"A model of type {config.model_type!r} has no head for {parameters.variant()}",
             model_type=config.model_type,
         )
-    with torch.device("meta"):  # shapes only, no memory
-        model = auto.from_config(config)
+    try:
+        with torch.device("meta"):  # shapes only, no memory
+            model = auto.from_config(config)
+    except (ValueError, TypeError, KeyError) as error:
+        message = f"No model can be made of this configuration: {failures.describe(error)}"
+        raise StageError(FailureCode.UNSUPPORTED_ARCHITECTURE, message) from error
     table = position_limit(model, config)
     max_length = task.max_length(parameters, _natural_limit(table, config, tokenizer))
     if table is not None and max_length > table:

@@ -16,7 +16,7 @@ from worker.data import cache, sources
 from worker.data.held_out import HeldOut
 from worker.data.load import Columns, Examples
 from worker.data.sources import Data
-from worker.stages import model_checks, model_files
+from worker.stages import model_checks, model_files, scratch
 from worker.stages.base import Channel, run_stage
 from worker.stages.model_files import Located
 from worker.tasks import registry
@@ -92,8 +92,11 @@ class Events:
         self._channel.send(notice)
 
     def resolved(self, origins: "Origins", data: Data) -> None:
-        commits = {name: located.commit for name, located in vars(origins).items()}
-        known = {name: commit for name, commit in commits.items() if commit is not None}
+        known = {
+            name: located.commit
+            for name, located in vars(origins).items()
+            if located is not None and located.commit is not None
+        }
         if data.revision is not None:
             known["dataset"] = data.revision
         if known:
@@ -103,8 +106,10 @@ class Events:
 
 @dataclass(frozen=True)
 class Origins:
-    model: Located
-    config: Located
+    """Without model and config the model is made from scratch."""
+
+    model: Located | None
+    config: Located | None
     tokenizer: Located
 
 
@@ -121,27 +126,42 @@ def locate_model(request: StageRequest) -> Origins:
             cache_dir=request.cache_dir,
         )
 
-    model = locate(spec.name_or_path, spec.revision, "model.name_or_path")
-    config, tokenizer = model, model
-    if spec.config_name is not None:
-        config = locate(spec.config_name, None, "model.config_name")
+    tokenizer = None
     if spec.tokenizer_name is not None:
         tokenizer = locate(spec.tokenizer_name, None, "model.tokenizer_name")
-    return Origins(model, config, tokenizer)
+    if spec.name_or_path is None:
+        assert tokenizer is not None, "the spec sees to it"
+        return Origins(None, None, tokenizer)
+    model = locate(spec.name_or_path, spec.revision, "model.name_or_path")
+    config = model
+    if spec.config_name is not None:
+        config = locate(spec.config_name, None, "model.config_name")
+    return Origins(model, config, tokenizer or model)
 
 
 def fetch_model(request: StageRequest, origins: Origins, *, needs_pad_token: bool) -> Model:
     """Download the small files and look at them before the weights."""
-    weights = origins.model.weights()
+    own_folder = request.attempt_dir / "base_model"
+    weights = origins.model.weights() if origins.model is not None else []
     tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
+
+    def load_tokenizer() -> Any:
+        return model_checks.load_tokenizer(
+            tokenizer_folder, origins.tokenizer.name, needs_pad_token=needs_pad_token
+        )
+
+    if request.spec.model.config is not None:
+        tokenizer = load_tokenizer()
+        config = scratch.make_config(request.spec.model.config, tokenizer, own_folder)
+        return Model(own_folder, tokenizer_folder, None, config, tokenizer)
+    assert origins.model is not None
+    assert origins.config is not None
     config_folder = origins.config.fetch(origins.config.settings())
     config = model_checks.load_config(config_folder, origins.config.name)
-    tokenizer = model_checks.load_tokenizer(
-        tokenizer_folder, origins.tokenizer.name, needs_pad_token=needs_pad_token
-    )
+    tokenizer = load_tokenizer()
     folder = origins.model.fetch([*origins.model.settings(), *weights])
     if origins.config is not origins.model:
-        folder = _combined(request.attempt_dir / "base_model", folder, config_folder)
+        folder = _combined(own_folder, folder, config_folder)
     return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer)
 
 

@@ -4,7 +4,7 @@ Started as `python -m worker.stages.train <request.json>`; works offline on what
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from service.contract.states import Phase
 from worker import checkpoints
 from worker.stages.base import Channel, run_stage
 from worker.tasks import registry
-from worker.tasks.base import ShapesModel, load_splits
+from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import (
     build,
     checkpoint,
@@ -172,14 +172,31 @@ def _load_parts(
     )
     splits = load_splits(prepared.prepared_dir)
     overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
-    model, new_weights = build.model(
-        task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides
-    )
+    model = _load_model(request, prepared, task, overrides, send)
+    objective = task.bind(request.spec, tokenizer, model, splits)
+    return _Loaded(tokenizer, model, objective, frozenset(splits))
+
+
+def _load_model(
+    request: StageRequest,
+    prepared: PrepareResult,
+    task: Task,
+    overrides: Mapping[str, Any],
+    send: Callable[[StageEvent], None],
+) -> torch.nn.Module:
+    """The base model with the task's head, or one from scratch."""
+    parts = (task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides)
+    if request.spec.model.config is not None:
+        model = build.model_from_scratch(*parts)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        message = f"A model from scratch: {count:,} weights, drawn from `training.seed`"
+        send(Notice(message=message, data={"parameters": count}))
+        return model
+    model, new_weights = build.model(*parts)
     if new_weights:
         message = "These weights are not in the base model and start at random"
         send(Notice(message=message, data={"weights": new_weights}))
-    objective = task.bind(request.spec, tokenizer, model, splits)
-    return _Loaded(tokenizer, model, objective, frozenset(splits))
+    return model
 
 
 def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan) -> State:

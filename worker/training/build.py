@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from accelerate import Accelerator
 from accelerate.utils import TorchDynamoPlugin
+from transformers import AutoConfig
 from transformers.utils.import_utils import enable_tf32, is_torch_tf32_available
 
 from service.contract.failures import FailureCode, StageError
@@ -107,6 +108,17 @@ def model(
             weights=body[:100],
         )
     return loaded, sorted(unlike.union(info["missing_keys"]))
+
+
+def model_from_scratch(
+    auto_model: Any, folder: Path, dtype: str, overrides: Mapping[str, Any]
+) -> torch.nn.Module:
+    """A model of the configuration in `folder`, its weights drawn from torch's generator."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **overrides)
+    made: torch.nn.Module = auto_model.from_config(
+        config, dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    )
+    return made
 
 
 def prepare_model(model: torch.nn.Module, spec: TrainingSpec) -> None:
