@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint containers bench constraints clean
+.PHONY: help demo up test lint containers bench docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,6 +36,9 @@ containers: $(VENV)/.dev ## Build the images and run a job through docker-compos
 
 bench: $(VENV)/.dev ## Time GET /v1/jobs with 100 and with 100,000 jobs
 	$(BIN)/python benchmarks/list_jobs.py $(ARGS)
+
+docs: $(VENV)/.dev ## Write docs/training-options.md anew from the tables in service/contract
+	$(BIN)/python scripts/training_options.py > docs/training-options.md
 
 constraints: ## Write constraints.txt anew from the newest versions that install together
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 1; }

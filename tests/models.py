@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 
 def minilm_dir() -> Path:
@@ -29,6 +30,171 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
             max_position_embeddings=512,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
+        )
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def train_tokenizer(
+    texts: list[str],
+    *,
+    vocabulary: int,
+    specials: list[str],
+    template: str,
+    pair: str | None = None,
+    **settings: Any,
+) -> Any:
+    """A fast BPE tokenizer learnt from `texts`; ids of `specials` count from 0.
+
+    `template` and `pair` say where specials go, such as `$A </s>`. The rest are arguments of the
+    tokenizer's class, such as `pad_token`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(unk_token=settings["unk_token"]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=specials,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single=template,
+        pair=pair,
+        special_tokens=[(token, number) for number, token in enumerate(specials)],
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+
+
+def save_tiny_t5(folder: Path, texts: list[str], *, seed: int = 0, dropout: float = 0.1) -> Path:
+    """A T5 of 2 + 2 layers, 32 wide, with random weights and a tokenizer learnt from `texts`."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = train_tokenizer(
+        texts,
+        vocabulary=512,
+        specials=["<pad>", "</s>", "<unk>"],
+        template="$A </s>",
+        pair="$A </s> $B </s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    torch.manual_seed(seed)
+    model = T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=len(tokenizer),
+            d_model=32,
+            d_kv=16,
+            d_ff=64,
+            num_layers=2,
+            num_heads=2,
+            dropout_rate=dropout,
+            decoder_start_token_id=0,
+            pad_token_id=0,
+            eos_token_id=1,
+        )
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_tiny_mbart(folder: Path, *, seed: int = 0) -> Path:
+    """An mBART of 1 + 1 layers for at most 64 tokens, whose tokenizer knows `en_XX` and `ro_RO`."""
+    import torch
+    from transformers import MBartConfig, MBartForConditionalGeneration, MBartTokenizer
+
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyz.,"]
+    vocabulary = [(token, 0.0) for token in specials] + [(letter, -3.0) for letter in letters]
+    tokenizer = MBartTokenizer(vocab=vocabulary)
+    torch.manual_seed(seed)
+    model = MBartForConditionalGeneration(
+        MBartConfig(
+            vocab_size=len(tokenizer),
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            max_position_embeddings=64,
+            decoder_start_token_id=None,
+        )
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
+    """A GPT-2 of 2 layers, 32 wide, 64 positions, without a pad token, as GPT-2 has none.
+
+    Its byte-level vocabulary of 400 is learned from the line below.
+    """
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    trained = ByteLevelBPETokenizer()
+    text = "the report of the water board was read by all who were there in the morning "
+    specials = ["<|endoftext|>"]
+    trained.train_from_iterator([text] * 4, 400, 2, show_progress=False, special_tokens=specials)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=trained._tokenizer,
+        bos_token=specials[0],
+        eos_token=specials[0],
+        unk_token=specials[0],
+        model_max_length=64,
+    )
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_tiny_xlnet(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
+    """An XLNet of 2 layers, 32 wide, with its own tokenizer of letters (padded on the left)."""
+    import torch
+    from transformers import XLNetConfig, XLNetModel, XLNetTokenizer
+
+    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?'()-"]
+    pairs = ["▁the", "▁of", "▁in", "▁a", "er", "in", "on", "th", "an", "re", "▁w", "▁s"]
+    vocabulary = [(token, 0.0) for token in specials]
+    vocabulary += [(piece, -4.0) for piece in letters] + [(piece, -3.0) for piece in pairs]
+    tokenizer = XLNetTokenizer(vocab=vocabulary, unk_id=0)
+    torch.manual_seed(seed)
+    model = XLNetModel(
+        XLNetConfig(
+            vocab_size=len(tokenizer),
+            d_model=32,
+            n_layer=2,
+            n_head=2,
+            d_inner=64,
+            dropout=dropout,
+            summary_last_dropout=dropout,
         )
     )
     model.save_pretrained(folder)

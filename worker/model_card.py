@@ -1,11 +1,11 @@
 """Writes the README.md of a finished model: metadata that the Hub reads, text that people read."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -23,6 +23,8 @@ class _TaskText:
 
     usage: str
     limits: str
+    pipeline: str | None = None
+    """The Hub's name for the task where it is not ours."""
 
 
 _TASK_TEXTS: Final[dict[str, _TaskText]] = {
@@ -64,7 +66,58 @@ print(answer)
             "and does not reason over it. Passages longer than its window must be cut into "
             "overlapping windows, as was done in training."
         ),
-    )
+    ),
+    "text-classification": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="{model}", top_k=None)
+print(classify("The report was written by Ada in 1843."))
+# Of a pair: classify({"text": "The first text.", "text_pair": "The second text."})
+""",
+        limits=(
+            "It knows only the labels it was trained with and answers with one of them for any "
+            "text. Texts longer than it was trained on are cut."
+        ),
+    ),
+    "token-classification": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+tag = pipeline("token-classification", model="{model}", aggregation_strategy="first")
+print(tag("The report was written by Ada in 1843."))
+""",
+        limits=(
+            "It knows only the tags it was trained with. It was trained on one tag a word, for "
+            "words split as in its training data; of words split otherwise it may know less."
+        ),
+    ),
+    "causal-lm": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+write = pipeline("text-generation", model="{model}")
+print(write("The report was written by", max_new_tokens=40)[0]["generated_text"])
+""",
+        limits=(
+            "It continues a text as its training data would; what it writes may be wrong, however "
+            "fluent it reads."
+        ),
+        pipeline="text-generation",
+    ),
+    "masked-lm": _TaskText(
+        usage="""\
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="{model}")
+print(fill(f"The report was {fill.tokenizer.mask_token} by Ada in 1843."))
+""",
+        limits=(
+            "It fills single gaps in a text. For anything else, such as classifying texts, it has "
+            "to be trained further."
+        ),
+        pipeline="fill-mask",
+    ),
 }
 
 
@@ -98,10 +151,10 @@ def _metadata(
     return ModelCardData(
         license=spec.hub.license if spec.hub else None,
         library_name="transformers",
-        pipeline_tag=spec.task.type,
-        base_model=None if _is_path(spec) else spec.model.name_or_path,
+        pipeline_tag=_hub_task(spec),
+        base_model=_hub_base(spec),
         datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
-        metrics=[name for name in metrics if name != "loss"] or None,
+        metrics=_metric_types(spec, metrics) or None,
         tags=[_DISTRIBUTION, spec.task.type],
         model_name=_title(spec) if metrics else None,
         eval_results=[_eval_result(spec, prepared, name, value) for name, value in metrics.items()]
@@ -109,28 +162,54 @@ def _metadata(
     )
 
 
+def _hub_task(spec: JobSpec) -> str:
+    return _TASK_TEXTS[spec.task.type].pipeline or spec.task.type
+
+
 def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float) -> EvalResult:
     dataset, hub = spec.dataset, isinstance(spec.dataset, HubDataset)
     return EvalResult(
-        task_type=spec.task.type,
+        task_type=_hub_task(spec),
         task_name=TASKS[spec.task.type].title,
         dataset_type=dataset.name if isinstance(dataset, HubDataset) else "custom",
         dataset_name=_dataset_name(spec),
         dataset_config=dataset.config if isinstance(dataset, HubDataset) else None,
-        dataset_split=dataset.validation if isinstance(dataset, HubDataset) else "validation",
+        dataset_split=_sets(spec)[_set_of(spec, name)],
         dataset_revision=prepared.dataset_revision if hub else None,
-        metric_type=name,
+        metric_type=name.removeprefix(_set_of(spec, name)),
         metric_value=value,
     )
 
 
 def _reported(spec: JobSpec, metrics: Mapping[str, float]) -> dict[str, float]:
     """The task's own metrics, without the trainer's prefix; what is not a number is left out."""
-    known = TASKS[spec.task.type].metrics
+    known = [set_ + name for set_ in _sets(spec) for name in TASKS[spec.task.type].metrics]
     named = {name: metrics.get(_EVAL_PREFIX + name) for name in known}
     return {
         name: value for name, value in named.items() if value is not None and math.isfinite(value)
     }
+
+
+def _metric_types(spec: JobSpec, metrics: Iterable[str]) -> list[str]:
+    types = (name.removeprefix(_set_of(spec, name)) for name in metrics)
+    return list(dict.fromkeys(name for name in types if name != "loss"))
+
+
+def _sets(spec: JobSpec) -> dict[str, str]:
+    """What the metrics of each validation set begin with → how the data calls its split."""
+    validation: Any = spec.dataset.validation
+    if validation is None and spec.dataset.validation_split_percentage is not None:
+        train = spec.dataset.train if isinstance(spec.dataset, HubDataset) else "train"
+        return {"": f"{spec.dataset.validation_split_percentage} % of {train}"}
+    several = validation if isinstance(validation, dict) else {"": validation}
+    if isinstance(spec.dataset, HubDataset):
+        return {f"{name}_" if name else "": str(split) for name, split in several.items()}
+    return {f"{name}_" if name else "": f"validation {name}".strip() for name in several}
+
+
+def _set_of(spec: JobSpec, metric: str) -> str:
+    """What the metric begins with: the longest that fits, as one name may begin another."""
+    return max(filter(metric.startswith, _sets(spec)), key=len)
 
 
 # ---- text ---------------------------------------------------------------------------------------
@@ -143,12 +222,19 @@ def _title(spec: JobSpec) -> str:
 
 
 def _is_path(spec: JobSpec) -> bool:
-    return Path(spec.model.name_or_path).is_absolute()
+    return Path(spec.model.name_or_path or "").is_absolute()
+
+
+def _hub_base(spec: JobSpec) -> str | None:
+    """The base model's id on the Hub; None for one on disk, or none at all."""
+    return None if _is_path(spec) else spec.model.name_or_path
 
 
 def _base_name(spec: JobSpec) -> str:
     """The last part only: a card must not tell how the worker's disk is laid out."""
-    return spec.model.name_or_path.rstrip("/").split("/")[-1]
+    if spec.model.config is not None:
+        return spec.model.config.model_type
+    return (spec.model.name_or_path or "").rstrip("/").split("/")[-1]
 
 
 def _dataset_name(spec: JobSpec) -> str:
@@ -160,12 +246,13 @@ def _dataset_name(spec: JobSpec) -> str:
 
 
 def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
-    base = _base_name(spec) if _is_path(spec) else spec.model.name_or_path
-    link = f"`{base}`" if _is_path(spec) else f"[`{base}`](https://huggingface.co/{base})"
+    base = _hub_base(spec)
+    link = f"[`{base}`](https://huggingface.co/{base})" if base else f"`{_base_name(spec)}`"
     revision = f" at revision `{prepared.model_revision}`" if prepared.model_revision else ""
+    how = "fine-tuned" if spec.model.config is None else "trained from scratch"
     return (
         f"# {_title(spec)}\n\n"
-        f"{link}{revision}, fine-tuned for {TASKS[spec.task.type].title.lower()} "
+        f"{link}{revision}, {how} for {TASKS[spec.task.type].title.lower()} "
         f"on {_dataset_name(spec)}."
     )
 

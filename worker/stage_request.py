@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from sqlalchemy import select
 
+from service.contract import splits
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import UploadDataset
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
@@ -100,11 +101,7 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
     dataset = claim.spec.dataset
     if not isinstance(dataset, UploadDataset):
         return {}
-    wanted = [
-        file_id
-        for ids in (dataset.train, dataset.validation, dataset.test)
-        for file_id in ids or []
-    ]
+    wanted = [file_id for ids in splits.given(dataset).values() for file_id in ids]
     with database.read() as session:
         known = set(session.scalars(select(FileRow.id).where(FileRow.id.in_(wanted))))
     files = {file_id: settings.files_dir / file_id for file_id in wanted}

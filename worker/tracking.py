@@ -342,7 +342,7 @@ def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
     own = {
         JOB_ID_TAG: job.id,
         "finetune.task": spec.task.type,
-        "finetune.model": spec.model.name_or_path,
+        "finetune.model": spec.model.title,
         "finetune.dataset": dataset,
     }
     labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}

@@ -71,6 +71,8 @@ def upload_files(client: Client, spec: Json, folder: Path) -> Json:
 def _upload_all(client: Client, value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_upload_all(client, item, folder) for item in value]
+    if isinstance(value, dict):  # several validation sets by name
+        return {name: _upload_all(client, item, folder) for name, item in value.items()}
     if isinstance(value, str) and value.startswith(_LOCAL):
         return _upload_once(client, folder / value)
     return value

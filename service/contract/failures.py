@@ -13,6 +13,7 @@ class FailureCode(StrEnum):
     # The user's data.
     MISSING_COLUMN = "missing_column"
     UNREADABLE_ROW = "unreadable_row"
+    LABEL_MISMATCH = "label_mismatch"
     EMPTY_DATASET = "empty_dataset"
     DATASET_NOT_FOUND = "dataset_not_found"
     DATASET_ACCESS_DENIED = "dataset_access_denied"
@@ -69,6 +70,10 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.UNREADABLE_ROW: FailureRule(
         False, "Mend or remove the named row, upload the file again and submit a new job."
+    ),
+    FailureCode.LABEL_MISMATCH: FailureRule(
+        False,
+        "Mend the labels that the message names, or list all of them in `task.label_names`.",
     ),
     FailureCode.EMPTY_DATASET: FailureRule(
         False, "Give a split with at least one usable row; check slices, filters and the format."

@@ -1,112 +1,51 @@
 """JobSpec: all that a client may say about a job. Unknown fields are refused everywhere."""
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
+    Discriminator,
     Field,
+    JsonValue,
     StringConstraints,
+    Tag,
     model_validator,
 )
 
+from service.contract.parameters import TaskSpec
 from service.contract.training import TrainingSpec
+from service.contract.types import FileIds, HubRepoId, HubTarget, Name, Paths, SpecModel, Text
 
 SPEC_VERSION: Final = 1
-
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _no_nul(value: str) -> str:
-    if "\x00" in value:
-        raise ValueError("must not contain a NUL character")
-    return value
-
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
-Name = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
-]
-# What the Hub accepts as `namespace/name`.
-HubRepoId = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$",
-        max_length=193,
-    ),
-]
-HubTarget = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$", max_length=193
-    ),
-]
-FileId = Annotated[str, StringConstraints(pattern=r"^file-[A-Za-z0-9]{1,64}$")]
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-FileIds = Annotated[list[FileId], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
-Paths = Annotated[list[Text], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
-
-
-# ---- task -------------------------------------------------------------------------------------
-
-
-class QuestionAnsweringSpec(_Spec):
-    """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
-
-    type: Literal["question-answering"] = "question-answering"
-    version_2_with_negative: bool = Field(
-        False, description="Some questions have no answer (SQuAD v2)."
-    )
-    max_seq_length: int = Field(384, ge=8, description="Tokens of question, context and specials.")
-    doc_stride: int = Field(128, ge=1, description="Tokens that two windows of a context share.")
-    n_best_size: int = Field(20, ge=1, le=1000)
-    max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer considered.")
-    null_score_diff_threshold: float = Field(
-        0.0,
-        allow_inf_nan=False,
-        description="v2: no answer when the null score beats the best span by more than this.",
-    )
-
-    @model_validator(mode="after")
-    def _stride_fits(self) -> "QuestionAnsweringSpec":
-        if self.doc_stride >= self.max_seq_length:
-            raise ValueError(
-                f"`doc_stride` ({self.doc_stride}) must be below `max_seq_length` "
-                f"({self.max_seq_length})"
-            )
-        return self
-
-
-# Each task is one class here, one file in worker/tasks and one entry in its registry. A second
-# member turns this into Annotated[A | B, Field(discriminator="type")].
-TaskParameters = QuestionAnsweringSpec
-
-
-def _expand_task(value: Any) -> Any:
-    """`task: question-answering` means that task with its defaults."""
-    return {"type": value} if isinstance(value, str) else value
-
-
-TaskSpec = Annotated[TaskParameters, BeforeValidator(_expand_task)]
 
 
 # ---- model ------------------------------------------------------------------------------------
 
 
-class ModelSpec(_Spec):
-    name_or_path: Text = Field(
+class ModelConfigSpec(SpecModel):
+    """A model without weights: they are drawn from `training.seed`."""
+
+    model_type: Name = Field(
+        examples=["gpt2"], description="As transformers names it in a config.json."
+    )
+    config_overrides: dict[Name, JsonValue] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="Fields of the type's default configuration. Vocabulary and special ids are "
+        "the tokenizer's unless they are here.",
+    )
+
+
+class ModelSpec(SpecModel):
+    name_or_path: Text | None = Field(
+        None,
         examples=["distilbert/distilbert-base-uncased"],
-        description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS.",
+        description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS. "
+        "Required unless `config` is given.",
+    )
+    config: ModelConfigSpec | None = Field(
+        None,
+        description="Train from scratch, without the weights of any model; needs `tokenizer_name`.",
     )
     revision: Text | None = Field(None, description="Branch, tag or commit; resolved to a commit.")
     tokenizer_name: Text | None = Field(None, description="Default: that of the model.")
@@ -115,13 +54,54 @@ class ModelSpec(_Spec):
         "float32", description="Of the loaded weights; `auto` is what the checkpoint says."
     )
 
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> "ModelSpec":
+        problems = list(_origin_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def title(self) -> str:
+        """What the model is made of, in words."""
+        return self.name_or_path or f"{self.config.model_type if self.config else ''} from scratch"
+
+
+def _origin_problems(spec: ModelSpec) -> Iterator[str]:
+    if spec.config is None:
+        if spec.name_or_path is None:
+            yield "`name_or_path` is required, or `config` for a model from scratch"
+        return
+    if spec.tokenizer_name is None:
+        yield "`tokenizer_name` is required: a model from scratch has no tokenizer of its own"
+    for name in ("name_or_path", "revision", "config_name"):
+        if getattr(spec, name) is not None:
+            yield f"`{name}` is not for a model from scratch, which `config` describes"
+
 
 # ---- data -------------------------------------------------------------------------------------
 
 DataFormat = Literal["auto", "json", "jsonl", "csv", "parquet", "text", "squad"]
 
 
-class _Dataset(_Spec):
+T = TypeVar("T")
+SetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+def _one_or_named(value: Any) -> str:
+    return "[named]" if isinstance(value, dict) else "[one]"
+
+
+# One validation set, or several under names of the user's.
+OneOrNamed = Annotated[
+    Annotated[T, Tag("[one]")]
+    | Annotated[dict[SetName, T], Field(min_length=1, max_length=20), Tag("[named]")],
+    Discriminator(_one_or_named),
+]
+_NAMED: Final = "Or several as {name: …}, evaluated each: `eval_<name>_<metric>`."
+
+
+class _Dataset(SpecModel):
     columns: dict[Text, Text] = Field(
         default_factory=dict,
         max_length=32,
@@ -129,6 +109,13 @@ class _Dataset(_Spec):
     )
     max_train_samples: int | None = Field(
         None, ge=1, description="Use only the first so many rows."
+    )
+    validation_split_percentage: int | None = Field(
+        None,
+        ge=1,
+        le=99,
+        description="Share of the training rows to validate with when `validation` is not given; "
+        "which ones follows from the seed (`data_seed`, else `seed`).",
     )
     max_eval_samples: int | None = Field(None, ge=1)
     max_predict_samples: int | None = Field(None, ge=1)
@@ -140,7 +127,7 @@ class HubDataset(_Dataset):
     config: Text | None = None
     revision: Text | None = Field(None, description="Branch, tag or commit; resolved to a commit.")
     train: Text = Field("train", description="Split, may be a slice such as `train[:10%]`.")
-    validation: Text | None = None
+    validation: OneOrNamed[Text] | None = Field(None, description=_NAMED)
     test: Text | None = None
 
 
@@ -150,7 +137,7 @@ class UploadDataset(_Dataset):
     train: FileIds = Field(
         examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]], description="Ids from POST /v1/files."
     )
-    validation: FileIds | None = None
+    validation: OneOrNamed[FileIds] | None = Field(None, description=_NAMED)
     test: FileIds | None = None
 
 
@@ -161,7 +148,7 @@ class PathDataset(_Dataset):
         examples=[["/srv/data/train.jsonl"]],
         description="Absolute paths under the operator's FINETUNE_DATA_ROOTS.",
     )
-    validation: Paths | None = None
+    validation: OneOrNamed[Paths] | None = Field(None, description=_NAMED)
     test: Paths | None = None
 
 
@@ -171,7 +158,7 @@ DatasetSpec = Annotated[HubDataset | UploadDataset | PathDataset, Field(discrimi
 # ---- the rest ---------------------------------------------------------------------------------
 
 
-class ResourcesSpec(_Spec):
+class ResourcesSpec(SpecModel):
     gpus: int | None = Field(
         None,
         ge=0,
@@ -180,7 +167,7 @@ class ResourcesSpec(_Spec):
     )
 
 
-class TrackingSpec(_Spec):
+class TrackingSpec(SpecModel):
     experiment_name: Name = "finetune"
     run_name: Name | None = Field(None, description="Default: the job's name, or its id.")
     tags: dict[Name, Annotated[str, StringConstraints(max_length=5000)]] = Field(
@@ -189,7 +176,7 @@ class TrackingSpec(_Spec):
     log_model: bool = Field(True, description="Log the finished model as an MLflow artifact.")
 
 
-class HubSpec(_Spec):
+class HubSpec(SpecModel):
     """Push the finished model. Leave the section out to keep it here."""
 
     model_id: HubTarget = Field(examples=["my-team/squad-distilbert"])
@@ -205,7 +192,7 @@ MetadataKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$"
 MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
 
 
-class JobSpec(_Spec):
+class JobSpec(SpecModel):
     name: Name | None = None
     # The examples are valid: the API puts them in place of what is missing or wrong, so that the
     # rules behind a faulty field are checked as well.
@@ -226,13 +213,46 @@ class JobSpec(_Spec):
     @model_validator(mode="after")
     def _sections_agree(self) -> "JobSpec":
         problems = []
-        if self.training.eval_strategy != "no" and self.dataset.validation is None:
+        validates = self.dataset.validation is not None
+        holds_out = self.dataset.validation_split_percentage is not None
+        if self.training.eval_strategy != "no" and not (validates or holds_out):
             problems.append(
                 f"`training.eval_strategy` is `{self.training.eval_strategy}` but "
                 "`dataset.validation` is not given"
+            )
+        if validates and holds_out:
+            problems.append(
+                "`dataset.validation_split_percentage` is for data without `dataset.validation`: "
+                "give one of them"
+            )
+        if self._best_is_unclear():
+            problems.append(
+                "the best model is chosen by `training.metric_for_best_model`: with several sets in "
+                "`dataset.validation` name a metric of one of them, such as `<name>_loss`"
+            )
+        problems += [
+            f"`task.{column}_column` is {theirs!r} but `dataset.columns.{column}` is "
+            f"{self.dataset.columns[column]!r}: give one of them"
+            for column, theirs in self.task.named_columns().items()
+            if self.dataset.columns.get(column, theirs) != theirs
+        ]
+        if self.training.label_smoothing_factor and self.task.type == "question-answering":
+            problems.append(
+                "`training.label_smoothing_factor` smooths one label each, and a "
+                "`question-answering` model has two positions instead"
             )
         if self.training.use_cpu and self.resources.gpus:
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _best_is_unclear(self) -> bool:
+        several = isinstance(self.dataset.validation, dict)
+        training = self.training
+        return several and training.chooses_by_metric and training.metric_for_best_model is None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The task's column → the user's, however the spec says it."""
+        return {**self.dataset.columns, **self.task.named_columns()}

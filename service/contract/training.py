@@ -4,15 +4,55 @@ A new option is one field here and its use in `worker/training`; a test walks th
 dataclass and compares every name and default.
 """
 
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+import json
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from service.contract.choices import (
+    BY_METRIC,
+    OPTIMIZER_ARGUMENTS,
+    SCHEDULE_ARGUMENTS,
+    Optimizer,
+    Sampling,
+    Schedule,
+    parse_optim_args,
+)
+from service.contract.refused import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
 SaveStrategy = Literal["no", "steps", "epoch", "best"]
-Optimizer = Literal["adamw_torch", "adamw_torch_fused", "adafactor"]
-Scheduler = Literal["linear", "cosine", "constant", "constant_with_warmup"]
+
+
+def _refusing(sentences: dict[str, str]) -> BeforeValidator:
+    """Answers a value that transformers knows and this service refuses with its sentence."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and value in sentences:
+            raise ValueError(f"`{value}` is refused: {sentences[value]}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _from_json(value: Any) -> Any:
+    """TrainingArguments takes such options as JSON text, too."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"is no JSON object: {error}") from error
+    return value
+
+
+def _from_bool(value: Any) -> Any:
+    return ("all" if value else "no") if isinstance(value, bool) else value
+
+
+Arguments = Annotated[
+    dict[str, bool | int | float | str | None] | None, BeforeValidator(_from_json)
+]
 
 # Names that older releases used and people still write → today's name.
 ALIASES: Final[dict[str, str]] = {
@@ -23,6 +63,14 @@ ALIASES: Final[dict[str, str]] = {
     "train_batch_size": "per_device_train_batch_size",
     "eval_batch_size": "per_device_eval_batch_size",
     "no_cuda": "use_cpu",
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
+# Options of ours that TrainingArguments does not have, though transformers does elsewhere.
+ADDITIONS: Final[dict[str, str]] = {
+    "early_stopping_patience": "EarlyStoppingCallback's argument, here an option; default: off",
+    "early_stopping_threshold": "EarlyStoppingCallback's argument, here an option",
 }
 
 # Options of TrainingArguments that live elsewhere in our job spec.
@@ -52,67 +100,165 @@ class TrainingSpec(BaseModel):
     max_steps: int = Field(
         -1, ge=-1, description="Optimizer steps in all; overrides num_train_epochs when above 0."
     )
-    per_device_train_batch_size: int = Field(8, ge=1)
-    per_device_eval_batch_size: int = Field(8, ge=1)
+    per_device_train_batch_size: int = Field(
+        8, ge=1, description="Examples of one forward pass on each device."
+    )
+    per_device_eval_batch_size: int = Field(8, ge=1, description="The same while evaluating.")
     gradient_accumulation_steps: int = Field(
         1,
         ge=1,
         description="Batches per optimizer step; the loss is that of the whole large batch.",
     )
 
+    auto_find_batch_size: bool = Field(
+        False,
+        description="When memory runs out: smaller batches and more accumulation, so that the "
+        "large batch stays the same.",
+    )
+
     # Optimizer
-    optim: Optimizer = Field("adamw_torch_fused")
-    learning_rate: float = Field(5e-5, ge=0, allow_inf_nan=False)
+    optim: Annotated[Optimizer, _refusing(REFUSED_OPTIMIZERS)] = Field(
+        "adamw_torch_fused", description="See below."
+    )
+    optim_args: str | None = Field(
+        None, max_length=1000, description="The optimizer's own: `momentum=0.9, nesterov=true`."
+    )
+    learning_rate: float = Field(
+        5e-5, ge=0, allow_inf_nan=False, description="The highest one of the schedule."
+    )
     weight_decay: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
         description="Not applied to biases and normalisation weights.",
     )
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.999, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0, allow_inf_nan=False)
+    adam_beta1: float = Field(
+        0.9, ge=0, lt=1, description="Of AdamW, AdEMAMix and Lion: decay of the mean."
+    )
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Of the same: decay of the spread.")
+    adam_epsilon: float = Field(
+        1e-8, gt=0, allow_inf_nan=False, description="Of AdamW and AdEMAMix."
+    )
     max_grad_norm: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="0 turns clipping off."
     )
 
     # Schedule
-    lr_scheduler_type: Scheduler = Field("linear")
+    lr_scheduler_type: Schedule = Field("linear", description="See below.")
+    lr_scheduler_kwargs: Arguments = Field(
+        None, description='The schedule\'s own: `{"num_cycles": 2}`.'
+    )
     warmup_steps: float = Field(
         0, ge=0, allow_inf_nan=False, description="Steps; below 1 a ratio of all steps."
+    )
+
+    # Regularisation
+    label_smoothing_factor: float = Field(
+        0.0, ge=0, lt=1, description="Of the training loss; evaluations report the plain loss."
+    )
+    neftune_noise_alpha: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="Noise on the embeddings while training."
+    )
+
+    # Order and loading of examples
+    train_sampling_strategy: Annotated[Sampling, _refusing(REFUSED_SAMPLING)] = Field(
+        "random", description="Order of examples in an epoch."
+    )
+    dataloader_drop_last: bool = Field(
+        False, description="Leave out an epoch's last batch when it is smaller."
+    )
+    dataloader_num_workers: int = Field(
+        0, ge=0, le=128, description="Processes that make batches ahead; 0: the training itself."
+    )
+    dataloader_pin_memory: bool = Field(True, description="Without a GPU it does nothing.")
+    dataloader_persistent_workers: bool = Field(
+        False, description="Keep those processes from one epoch to the next."
+    )
+    dataloader_prefetch_factor: int | None = Field(
+        None, ge=1, description="Batches that each of them makes ahead; default: 2."
     )
 
     # Precision and device
     bf16: bool = Field(False, description="bfloat16 autocast; weights and optimizer stay fp32.")
     fp16: bool = Field(False, description="float16 autocast with loss scaling; needs a GPU.")
-    use_cpu: bool = False
+    use_cpu: bool = Field(False, description="As `resources.gpus: 0`.")
+    tf32: bool | None = Field(
+        None, description="TF32 products of float32 on Ampere GPUs or newer; null: torch's default."
+    )
+    bf16_full_eval: bool = Field(
+        False, description="The finished model's evaluation and predictions in pure bfloat16."
+    )
+    fp16_full_eval: bool = Field(False, description="The same in float16.")
+    activation_checkpointing: bool | None = Field(
+        None, description="Compute activations again in the backward pass: less memory, slower."
+    )
+    activation_checkpointing_kwargs: Arguments = Field(
+        None, description="Of torch.utils.checkpoint, for example `use_reentrant`."
+    )
+    torch_compile: bool = Field(False, description="Compile the model with torch.compile.")
+    torch_compile_backend: Literal["inductor", "cudagraphs", "aot_eager", "eager"] | None = Field(
+        None, description="Implies torch_compile; default: inductor."
+    )
+    torch_compile_mode: (
+        Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
+    ) = Field(None, description="Implies torch_compile.")
+    torch_empty_cache_steps: int | None = Field(
+        None, ge=1, description="Give the GPU's unused memory back after so many steps."
+    )
 
     # Reproducibility
-    seed: int = Field(42, ge=0, lt=2**32)
+    seed: int = Field(
+        42, ge=0, lt=2**32, description="Of new weights, dropout, masks and the order of examples."
+    )
     data_seed: int | None = Field(
         None, ge=0, lt=2**32, description="Order of examples; default: seed."
     )
+    full_determinism: bool = Field(
+        False, description="Deterministic kernels only; slower, and an error where there is none."
+    )
 
     # Logging, evaluation, checkpoints
-    logging_strategy: IntervalStrategy = "steps"
+    logging_strategy: IntervalStrategy = Field("steps", description="When the loss is reported.")
     logging_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
-    logging_first_step: bool = False
-    eval_strategy: IntervalStrategy = "no"
+    logging_first_step: bool = Field(False, description="Report the first step's loss, too.")
+    include_num_input_tokens_seen: Annotated[
+        Literal["no", "all", "non_padding"], BeforeValidator(_from_bool)
+    ] = Field("no", description="Log how many tokens were read; `true` is `all`.")
+    eval_strategy: IntervalStrategy = Field(
+        "no", description="When the validation data is looked at, beside start and end."
+    )
+    eval_delay: float = Field(
+        0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Steps or epochs, as eval_strategy counts, before the first evaluation.",
+    )
     eval_steps: float | None = Field(
         None, gt=0, description="Steps, below 1 a ratio of all steps; default: logging_steps."
     )
-    save_strategy: SaveStrategy = "steps"
+    save_strategy: SaveStrategy = Field(
+        "steps",
+        description="When a checkpoint is written; `best`: after the best evaluation so far.",
+    )
     save_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
     save_total_limit: int | None = Field(
         None, ge=1, description="Checkpoints to keep; the best and the newest always stay."
     )
-    load_best_model_at_end: bool = False
+    load_best_model_at_end: bool = Field(
+        False, description="The finished model is the best checkpoint, not the last state."
+    )
     metric_for_best_model: str | None = Field(
         None,
         description="A metric of the evaluation, `eval_` may be left out; default: loss.",
     )
     greater_is_better: bool | None = Field(
         None, description="Default: False if the metric's name ends in `loss`, else True."
+    )
+    early_stopping_patience: int | None = Field(
+        None, ge=1, description="Stop after so many evaluations in a row without improvement."
+    )
+    early_stopping_threshold: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="What an improvement must exceed."
     )
 
     @model_validator(mode="before")
@@ -127,11 +273,29 @@ class TrainingSpec(BaseModel):
             raise ValueError("; ".join(problems))
         return self
 
+    @property
+    def compiles(self) -> bool:
+        """As in TrainingArguments, a back end or a mode asks for it as well."""
+        return self.torch_compile or bool(self.torch_compile_backend or self.torch_compile_mode)
+
+    @property
+    def chooses_by_metric(self) -> bool:
+        """Whether something depends on `metric_for_best_model`, which is then the loss unless
+        given."""
+        return (
+            self.load_best_model_at_end
+            or self.save_strategy == "best"
+            or self.early_stopping_patience is not None
+            or self.lr_scheduler_type in BY_METRIC
+        )
+
 
 def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
     renamed = dict(data)
     if renamed.pop("adafactor", False):
         renamed.setdefault("optim", "adafactor")
+    if renamed.pop("group_by_length", False):
+        renamed.setdefault("train_sampling_strategy", "group_by_length")
     for old, new in ALIASES.items():
         if old in renamed:
             value = renamed.pop(old)
@@ -146,10 +310,67 @@ def _combination_problems(spec: TrainingSpec) -> Iterator[str]:
         steps: float | None = getattr(spec, name)
         if steps is not None and steps > 1 and steps != int(steps):
             yield f"`{name}` must be whole when it is above 1, and is {steps}"
+    yield from _precision_problems(spec)
+    yield from _argument_problems(spec)
+    yield from _loader_problems(spec)
+    yield from _evaluation_problems(spec)
+
+
+def _precision_problems(spec: TrainingSpec) -> Iterator[str]:
     if spec.bf16 and spec.fp16:
         yield "`bf16` and `fp16` exclude each other: give one of them"
     if spec.fp16 and spec.use_cpu:
         yield "`fp16` needs a GPU: use `bf16` on a CPU"
+    if spec.tf32 and spec.use_cpu:
+        yield "`tf32` needs a GPU"
+    if spec.bf16_full_eval and spec.fp16_full_eval:
+        yield "`bf16_full_eval` and `fp16_full_eval` exclude each other: give one of them"
+    if spec.fp16_full_eval and spec.use_cpu:
+        yield "`fp16_full_eval` needs a GPU: use `bf16_full_eval` on a CPU"
+    if spec.activation_checkpointing_kwargs and not spec.activation_checkpointing:
+        yield "`activation_checkpointing_kwargs` does nothing without `activation_checkpointing`"
+
+
+def _argument_problems(spec: TrainingSpec) -> Iterator[str]:
+    try:
+        optim_args = parse_optim_args(spec.optim_args)
+    except ValueError as error:
+        yield str(error)
+        optim_args = {}
+    yield from _unknown(
+        "optim_args", optim_args, f"optim: {spec.optim}", OPTIMIZER_ARGUMENTS.get(spec.optim, ())
+    )
+    schedule = spec.lr_scheduler_type
+    yield from _unknown(
+        "lr_scheduler_kwargs",
+        spec.lr_scheduler_kwargs or {},
+        f"lr_scheduler_type: {schedule}",
+        SCHEDULE_ARGUMENTS.get(schedule, ()),
+    )
+
+
+def _unknown(option: str, given: Iterable[str], owner: str, known: Iterable[str]) -> Iterator[str]:
+    for name in sorted(set(given) - set(known)):
+        yield (
+            f"`{option}` has `{name}`, but `{owner}` takes "
+            + (", ".join(f"`{argument}`" for argument in known) or "none")
+        )
+
+
+def _loader_problems(spec: TrainingSpec) -> Iterator[str]:
+    if spec.dataloader_num_workers == 0:
+        if spec.dataloader_prefetch_factor is not None:
+            yield "`dataloader_prefetch_factor` needs `dataloader_num_workers` above 0"
+        if spec.dataloader_persistent_workers:
+            yield "`dataloader_persistent_workers` needs `dataloader_num_workers` above 0"
+
+
+def _evaluation_problems(spec: TrainingSpec) -> Iterator[str]:
+    if spec.eval_strategy == "no":
+        if spec.lr_scheduler_type in BY_METRIC:
+            yield f"`lr_scheduler_type: {spec.lr_scheduler_type}` needs `eval_strategy`"
+        if spec.early_stopping_patience is not None:
+            yield "`early_stopping_patience` needs `eval_strategy`"
     if spec.load_best_model_at_end or spec.save_strategy == "best":
         yield from _best_model_problems(spec)
 

@@ -10,9 +10,10 @@ from pydantic import BaseModel, TypeAdapter
 from service.api.faults import collect as collecting
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
+from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
+from service.contract.tasks import TASKS
 from service.contract.training import ALIASES, ELSEWHERE, TrainingSpec
-from service.contract.unsupported import NOT_YET
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
 
@@ -61,7 +62,79 @@ class TestCollect:
                 (
                     "task",
                     "invalid_value",
-                    "must be `question-answering`; did you mean `question-answering`?",
+                    f"must be {' or '.join(f'`{name}`' for name in TASKS)}; did you mean "
+                    "`question-answering`?",
+                ),
+            ),
+            (
+                spec(model={}),
+                (
+                    "model.name_or_path",
+                    "conflict",
+                    "`name_or_path` is required, or `config` for a model from scratch",
+                ),
+            ),
+            (
+                spec(model={"config": {"model_type": "gpt2"}}),
+                (
+                    "model.tokenizer_name",
+                    "conflict",
+                    "`tokenizer_name` is required: a model from scratch has no tokenizer of its "
+                    "own",
+                ),
+            ),
+            (
+                spec(
+                    model={
+                        "config": {"model_type": "gpt2"},
+                        "tokenizer_name": "gpt2",
+                        "name_or_path": "gpt2",
+                    }
+                ),
+                (
+                    "model.name_or_path",
+                    "conflict",
+                    "`name_or_path` is not for a model from scratch, which `config` describes",
+                ),
+            ),
+            (
+                spec(task={"type": "causal_lm"}),
+                (
+                    "task.type",
+                    "invalid_value",
+                    f"must be {' or '.join(f'`{name}`' for name in TASKS)}; did you mean "
+                    "`causal-lm`?",
+                ),
+            ),
+            (
+                spec(task={"type": "causal-lm", "blocksize": 64}),
+                ("task.blocksize", "unknown_field", "unknown field; did you mean `block_size`?"),
+            ),
+            (
+                spec(task={"type": "masked-lm", "mlm_probability": 1.5}),
+                ("task.mlm_probability", "invalid_value", "must be above 0 and below 1"),
+            ),
+            (
+                spec(
+                    task={"type": "causal-lm", "text_column": "a"},
+                    dataset=SPEC["dataset"] | {"columns": {"text": "b"}},
+                ),
+                (
+                    "task.text_column",
+                    "conflict",
+                    "`task.text_column` is 'a' but `dataset.columns.text` is 'b': give one of them",
+                ),
+            ),
+            (
+                spec(
+                    dataset=SPEC["dataset"]
+                    | {"validation": "file-2", "validation_split_percentage": 5}
+                ),
+                (
+                    "dataset.validation_split_percentage",
+                    "conflict",
+                    "`dataset.validation_split_percentage` is for data without "
+                    "`dataset.validation`: give one of them",
                 ),
             ),
             (
@@ -102,7 +175,7 @@ class TestCollect:
                 (
                     "training.fsdp",
                     "unsupported_option",
-                    "an option of TrainingArguments that this service does not support yet",
+                    "refused: how processes are spread and joined is the job's `resources` section",
                 ),
             ),
             (
@@ -171,7 +244,7 @@ class TestCollect:
             ("dataset.train.1", "invalid_value"),
             ("dataset.train.2", "invalid_type"),
             ("hub.model_id", "missing_field"),
-            ("model.name_or_path", "missing_field"),
+            ("model.name_or_path", "conflict"),
             ("resources.gpus", "invalid_value"),
             ("task", "invalid_value"),
             ("training.bf16", "conflict"),
@@ -229,10 +302,10 @@ class TestNames:
         from transformers import TrainingArguments
 
         installed = {field.name for field in dataclasses.fields(TrainingArguments)}
-        ours = set(TrainingSpec.model_fields)
-        assert installed == (ours | set(ELSEWHERE) | NOT_YET) & installed
-        assert installed >= NOT_YET
-        assert not NOT_YET & (ours | set(ELSEWHERE) | set(ALIASES))
+        tables = (set(TrainingSpec.model_fields), set(ELSEWHERE), set(REFUSED), set(ALIASES))
+        assert installed <= set().union(*tables)
+        assert installed >= set(REFUSED)
+        assert sum(map(len, tables)) == len(set().union(*tables))
 
 
 class TestSemantic:

@@ -9,6 +9,7 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import JobState, Stage
+from service.contract.tasks import TASKS
 from service.store.jobs import clock
 from service.store.models import (
     ArtifactRow,
@@ -386,8 +387,9 @@ class TestArtifacts:
 class TestTasksAndWorkers:
     def test_tasks(self, client: httpx.Client) -> None:
         answer = client.get("/v1/tasks").json()
-        (task,) = answer["data"]
-        assert task["type"] == "question-answering"
+        assert [task["type"] for task in answer["data"]] == list(TASKS)
+        task = answer["data"][0]
+        assert task["parameters_schema"]["required"][0] == "type"
         assert task["defaults"]["max_seq_length"] == 384
         assert task["parameters_schema"]["properties"]["doc_stride"]["default"] == 128
         assert [column["name"] for column in task["columns"]][:2] == ["question", "context"]

@@ -54,7 +54,7 @@ class TestJobSpec:
         )
         assert {loc[:2] for loc, _ in faults} == {
             ("priority",),
-            ("model", "name_or_path"),
+            ("model",),
             ("training", "learning_rate"),
             ("training", "optim"),
             ("metadata", "bad key"),

@@ -36,6 +36,31 @@ class TestRender:
         assert (f1.task_type, f1.dataset_type) == ("question-answering", "squad")
         assert (f1.dataset_split, f1.dataset_revision) == ("validation[:10%]", "b" * 40)
 
+    @pytest.mark.parametrize(
+        ("task", "tag", "call"),
+        [
+            ("causal-lm", "text-generation", 'pipeline("text-generation", model="'),
+            ("masked-lm", "fill-mask", 'pipeline("fill-mask", model="'),
+        ],
+    )
+    def test_language_models(self, tmp_path: Path, task: str, tag: str, call: str) -> None:
+        trained = TRAINED.model_copy(update={"metrics": {"eval_perplexity": 12.5}, "baseline": {}})
+        made = card(tmp_path, trained, task=task)
+        assert made.data.pipeline_tag == tag
+        (result,) = made.data.eval_results or []
+        assert (result.task_type, result.metric_type, result.metric_value) == (
+            tag,
+            "perplexity",
+            12.5,
+        )
+        assert call in made.text
+
+    def test_a_model_from_scratch(self, tmp_path: Path) -> None:
+        model = {"config": {"model_type": "gpt2"}, "tokenizer_name": "org/tokenizer"}
+        made = card(tmp_path, task="causal-lm", model=model)
+        assert made.data.base_model is None
+        assert ", trained from scratch for causal language modelling on " in made.text
+
     def test_text(self, tmp_path: Path) -> None:
         text = card(tmp_path, training={"learning_rate": 3e-5}).text
         for expected in (

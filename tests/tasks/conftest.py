@@ -1,9 +1,11 @@
 """Tokenizers that differ in what matters: side, special tokens, token types."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoTokenizer, RobertaTokenizer
 
 from tests.models import minilm_dir
@@ -28,3 +30,13 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Any:
     tokenizer = RobertaTokenizer(vocab={t: n for n, t in enumerate(tokens)}, merges=[])
     tokenizer.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Golden numbers depend on how sums are split; and the machine is shared."""
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -21,7 +21,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def tiny_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.REGISTRY, "question-answering", TinyTask())
+    monkeypatch.setitem(registry.REGISTRY, "causal-lm", TinyTask())
 
 
 @pytest.fixture

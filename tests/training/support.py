@@ -49,10 +49,16 @@ class TinyObjective:
         return int((batch["labels"][:, 1:] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        logits, labels = self.logits_and_labels(model, batch)
         return torch.nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), reduction="sum"
+            logits.flatten(0, 1), labels.flatten(), reduction="sum"
         )
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return logits[:, :-1], batch["labels"][:, 1:]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
@@ -79,7 +85,7 @@ class TinyObjective:
 
 
 class TinyTask:
-    name = "question-answering"
+    name = "causal-lm"
 
     def auto_model(self) -> Any:
         return transformers.AutoModelForCausalLM
@@ -154,7 +160,7 @@ class Job:
     def spec(self) -> JobSpec:
         return JobSpec.model_validate(
             {
-                "task": "question-answering",
+                "task": "causal-lm",
                 "model": {"name_or_path": "/models/tiny", "dtype": self.dtype},
                 "dataset": {
                     "source": "path",
@@ -236,7 +242,7 @@ def at_checkpoint(step: int) -> Callable[[StageEvent], bool]:
 
 
 def use_tiny_task() -> None:
-    registry.REGISTRY["question-answering"] = TinyTask()  # type: ignore[assignment]
+    registry.REGISTRY["causal-lm"] = TinyTask()  # type: ignore[assignment]
 
 
 if __name__ == "__main__":  # the stage in a process of its own: <request.json>

@@ -34,7 +34,9 @@ class _Watch(transformers.TrainerCallback):
         self.saved.append(state.global_step)
 
 
-def run_trainer(folder: Path, options: dict[str, Any]) -> tuple[transformers.Trainer, _Watch]:
+def run_trainer(
+    folder: Path, options: dict[str, Any], *callbacks: transformers.TrainerCallback
+) -> tuple[transformers.Trainer, _Watch]:
     watch = _Watch()
     trainer = transformers.Trainer(
         model=tiny_model(dropout=0.0),
@@ -50,7 +52,7 @@ def run_trainer(folder: Path, options: dict[str, Any]) -> tuple[transformers.Tra
         data_collator=TinyObjective({"train": PreparedSplit(TRAIN, TRAIN)}).collate,
         train_dataset=_Rows(TRAIN),
         eval_dataset=_Rows(VALIDATION),
-        callbacks=[watch],
+        callbacks=[watch, *callbacks],
     )
     trainer.train()
     return trainer, watch

@@ -162,14 +162,14 @@ class TestReporter:
     ) -> None:
         reporter.start()
         clock.now += 4
-        reporter.count(examples=8, tokens=100)
+        reporter.count(examples=8, tokens=100, padded_tokens=120)
         progress.step = 2
         with reporter.pausing_for(Phase.EVALUATING):
             clock.now += 1000
         reporter.tick(now=True)
         reporter.log({"loss": 1.0})
         clock.now += 1
-        reporter.count(examples=1, tokens=10)
+        reporter.count(examples=1, tokens=10, padded_tokens=10)
         reporter.log({"loss": 1.0})
         assert recorder.of(Progress)[-1] == Progress(
             step=2, of=10, epoch=0.4, examples_per_second=2.0, eta_seconds=16.0
@@ -190,16 +190,24 @@ class TestReporter:
         reporter = Reporter(recorder.send, plan, progress, clock)
         reporter.start()
         clock.now += 5
-        reporter.count(10, 100)
+        reporter.count(10, 100, 150)
         progress.step = 5
         reporter.stop()
-        assert reporter.summary(0.5) == {
+        summary = reporter.summary(0.5, flops=5e13, peak_flops=4e12)
+        assert 2**26 < summary.pop("train_peak_memory_bytes") < 2**40
+        assert summary == {
             "train_loss": 0.5,
             "train_runtime": 25.0,
-            "train_examples_per_second": 2.0,
+            "train_samples_per_second": 2.0,
             "train_tokens_per_second": 20.0,
             "train_steps_per_second": 0.2,
+            "total_flos": 5e13,
+            "train_mfu": 0.5,
         }
+        assert "train_mfu" not in reporter.summary(0.5, flops=5e13, peak_flops=None)
+
+
+BY_FOUR = TrainingSpec(per_device_eval_batch_size=4)
 
 
 class TestEvaluator:
@@ -212,7 +220,7 @@ class TestEvaluator:
         objective = TinyObjective({"train": PreparedSplit(features, features)})
         ticks: list[int] = []
         evaluator = Evaluator(
-            Accelerator(cpu=True), tiny_model(), objective, 4, lambda: ticks.append(1)
+            Accelerator(cpu=True), tiny_model(), objective, BY_FOUR, lambda: ticks.append(1)
         )
         lengths = [
             [len(data[index]["input_ids"]) for index in indices]
@@ -231,7 +239,7 @@ class TestEvaluator:
             {"validation": PreparedSplit(data, data), "train": PreparedSplit(data, data)}
         )
         model = tiny_model().train()
-        evaluator = Evaluator(Accelerator(cpu=True), model, objective, 4, lambda: None)
+        evaluator = Evaluator(Accelerator(cpu=True), model, objective, BY_FOUR, lambda: None)
         before = torch.get_rng_state()
         result = evaluator("validation", tmp_path / "files")
         assert result is not None

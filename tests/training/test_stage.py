@@ -41,9 +41,11 @@ class TestResult:
         assert set(result.metrics) - set(evaluated) == {
             "train_loss",
             "train_runtime",
-            "train_examples_per_second",
+            "train_samples_per_second",
             "train_tokens_per_second",
             "train_steps_per_second",
+            "train_peak_memory_bytes",
+            "total_flos",
         }
         assert result.samples[0].keys() == {"right"}
         artifacts = {event.name: event for event in recorder.of(ArtifactWritten)}

@@ -15,6 +15,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from service.contract import splits
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import HubDataset
 from worker import failures
@@ -24,9 +25,9 @@ from worker.data.table import Row, Table
 class HubData:
     """Resolves the commit at once; downloads when the first table is asked for."""
 
-    def __init__(self, spec: HubDataset, splits: tuple[str, ...], cache_dir: Path) -> None:
+    def __init__(self, spec: HubDataset, cache_dir: Path) -> None:
         self._spec = spec
-        self._splits = splits
+        self._slices = splits.given(spec)
         self._cache_dir = cache_dir / "datasets"
         self._builder: Any = None
         try:
@@ -39,18 +40,17 @@ class HubData:
         self._id = info.id  # the full name where `name` is an old short one
 
     def splits(self) -> tuple[str, ...]:
-        return self._splits
+        return tuple(self._slices)
 
     def fingerprint(self) -> Any:
-        slices = {split: getattr(self._spec, split) for split in self._splits}
         return {
             "hub": [self._id, self._commit],
             "config": self._spec.config,
-            "splits": slices,
+            "splits": self._slices,
         }
 
     def tables(self, split: str) -> Iterator[Table]:
-        instruction = getattr(self._spec, split)
+        instruction = self._slices[split]
         try:
             dataset = self._prepared().as_dataset(split=instruction)
         except (ValueError, AssertionError) as error:  # an unknown split, a bad slice

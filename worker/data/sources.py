@@ -3,19 +3,19 @@
 import hashlib
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from service.contract import splits
 from service.contract.failures import FailureCode, StageError
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
-from service.contract.spec import DataFormat, DatasetSpec, HubDataset, UploadDataset
+from service.contract.spec import DataFormat, HubDataset, UploadDataset
 from service.contract.stages import StageRequest
 from worker import failures
 from worker.data import hub
 from worker.data.formats import open_table
 from worker.data.table import Source, Table
-
-SPLITS = ("train", "validation", "test")
 
 
 class Data(Protocol):
@@ -37,14 +37,15 @@ def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data
     """Find the data: the Hub's commit, or every file, hashed. StageError when it is not there."""
     spec = request.spec.dataset
     if isinstance(spec, HubDataset):
-        return hub.HubData(spec, given_splits(spec), request.cache_dir)
+        return hub.HubData(spec, request.cache_dir)
     locate = _uploads(request) if isinstance(spec, UploadDataset) else _paths(request)
-    files = {split: [locate(name) for name in getattr(spec, split)] for split in given_splits(spec)}
+    given = splits.given(spec)
+    keep = request.spec.task.keeps_line_ends()
+    files = {
+        split: [replace(locate(name), keep_line_ends=keep) for name in names]
+        for split, names in given.items()
+    }
     return FileData(spec.format, files, progress)
-
-
-def given_splits(spec: DatasetSpec) -> tuple[str, ...]:
-    return tuple(split for split in SPLITS if getattr(spec, split) is not None)
 
 
 class FileData:

@@ -27,6 +27,8 @@ class Source:
 
     path: Path
     name: str
+    keep_line_ends: bool = False
+    """The rows of plain text end with the line's end, always `\\n`."""
 
 
 def unreadable(place: str, problem: str) -> NoReturn:

@@ -15,7 +15,8 @@ def text(source: Source) -> Table:
     def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
         with source.path.open("rb") as file:
             for number, line in _lines(file, source):
-                yield _place(source, number), {"text": line.rstrip("\r\n")}
+                end = "\n" if source.keep_line_ends and line.endswith("\n") else ""
+                yield _place(source, number), {"text": line.rstrip("\r\n") + end}
 
     return Table(columns=("text",), rows=rows)
 

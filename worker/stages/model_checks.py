@@ -13,6 +13,8 @@ from worker.tasks.base import Task
 
 # How models name their table of learned or fixed absolute positions.
 _POSITION_TABLES = frozenset({"position_embeddings", "embed_positions", "wpe"})
+# Tokenizers that know no limit state a number with thirty digits.
+_NO_LIMIT = 10**9
 
 
 def load_config(folder: Path, name: str) -> Any:
@@ -28,8 +30,8 @@ def load_config(folder: Path, name: str) -> Any:
         ) from error
 
 
-def load_tokenizer(folder: Path, name: str) -> Any:
-    """A fast tokenizer with a pad token."""
+def load_tokenizer(folder: Path, name: str, *, needs_pad_token: bool) -> Any:
+    """A fast tokenizer, with a pad token if the task needs one."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -47,7 +49,7 @@ def load_tokenizer(folder: Path, name: str) -> Any:
             f"The tokenizer of {name!r} ({type(tokenizer).__name__}) is not a fast one; the task "
             "needs to know which characters each token stands for",
         )
-    if tokenizer.pad_token_id is None:
+    if needs_pad_token and tokenizer.pad_token_id is None:
         raise StageError(FailureCode.NO_PAD_TOKEN, f"The tokenizer of {name!r} has no pad token")
     return tokenizer
 
@@ -60,26 +62,44 @@ def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
         raise StageError(FailureCode.SLOW_TOKENIZER, f"{name!r} holds no tokenizer files")
 
 
-def check_model(task: Task, config: Any, tokenizer: Any, max_length: int) -> None:
-    """Architecture, position table and vocabulary fit the task and the tokenizer."""
+def check_model(task: Task, parameters: Any, config: Any, tokenizer: Any) -> int:
+    """Architecture, position table and vocabulary fit the task and the tokenizer.
+
+    Returns the task's `max_length` for this model.
+    """
     auto = task.auto_model()
     if type(config) not in auto._model_mapping:
         raise StageError(
             FailureCode.UNSUPPORTED_ARCHITECTURE,
-            f"A model of type {config.model_type!r} has no head for {task.name}",
+            f"A model of type {config.model_type!r} has no head for {parameters.variant()}",
             model_type=config.model_type,
         )
-    with torch.device("meta"):  # shapes only, no memory
-        model = auto.from_config(config)
-    limit = position_limit(model, config)
-    if limit is not None and max_length > limit:
+    try:
+        with torch.device("meta"):  # shapes only, no memory
+            model = auto.from_config(config)
+    except (ValueError, TypeError, KeyError) as error:
+        message = f"No model can be made of this configuration: {failures.describe(error)}"
+        raise StageError(FailureCode.UNSUPPORTED_ARCHITECTURE, message) from error
+    table = position_limit(model, config)
+    max_length = task.max_length(parameters, _natural_limit(table, config, tokenizer))
+    if table is not None and max_length > table:
         raise StageError(
             FailureCode.SEQUENCE_TOO_LONG,
-            f"`max_seq_length` is {max_length}, but the model's position table holds {limit}",
-            max_seq_length=max_length,
-            limit=limit,
+            f"`{task.length_option}` is {max_length}, but the model's position table holds {table}",
+            limit=table,
+            **{task.length_option: max_length},
         )
     _check_vocabulary(model, tokenizer)
+    return max_length
+
+
+def _natural_limit(table: int | None, config: Any, tokenizer: Any) -> int | None:
+    """Tokens that the model was made for; rotary models state a number that no table enforces."""
+    stated = getattr(config, "max_position_embeddings", None)
+    known = [limit for limit in (table, stated) if limit is not None]
+    if tokenizer.model_max_length < _NO_LIMIT:
+        known.append(tokenizer.model_max_length)
+    return min(known, default=None)
 
 
 def position_limit(model: nn.Module, config: Any) -> int | None:

@@ -8,13 +8,15 @@ from typing import Any
 
 from service.contract.events import Notice, PhaseChanged, Progress
 from service.contract.spec import JobSpec
+from service.contract.splits import TEST, TRAIN, VALIDATION, kind
 from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Phase
 from service.contract.tasks import TASKS
 from worker.data import cache, sources
+from worker.data.held_out import HeldOut
 from worker.data.load import Columns, Examples
 from worker.data.sources import Data
-from worker.stages import model_checks, model_files
+from worker.stages import model_checks, model_files, scratch
 from worker.stages.base import Channel, run_stage
 from worker.stages.model_files import Located
 from worker.tasks import registry
@@ -22,9 +24,9 @@ from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PrepareContext, Task
 
 _LAYOUT = 1  # of an entry in the cache
 _LIMITS = {
-    "train": "max_train_samples",
-    "validation": "max_eval_samples",
-    "test": "max_predict_samples",
+    TRAIN: "max_train_samples",
+    VALIDATION: "max_eval_samples",
+    TEST: "max_predict_samples",
 }
 
 
@@ -42,15 +44,16 @@ class Model:
 def main(request: StageRequest, channel: Channel) -> PrepareResult:
     _quiet_libraries()
     events = Events(channel)
-    task = registry.get(request.spec.task.type)
+    task = registry.get(request.spec.task.variant())
     events.phase(Phase.RESOLVING)
     origins = locate_model(request)
-    data = sources.resolve(request, events.progress)
+    data = _resolve_data(request, events)
     events.resolved(origins, data)
     events.phase(Phase.DOWNLOADING)
-    model = fetch_model(request, origins)
-    model_checks.check_model(task, model.config, model.tokenizer, request.spec.task.max_seq_length)
-    entry = Preparation(request.spec, task, model, data, events).run(request.cache_dir)
+    model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
+    max_length = model_checks.check_model(task, request.spec.task, model.config, model.tokenizer)
+    preparation = Preparation(request.spec, task, model, max_length, data, events)
+    entry = preparation.run(request.cache_dir)
     return PrepareResult(
         prepared_dir=entry.folder,
         model_dir=model.folder,
@@ -60,6 +63,16 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         data_fingerprint=entry.folder.name,
         splits=entry.splits,
     )
+
+
+def _resolve_data(request: StageRequest, events: "Events") -> Data:
+    data = sources.resolve(request, events.progress)
+    percentage = request.spec.dataset.validation_split_percentage
+    if percentage is None:
+        return data
+    training = request.spec.training
+    seed = training.seed if training.data_seed is None else training.data_seed
+    return HeldOut(data, percentage, seed)
 
 
 class Events:
@@ -79,8 +92,11 @@ class Events:
         self._channel.send(notice)
 
     def resolved(self, origins: "Origins", data: Data) -> None:
-        commits = {name: located.commit for name, located in vars(origins).items()}
-        known = {name: commit for name, commit in commits.items() if commit is not None}
+        known = {
+            name: located.commit
+            for name, located in vars(origins).items()
+            if located is not None and located.commit is not None
+        }
         if data.revision is not None:
             known["dataset"] = data.revision
         if known:
@@ -90,8 +106,10 @@ class Events:
 
 @dataclass(frozen=True)
 class Origins:
-    model: Located
-    config: Located
+    """Without model and config the model is made from scratch."""
+
+    model: Located | None
+    config: Located | None
     tokenizer: Located
 
 
@@ -108,25 +126,42 @@ def locate_model(request: StageRequest) -> Origins:
             cache_dir=request.cache_dir,
         )
 
-    model = locate(spec.name_or_path, spec.revision, "model.name_or_path")
-    config, tokenizer = model, model
-    if spec.config_name is not None:
-        config = locate(spec.config_name, None, "model.config_name")
+    tokenizer = None
     if spec.tokenizer_name is not None:
         tokenizer = locate(spec.tokenizer_name, None, "model.tokenizer_name")
-    return Origins(model, config, tokenizer)
+    if spec.name_or_path is None:
+        assert tokenizer is not None, "the spec sees to it"
+        return Origins(None, None, tokenizer)
+    model = locate(spec.name_or_path, spec.revision, "model.name_or_path")
+    config = model
+    if spec.config_name is not None:
+        config = locate(spec.config_name, None, "model.config_name")
+    return Origins(model, config, tokenizer or model)
 
 
-def fetch_model(request: StageRequest, origins: Origins) -> Model:
+def fetch_model(request: StageRequest, origins: Origins, *, needs_pad_token: bool) -> Model:
     """Download the small files and look at them before the weights."""
-    weights = origins.model.weights()
+    own_folder = request.attempt_dir / "base_model"
+    weights = origins.model.weights() if origins.model is not None else []
     tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
+
+    def load_tokenizer() -> Any:
+        return model_checks.load_tokenizer(
+            tokenizer_folder, origins.tokenizer.name, needs_pad_token=needs_pad_token
+        )
+
+    if request.spec.model.config is not None:
+        tokenizer = load_tokenizer()
+        config = scratch.make_config(request.spec.model.config, tokenizer, own_folder)
+        return Model(own_folder, tokenizer_folder, None, config, tokenizer)
+    assert origins.model is not None
+    assert origins.config is not None
     config_folder = origins.config.fetch(origins.config.settings())
     config = model_checks.load_config(config_folder, origins.config.name)
-    tokenizer = model_checks.load_tokenizer(tokenizer_folder, origins.tokenizer.name)
+    tokenizer = load_tokenizer()
     folder = origins.model.fetch([*origins.model.settings(), *weights])
     if origins.config is not origins.model:
-        folder = _combined(request.attempt_dir / "base_model", folder, config_folder)
+        folder = _combined(own_folder, folder, config_folder)
     return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer)
 
 
@@ -142,10 +177,19 @@ def _combined(target: Path, model: Path, config: Path) -> Path:
 class Preparation:
     """From resolved data to an entry of the shared cache."""
 
-    def __init__(self, spec: JobSpec, task: Task, model: Model, data: Data, events: Events) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        task: Task,
+        model: Model,
+        max_length: int,
+        data: Data,
+        events: Events,
+    ) -> None:
         self._spec = spec
         self._task = task
         self._model = model
+        self._max_length = max_length
         self._data = data
         self._events = events
 
@@ -163,13 +207,13 @@ class Preparation:
         import tokenizers
         import transformers
 
-        dataset = self._spec.dataset
         return {
             "layout": _LAYOUT,
             "task": self._task.name,
             "settings": dict(self._task.tokenization_settings(self._spec.task)),
+            "max_length": self._max_length,
             "data": self._data.fingerprint(),
-            "columns": dict(dataset.columns),
+            "columns": self._spec.columns,
             "limits": {split: self._limit(split) for split in self._data.splits()},
             "tokenizer": tokenizer_identity(self._model.tokenizer),
             "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
@@ -184,7 +228,7 @@ class Preparation:
             counts[split] = {"examples": self._check(split, target)}
         self._events.phase(Phase.TOKENIZING)
         for split in self._data.splits():
-            counts[split]["features"] = self._tokenize(split, folder / split)
+            counts[split] |= self._tokenize(split, folder / split)
         return counts
 
     def _check(self, split: str, target: Path) -> int:
@@ -197,29 +241,35 @@ class Preparation:
         tables = self._data.tables(split)
         return examples.write(split, tables, target, lambda rows: self._events.progress(rows, 0))
 
-    def _tokenize(self, split: str, folder: Path) -> int:
-        import datasets
-
+    def _tokenize(self, split: str, folder: Path) -> dict[str, int]:
         context = PrepareContext(
             spec=self._spec,
             tokenizer=self._model.tokenizer,
             config=self._model.config,
+            max_length=self._max_length,
             notice=self._events.notice,
             progress=self._events.progress,
+            train_examples=_examples(folder.parent / TRAIN),
         )
-        examples = datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
-        return self._task.prepare(split, examples, context, folder / FEATURES_FILE)
+        features = self._task.prepare(split, _examples(folder), context, folder / FEATURES_FILE)
+        return {"features": features, **context.counts}
 
     def _columns(self, split: str) -> Columns:
         described = TASKS[self._task.name].columns
         required = set(self._task.required_columns(split))
         spared = {column.name for column in described if column.required} - required
         names = [column.name for column in described]
-        return Columns.of(names, required, spared, self._spec.dataset.columns)
+        return Columns.of(names, required, spared, self._spec.columns)
 
     def _limit(self, split: str) -> int | None:
-        limit: int | None = getattr(self._spec.dataset, _LIMITS[split])
+        limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])
         return limit
+
+
+def _examples(folder: Path) -> Any:
+    import datasets
+
+    return datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
 
 
 def tokenizer_identity(tokenizer: Any) -> str:

@@ -4,7 +4,8 @@ Started as `python -m worker.stages.train <request.json>`; works offline on what
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,18 +15,31 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+from transformers.trainer_utils import enable_full_determinism
 
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged, StageEvent
+from service.contract.splits import is_validation
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints
 from worker.stages.base import Channel, run_stage
 from worker.tasks import registry
-from worker.tasks.base import load_splits
-from worker.training import build, checkpoint, loop, randomness
+from worker.tasks.base import ShapesModel, Task, load_splits
+from worker.training import (
+    build,
+    checkpoint,
+    loop,
+    optimizers,
+    sampling,
+    schedules,
+    smoothing,
+    speed,
+)
 from worker.training.checkpoint import State
 from worker.training.evaluation import Evaluator
-from worker.training.objective import Evaluation, Features, Objective
+from worker.training.loading import Loader
+from worker.training.objective import Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.reporting import Reporter
@@ -36,10 +50,11 @@ def main(request: StageRequest, channel: Channel) -> TrainResult:
     channel.send(PhaseChanged(phase=Phase.LOADING))
     job = _load(request, channel.send)
     if request.resume_from is not None:
-        checkpoint.restore(job.training.state, job.training.plan, request.resume_from)
+        job.training.resume(request.resume_from)
     elif job.validation.given:
         _evaluate_baseline(job)
-    loop.train(job.training)
+    with _noise(job):
+        loop.train(job.training)
     return _finish(job)
 
 
@@ -60,37 +75,60 @@ class _Job:
 
 
 class _Validation:
-    """Evaluates the validation split and remembers the last result with its step."""
+    """Evaluates the validation splits and remembers the last result with its step."""
 
     def __init__(
         self, evaluator: Evaluator, progress: TrainingProgress, folder: Path, splits: frozenset[str]
     ) -> None:
         self.evaluator = evaluator
-        self.given = "validation" in splits
+        self._splits = sorted(filter(is_validation, splits))
+        self.given = bool(self._splits)
         self.test_given = "test" in splits
         self.folder = folder
         self._progress = progress
         self._last: tuple[int, Evaluation] | None = None
+        self._dtype_changed = False
 
     def __call__(self) -> dict[str, float]:
         return self.run(self._progress.step).metrics
 
     def run(self, step: int) -> Evaluation:
         """Evaluate the loaded model, which is that of `step`."""
-        result = self.evaluator("validation", self.folder)
-        assert result is not None, "asked for only where there is a validation split"
-        self._last = (step, result)
-        return result
+        metrics: dict[str, float] = {}
+        files: dict[str, Path] = {}
+        samples: list[dict[str, Any]] = []
+        for split in self._splits:
+            result = self.evaluator(split, self.folder)
+            assert result is not None, "asked for only where there is such a split"
+            metrics |= result.metrics
+            files |= result.files
+            samples += result.samples
+        whole = Evaluation(metrics, files, samples)
+        self._last = (step, whole)
+        return whole
+
+    def change_dtype(self, dtype: torch.dtype, model: torch.nn.Module) -> None:
+        """Evaluate in another dtype from now on; what is known of `model` no longer holds."""
+        model.to(dtype)
+        self._dtype_changed = True
 
     def known(self, step: int) -> Evaluation | None:
         """The last result, if it is that of `step`: its files still lie there."""
-        return self._last[1] if self._last is not None and self._last[0] == step else None
+        if self._last is None or self._dtype_changed or not self.evaluated(step):
+            return None
+        return self._last[1]
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the last evaluation was of this step, in whatever dtype."""
+        return self._last is not None and self._last[0] == step
 
 
 def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec = request.spec.training
     accelerator = build.accelerator(request.spec)
+    if spec.full_determinism:
+        enable_full_determinism(spec.seed)
     set_seed(spec.seed)  # a new head starts from these random numbers
     loaded = _load_parts(request, request.prepared, accelerator.device, send)
     features = loaded.objective.train_features
@@ -102,7 +140,7 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         accelerator,
         state.model,
         loaded.objective,
-        spec.per_device_eval_batch_size,
+        spec,
         reporter.tick,
     )
     predictions = request.attempt_dir / "predictions"
@@ -111,7 +149,9 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         plan=plan,
         state=state,
         objective=loaded.objective,
-        order=_order(request, features),
+        loss_sum=smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
+        order=sampling.order(features, spec),
+        loader=Loader(features, loaded.objective.collate, spec),
         evaluate=validation,
         best=BestMetric(spec),
         reporter=reporter,
@@ -129,36 +169,65 @@ def _load_parts(
     send: Callable[[StageEvent], None],
 ) -> _Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled."""
-    task = registry.get(request.spec.task.type)
+    task = registry.get(request.spec.task.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
     )
-    dtype, attention = request.spec.model.dtype, build.attention(device)
-    model, new_weights = build.model(task.auto_model(), prepared.model_dir, dtype, attention)
-    if new_weights:
-        message = "These weights are not in the base model and start at random"
-        send(Notice(message=message, data={"weights": new_weights}))
     splits = load_splits(prepared.prepared_dir)
+    overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
+    model = _load_model(request, prepared, task, overrides, send)
+    build.choose_attention(model, device)
     objective = task.bind(request.spec, tokenizer, model, splits)
     return _Loaded(tokenizer, model, objective, frozenset(splits))
 
 
+def _load_model(
+    request: StageRequest,
+    prepared: PrepareResult,
+    task: Task,
+    overrides: Mapping[str, Any],
+    send: Callable[[StageEvent], None],
+) -> torch.nn.Module:
+    """The base model with the task's head, or one from scratch."""
+    parts = (task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides)
+    if request.spec.model.config is not None:
+        model = build.model_from_scratch(*parts)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        message = f"A model from scratch: {count:,} weights, drawn from `training.seed`"
+        send(Notice(message=message, data={"parameters": count}))
+        return model
+    model, new_weights = build.model(*parts)
+    if new_weights:
+        message = "These weights are not in the base model and start at random"
+        send(Notice(message=message, data={"weights": new_weights}))
+    return model
+
+
 def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan) -> State:
-    prepared, optimizer = accelerator.prepare(model, build.optimizer(model, plan.spec))
+    build.prepare_model(model, plan.spec)
+    optimizer = optimizers.build(model, plan.spec, accelerator.device)
+    prepared, optimizer = accelerator.prepare(model, optimizer)
     return State(
         accelerator=accelerator,
         model=prepared,
         optimizer=optimizer,
-        scheduler=build.scheduler(optimizer, plan),
+        scheduler=schedules.build(optimizer, plan),
         progress=TrainingProgress(),
         tally=LossTally(accelerator.device),
     )
 
 
-def _order(request: StageRequest, features: Features) -> Callable[[int], Sequence[int]]:
-    spec = request.spec.training
-    seed = spec.seed if spec.data_seed is None else spec.data_seed
-    return partial(randomness.shuffled, len(features), seed)
+@contextmanager
+def _noise(job: _Job) -> Iterator[None]:
+    """NEFTune: noise on the embeddings inside, while the model is in training mode."""
+    alpha = job.request.spec.training.neftune_noise_alpha
+    if alpha is None:
+        yield
+        return
+    model = job.training.state.bare_model
+    hook = activate_neftune(model, alpha)
+    yield
+    deactivate_neftune(model, hook)
 
 
 def _plan_notice(accelerator: Accelerator, plan: Plan) -> Notice:
@@ -195,6 +264,7 @@ def _finish(job: _Job) -> TrainResult:
     with checkpoint.disk_full_explained("the finished model was written"):
         _save_model(job, output)
     _announce(job, {f"model/{path.name}": path for path in sorted(output.iterdir())})
+    _use_full_eval_dtype(job)
     final = _evaluate_final(job, step)
     progress = state.progress
     train_loss = (progress.loss_total + state.tally.total()) / progress.step
@@ -202,11 +272,20 @@ def _finish(job: _Job) -> TrainResult:
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
         epochs=training.plan.epoch_after(progress.step),
-        metrics={**final.metrics, **training.reporter.summary(train_loss)},
+        metrics={**final.metrics, **_summary(training, train_loss)},
         baseline=progress.baseline,
         best_step=progress.best_step,
         weights_sha256=_weights_sha256(output),
         samples=final.samples,
+    )
+
+
+def _summary(training: loop.Training, train_loss: float) -> dict[str, float]:
+    state = training.state
+    return training.reporter.summary(
+        train_loss,
+        speed.floating_point_ops(state.bare_model, state.progress.padded_tokens),
+        speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision),
     )
 
 
@@ -225,6 +304,17 @@ def _save_model(job: _Job, output: Path) -> None:
     model.save_pretrained(output)
     job.tokenizer.save_pretrained(output)
     checkpoints.sync_tree(output)
+
+
+def _use_full_eval_dtype(job: _Job) -> None:
+    """Give the finished model, which is saved, the dtype of `bf16_full_eval` or fp16_full_eval.
+
+    As in Trainer, evaluations between steps keep the training's precision.
+    """
+    spec, validation = job.request.spec.training, job.validation
+    dtype = torch.bfloat16 if spec.bf16_full_eval else torch.float16
+    if spec.bf16_full_eval or spec.fp16_full_eval:
+        validation.change_dtype(dtype, job.training.state.bare_model)
 
 
 def _evaluate_final(job: _Job, step: int) -> Evaluation:
@@ -246,8 +336,10 @@ def _evaluate_final(job: _Job, step: int) -> Evaluation:
 def _evaluate_again(job: _Job, step: int) -> Evaluation:
     reporter = job.training.reporter
     reporter.phase(Phase.EVALUATING)
+    reported = job.validation.evaluated(step)
     result = job.validation.run(step)
-    if step == job.training.state.progress.step:  # the best one's step has its numbers already
+    # The best one's step has its numbers already.
+    if step == job.training.state.progress.step and not reported:
         reporter.evaluated(result.metrics)
     return result
 

@@ -1,17 +1,25 @@
 """The protocol of a task: how its rows become features, and how features are trained on."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode
-from service.contract.spec import JobSpec, TaskParameters
+from service.contract.spec import JobSpec
+from service.contract.types import TaskParametersModel
 from worker.training.objective import Objective
 
 Row = Mapping[str, Any]
 Cleaner = Callable[[Row], dict[str, Any]]
+P = TypeVar("P", bound=TaskParametersModel)
+
+
+def parameters_of(spec: JobSpec, kind: type[P]) -> P:
+    """The parameters of the job's task, which is known to be of `kind`."""
+    assert isinstance(spec.task, kind), f"{spec.task.type} has come to another task"
+    return spec.task
 
 
 class RowError(ValueError):
@@ -30,9 +38,17 @@ class PrepareContext:
     tokenizer: Any
     config: Any
     """The model's PretrainedConfig."""
+    max_length: int
+    """Tokens of the longest feature: what the task's own `max_length` said."""
     notice: Callable[[Notice], None]
     progress: Callable[[int, int], None]
     """(rows done, rows in all) of the present phase."""
+    train_examples: Any = None
+    """The cleaned rows of the training split as a `datasets.Dataset`, whatever split is prepared:
+    they say which labels there are."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What the user shall know of the split beside its examples and features; filled by the
+    task, kept with the prepared data."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +60,23 @@ class PreparedSplit:
 
 
 class Task(Protocol):
-    """One file in this package, one entry in the registry."""
+    """One file in this package, one entry in the registry.
+
+    `parameters` are always of the task's own class in the contract.
+    """
 
     name: str
+    length_option: str
+    """The parameter that `max_length` comes from."""
+    needs_pad_token: bool
+    """Batches hold sequences of unequal length."""
+
+    def max_length(self, parameters: Any, limit: int | None) -> int:
+        """Tokens of the longest feature.
+
+        `limit` is what model and tokenizer were made for, None if they do not say. More than a
+        position table holds is refused elsewhere.
+        """
 
     def auto_model(self) -> Any:
         """The transformers Auto class whose models have this task's head."""
@@ -57,7 +87,7 @@ class Task(Protocol):
     def example_schema(self) -> Any:
         """The `datasets.Features` of cleaned rows."""
 
-    def cleaner(self, split: str, parameters: TaskParameters) -> Cleaner:
+    def cleaner(self, split: str, parameters: Any) -> Cleaner:
         """A function that is called once with every row of `split`, in order.
 
         It is given the row under the task's own column names and returns it in the form of
@@ -70,13 +100,24 @@ class Task(Protocol):
         Returns the number of features.
         """
 
-    def tokenization_settings(self, parameters: TaskParameters) -> Mapping[str, Any]:
-        """The parameters that change the features: part of the prepared data's address."""
+    def tokenization_settings(self, parameters: Any) -> Mapping[str, Any]:
+        """The parameters that change the features, `max_length` apart: part of the prepared
+        data's address."""
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         """The task on this job's data, ready to be trained and evaluated."""
+
+
+@runtime_checkable
+class ShapesModel(Protocol):
+    """A task whose data decides what its model looks like, as the size of a new head."""
+
+    def config_overrides(
+        self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
+    ) -> Mapping[str, Any]:
+        """Fields of the model's configuration that follow from the job's data."""
 
 
 EXAMPLES_FILE, FEATURES_FILE = "examples.arrow", "features.arrow"

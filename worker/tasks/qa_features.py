@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 
 Integers = npt.NDArray[np.int64]
 NOT_CONTEXT = -1
@@ -19,8 +19,12 @@ class Windows:
     A tokenizer that pads on the right sees the question first, one that pads on the left last.
     """
 
-    def __init__(self, tokenizer: Any, parameters: QuestionAnsweringSpec) -> None:
+    def __init__(
+        self, tokenizer: Any, parameters: QuestionAnsweringSpec, *, token_types: bool = False
+    ) -> None:
+        """`token_types` asks for them where the tokenizer does not give them by itself."""
         self._tokenizer = tokenizer
+        self.token_types = token_types or "token_type_ids" in tokenizer.model_input_names
         self._parameters = parameters
         self._question_first = tokenizer.padding_side == "right"
         self._question_room = self._room_for_question()
@@ -37,7 +41,7 @@ class Windows:
         """
         encoded = self._encode(examples)
         columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
-        if "token_type_ids" in encoded:
+        if self.token_types:
             columns["token_type_ids"] = encoded["token_type_ids"]
         columns |= {"start_positions": [], "end_positions": []}
         if with_offsets:
@@ -69,6 +73,7 @@ class Windows:
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
             return_attention_mask=False,
+            return_token_type_ids=self.token_types,
         )
 
     def _context_offsets(self, encoded: Any, window: int) -> Integers:

@@ -117,13 +117,13 @@ def choose(
     its window with the lowest null score, and it is predicted when it beats the best span by
     more than `null_threshold`. A question without any admissible span is answered with "".
     """
-    ranked, bounds = _ranked(spans, len(questions))
+    ordered, bounds = ranked(spans, len(questions))
     lowest = None if nulls is None else _lowest_nulls(nulls, len(questions))
     answers = Answers({}, {}, {})
     for index, question in enumerate(questions):
-        own = ranked.take(slice(bounds[index], bounds[index + 1]))
+        own = ordered.take(slice(bounds[index], bounds[index + 1]))
         null = None if lowest is None else lowest.take(slice(index, index + 1))
-        nbest = _nbest(question["context"], own, null, options.n_best_size)
+        nbest = nbest_of(question["context"], own, null, options.n_best_size)
         best = next((entry for entry in nbest if entry["text"]), None)
         if null is not None:
             answers.null_odds[question["id"]] = odds = _null_odds(null, best)
@@ -172,23 +172,23 @@ def _largest(values: Floats, count: int) -> Integers:
     return order
 
 
-def _ranked(spans: Spans, examples: int) -> tuple[Spans, Integers]:
+def ranked(spans: Spans, examples: int) -> tuple[Spans, Integers]:
     """Spans by question, best first, and where each question's spans begin (examples + 1,)."""
     # lexsort is stable, its last key leads; windows of a question may have come in any order.
     position = np.arange(len(spans.feature))
     order = np.lexsort((position, spans.feature, -spans.score, spans.example))
-    ranked = spans.take(order)
-    return ranked, np.searchsorted(ranked.example, np.arange(examples + 1))
+    ordered = spans.take(order)
+    return ordered, np.searchsorted(ordered.example, np.arange(examples + 1))
 
 
 def _lowest_nulls(nulls: Spans, examples: int) -> Spans:
     """For every question the null of its first window with the lowest score."""
     order = np.lexsort((nulls.feature, nulls.score, nulls.example))
-    ranked = nulls.take(order)
-    return ranked.take(np.searchsorted(ranked.example, np.arange(examples)))
+    ordered = nulls.take(order)
+    return ordered.take(np.searchsorted(ordered.example, np.arange(examples)))
 
 
-def _nbest(context: str, spans: Spans, null: Spans | None, size: int) -> list[dict[str, Any]]:
+def nbest_of(context: str, spans: Spans, null: Spans | None, size: int) -> list[dict[str, Any]]:
     """At most `size` answers, best first, and the null if it is not among them."""
     own = spans.take(slice(0, size))
     if null is not None:

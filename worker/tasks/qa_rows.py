@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.contract.failures import FailureCode
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 from worker.tasks.base import Row, RowError
+from worker.tasks.rows import kind_of, text_of
 
 
 class RowCleaner:
@@ -21,8 +22,8 @@ class RowCleaner:
     def __call__(self, row: Row) -> dict[str, Any]:
         cleaned: dict[str, Any] = {
             "id": self._id(row.get("id")),
-            "question": _text(row["question"], "question"),
-            "context": _text(row["context"], "context"),
+            "question": text_of(row["question"], "question"),
+            "context": text_of(row["context"], "context"),
         }
         cleaned["answers"] = _answers(row.get("answers"), cleaned["context"])
         if not cleaned["answers"]["text"] and not self._answerless_allowed:
@@ -38,30 +39,14 @@ class RowCleaner:
         if value is None:
             key = str(self._count)
         elif isinstance(value, str | int) and not isinstance(value, bool):
-            key = _text(str(value), "id")
+            key = text_of(str(value), "id")
         else:
-            raise RowError(f"`id` must be text or a whole number, not {_kind(value)}")
+            raise RowError(f"`id` must be text or a whole number, not {kind_of(value)}")
         if self._split != "train":  # predictions are told apart by it
             if key in self._seen:
                 raise RowError(f"`id` {key!r} occurs a second time")
             self._seen.add(key)
         return key
-
-
-def _text(value: Any, column: str) -> str:
-    if not isinstance(value, str):
-        raise RowError(f"`{column}` must be text, not {_kind(value)}")
-    if not value.strip():
-        raise RowError(f"`{column}` is empty")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise RowError(f"`{column}` is not valid Unicode: {error.reason}") from error
-    return value
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
 
 
 def _answers(value: Any, context: str) -> dict[str, list[Any]]:
@@ -101,7 +86,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _check_answer(text: Any, start: Any, context: str) -> None:
-    _text(text, "answers.text")
+    text_of(text, "answers.text")
     if not isinstance(start, int) or isinstance(start, bool) or start < 0:
         raise RowError(f"`answers.answer_start` must be a whole number from 0, not {start!r:.50}")
     found = context[start : start + len(text)]

@@ -1,6 +1,5 @@
 """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
 
-import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +10,12 @@ import torch
 from torch.nn import functional
 
 from service.contract.events import Notice
-from service.contract.spec import JobSpec, QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import TRAIN, is_validation, prefix
 from worker.tasks import qa_metrics
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.padding import pad, takes_token_types
 from worker.tasks.qa_features import Windows, batches
 from worker.tasks.qa_postprocessing import (
     Answers,
@@ -38,6 +40,14 @@ _LABELS: Final = ("start_positions", "end_positions")
 
 class QuestionAnswering:
     name = "question-answering"
+    length_option = "max_seq_length"
+    needs_pad_token = True
+    offsets_in_training = False
+    token_types = False
+    """Asked for although the tokenizer does not give them by itself."""
+
+    def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
+        return parameters.max_seq_length
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForQuestionAnswering
@@ -68,17 +78,20 @@ class QuestionAnswering:
             "version_2_with_negative": parameters.version_2_with_negative,
             "max_seq_length": parameters.max_seq_length,
             "doc_stride": parameters.doc_stride,
+            "offsets_in_training": self.offsets_in_training,
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         from datasets.arrow_writer import ArrowWriter
 
-        windows = Windows(context.tokenizer, context.spec.task)
-        features = _feature_schema(context.tokenizer, with_offsets=split != "train")
+        parameters = parameters_of(context.spec, QuestionAnsweringSpec)
+        windows = Windows(context.tokenizer, parameters, token_types=self.token_types)
+        with_offsets = self.offsets_in_training or split != TRAIN
+        features = _feature_schema(windows.token_types, with_offsets=with_offsets)
         with ArrowWriter(path=str(target), features=features) as writer:
             for rows in batches(len(examples), _ROWS_AT_ONCE):
                 batch = examples[rows.start : rows.stop]
-                columns = windows.features(batch, rows.start, with_offsets=split != "train")
+                columns = windows.features(batch, rows.start, with_offsets=with_offsets)
                 writer.write_batch(columns)
                 context.progress(rows.stop, len(examples))
             count, _bytes = writer.finalize()
@@ -89,16 +102,17 @@ class QuestionAnswering:
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
+        parameters = parameters_of(spec, QuestionAnsweringSpec)
         return QuestionAnsweringObjective(
-            spec.task, tokenizer, splits, token_types=_takes_token_types(model)
+            parameters, tokenizer, splits, token_types=takes_token_types(model)
         )
 
 
-def _feature_schema(tokenizer: Any, *, with_offsets: bool) -> Any:
+def _feature_schema(token_types: bool, *, with_offsets: bool) -> Any:
     from datasets import Features, List, Value
 
     schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
-    if "token_type_ids" in tokenizer.model_input_names:
+    if token_types:
         schema["token_type_ids"] = List(Value("int8"))
     schema |= dict.fromkeys(_LABELS, Value("int32"))
     if with_offsets:
@@ -115,13 +129,6 @@ def _shortened_notice(split: str, count: int) -> Notice:
     )
 
 
-def _takes_token_types(model: torch.nn.Module) -> bool:
-    """DistilBERT and others have none, whatever the tokenizer; RoBERTa knows only type 0."""
-    types = getattr(model.config, "type_vocab_size", None)
-    accepted = "token_type_ids" in inspect.signature(model.forward).parameters
-    return accepted and (types is None or types >= 2)
-
-
 class QuestionAnsweringObjective:
     def __init__(
         self,
@@ -135,6 +142,8 @@ class QuestionAnsweringObjective:
         self._token_types = token_types
         self._tokenizer = tokenizer
         self._splits = splits
+        self._shortest = 0
+        """Tokens that a batch is padded to at least."""
         self.train_features: Features = splits["train"].features
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
@@ -152,22 +161,27 @@ class QuestionAnsweringObjective:
         if split not in self._splits:
             return None
         data = self._splits[split]
-        collected = _Collected(data.features, self._tokenizer.padding_side == "left")
         options = SpanOptions(self._parameters.n_best_size, self._parameters.max_answer_length)
-        for indices, output in forward(data.features, self._eval_collate):
-            collected.add(indices, output, options)
-        answers = self._choose(data.examples, collected, options)
+        answers, loss = self._answer(data, forward, options)
         rows = data.examples.select_columns(["id", "answers"])
         golds = {row["id"]: row["answers"]["text"] for row in rows}
         metrics = {}
-        if split == "validation":
-            metrics = self._metrics(golds, answers) | {"loss": collected.mean_loss()}
-        prefix = "" if split == "validation" else f"{split}/"
+        if is_validation(split):
+            metrics = self._metrics(golds, answers) | {"loss": loss}
         return Evaluation(
             metrics=metrics,
-            files=self._write(answers, folder, prefix),
+            files=self._write(answers, folder, prefix(split)),
             samples=_samples(data.examples, answers),
         )
+
+    def _answer(
+        self, data: PreparedSplit, forward: Forward, options: SpanOptions
+    ) -> tuple[Answers, float]:
+        """The answers to all questions, and the mean loss of the windows."""
+        collected = _Collected(data.features, self._tokenizer.padding_side == "left")
+        for indices, output in forward(data.features, self._eval_collate):
+            collected.add(indices, output, options)
+        return self._choose(data.examples, collected, options), collected.mean_loss()
 
     def _eval_collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padded(features, self._input_names(features))
@@ -179,9 +193,8 @@ class QuestionAnsweringObjective:
     def _padded(self, features: list[Mapping[str, Any]], names: list[str]) -> Batch:
         """Pad on the tokenizer's side to the longest; labels move with what stands before them."""
         lengths = [len(feature["input_ids"]) for feature in features]
-        longest = max(lengths)
-        left = self._tokenizer.padding_side == "left"
-        shifts = [longest - length if left else 0 for length in lengths]
+        longest = max(self._shortest, *lengths)
+        shifts = self._shifts(features, longest)
         fill = {"input_ids": self._tokenizer.pad_token_id}
         fill["token_type_ids"] = self._tokenizer.pad_token_type_id
         batch = {}
@@ -191,10 +204,15 @@ class QuestionAnsweringObjective:
                 batch[name] = torch.tensor(shifted, dtype=torch.long)
             else:
                 rows = [feature[name] for feature in features]
-                batch[name] = _pad(rows, shifts, longest, fill[name])
+                batch[name] = pad(rows, shifts, longest, fill[name])
         ones = [np.ones(length, dtype=np.int64) for length in lengths]
-        batch["attention_mask"] = _pad(ones, shifts, longest, 0)
+        batch["attention_mask"] = pad(ones, shifts, longest, 0)
         return batch
+
+    def _shifts(self, features: list[Mapping[str, Any]], longest: int) -> list[int]:
+        """Places that padding moves each window by."""
+        left = self._tokenizer.padding_side == "left"
+        return [longest - len(feature["input_ids"]) if left else 0 for feature in features]
 
     def _choose(self, examples: Any, collected: "_Collected", options: SpanOptions) -> Answers:
         v2 = self._parameters.version_2_with_negative
@@ -208,28 +226,20 @@ class QuestionAnsweringObjective:
             return qa_metrics.squad_v2(golds, answers.predictions, answers.null_odds)
         return qa_metrics.squad_v1(golds, answers.predictions)
 
-    def _write(self, answers: Answers, folder: Path, prefix: str) -> dict[str, Path]:
+    def _write(self, answers: Answers, folder: Path, start: str) -> dict[str, Path]:
         contents: dict[str, Any] = {
             "predictions.json": answers.predictions,
             "nbest_predictions.json": answers.nbest,
         }
         if self._parameters.version_2_with_negative:
             contents["null_odds.json"] = answers.null_odds
-        folder.joinpath(prefix).mkdir(parents=True, exist_ok=True)
+        folder.joinpath(start).mkdir(parents=True, exist_ok=True)
         files = {}
         for name, content in contents.items():
-            path = files[prefix + name] = folder / f"{prefix}{name}"
+            path = files[start + name] = folder / f"{start}{name}"
             with path.open("w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2, ensure_ascii=False)
         return files
-
-
-def _pad(rows: list[Any], shifts: list[int], longest: int, value: int) -> torch.Tensor:
-    """(batch, longest) int64."""
-    padded = np.full((len(rows), longest), value, dtype=np.int64)
-    for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
-        padded[number, shift : shift + len(row)] = row
-    return torch.from_numpy(padded)
 
 
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -1,34 +1,24 @@
-"""Device, model, optimizer, schedule and loaders from a job's options."""
+"""Device and model from a job's options."""
 
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader
-from transformers import Adafactor, get_scheduler
-from transformers.trainer_pt_utils import get_parameter_names
+from accelerate.utils import TorchDynamoPlugin
+from transformers import AutoConfig
+from transformers.utils.import_utils import enable_tf32, is_torch_tf32_available
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
-from worker.training.objective import Batch, Collate, Features
-from worker.training.plan import Plan
 
 # Linux, control groups v2: "<quota> <period>" or "max <period>", in microseconds.
 _CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
-# The names that transformers.Trainer leaves without weight decay, beside LayerNorm modules.
-_NO_DECAY: Final = [
-    r"bias",
-    r"layernorm",
-    r"rmsnorm",
-    r"(?:^|\.)norm(?:$|\.)",
-    r"_norm(?:$|\.)",
-]
 
 
 def accelerator(spec: JobSpec) -> Accelerator:
@@ -42,11 +32,37 @@ def accelerator(spec: JobSpec) -> Accelerator:
         raise _invalid("training.fp16", "needs a GPU; use `bf16` on a CPU")
     if training.fp16 and spec.model.dtype == "float16":
         raise _invalid("training.fp16", "needs float32 weights; set `model.dtype` to `float32`")
+    if training.fp16_full_eval and not has_gpu:
+        raise _invalid("training.fp16_full_eval", "needs a GPU; use `bf16_full_eval` on a CPU")
     if training.bf16 and has_gpu and not torch.cuda.is_bf16_supported():
         raise _invalid("training.bf16", "is not supported by this GPU; use `fp16`")
     if not has_gpu and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores())
-    return Accelerator(cpu=not has_gpu, mixed_precision=precision(training))
+    _set_tf32(training, has_gpu=has_gpu)
+    return Accelerator(
+        cpu=not has_gpu,
+        mixed_precision=precision(training),
+        dynamo_plugin=_compiler(training),
+    )
+
+
+def _set_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
+    """As TrainingArguments: for the whole process, and by itself when the model is compiled."""
+    able = has_gpu and is_torch_tf32_available()
+    if spec.tf32 and not able:
+        raise _invalid("training.tf32", "needs an Ampere GPU or a newer one")
+    if able and spec.tf32 is not None:
+        enable_tf32(spec.tf32)
+    elif able and spec.compiles and not spec.fp16:
+        enable_tf32(True)
+
+
+def _compiler(spec: TrainingSpec) -> TorchDynamoPlugin | None:
+    if not spec.compiles:
+        return None
+    return TorchDynamoPlugin(
+        backend=spec.torch_compile_backend or "inductor", mode=spec.torch_compile_mode
+    )
 
 
 def cores(limit: Path = _CPU_LIMIT) -> int:
@@ -65,90 +81,69 @@ def precision(spec: TrainingSpec) -> str:
     return "fp16" if spec.fp16 else "no"
 
 
-def attention(device: torch.device) -> str | None:
-    """Name of the attention to train with; None is the model's own choice.
+def choose_attention(model: Any, device: torch.device) -> None:
+    """On a CPU the plain attention; elsewhere the model's own choice.
 
     With dropout torch's fused attention leaves its fast path on a CPU. The plain one then takes a
     quarter less of a step (MiniLM in bf16, 16 x 210 tokens, one core: 2.7 instead of 3.6 s).
     """
-    return "eager" if device.type == "cpu" else None
+    if device.type == "cpu":
+        model.set_attn_implementation("eager")
 
 
 def model(
-    auto_model: Any, folder: Path, dtype: str, attention: str | None = None
+    auto_model: Any, folder: Path, dtype: str, overrides: Mapping[str, Any]
 ) -> tuple[torch.nn.Module, list[str]]:
-    """The pretrained model with its head, and the names of weights that start at random."""
+    """The pretrained model with its head, and the names of weights that start at random.
+
+    With `overrides` of its configuration, which give the head its size, a stored head of another
+    size is left out. StageError(unsupported_architecture) if anything else has another size.
+    """
     loaded, info = auto_model.from_pretrained(
         folder,
         use_safetensors=True,
         dtype=dtype,
-        attn_implementation=attention,
         local_files_only=True,
         output_loading_info=True,
+        ignore_mismatched_sizes=bool(overrides),
+        **overrides,
     )
-    return loaded, sorted(info["missing_keys"])
+    unlike = {name for name, *_shapes in info["mismatched_keys"]}
+    body = sorted(name for name in unlike if name.startswith(f"{loaded.base_model_prefix}."))
+    if body:
+        raise StageError(
+            FailureCode.UNSUPPORTED_ARCHITECTURE,
+            f"These weights do not have the sizes that config.json states: {', '.join(body[:10])}",
+            weights=body[:100],
+        )
+    return loaded, sorted(unlike.union(info["missing_keys"]))
 
 
-def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: decayed weights, and biases and normalisation weights without decay."""
-    decayed = set(get_parameter_names(model, [torch.nn.LayerNorm], _NO_DECAY))
-    named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
-    return [
-        {"params": [v for n, v in named if n in decayed], "weight_decay": weight_decay},
-        {"params": [v for n, v in named if n not in decayed], "weight_decay": 0.0},
-    ]
-
-
-def _adamw(groups: list[dict[str, Any]], spec: TrainingSpec) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        groups,
-        lr=spec.learning_rate,
-        betas=(spec.adam_beta1, spec.adam_beta2),
-        eps=spec.adam_epsilon,
-        # torch has the fused kernel for both of our devices, CPU and CUDA.
-        fused=spec.optim == "adamw_torch_fused",
+def model_from_scratch(
+    auto_model: Any, folder: Path, dtype: str, overrides: Mapping[str, Any]
+) -> torch.nn.Module:
+    """A model of the configuration in `folder`, its weights drawn from torch's generator."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **overrides)
+    made: torch.nn.Module = auto_model.from_config(
+        config, dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype)
     )
+    return made
 
 
-def _adafactor(groups: list[dict[str, Any]], spec: TrainingSpec) -> torch.optim.Optimizer:
-    return Adafactor(groups, lr=spec.learning_rate, scale_parameter=False, relative_step=False)
-
-
-_OPTIMIZERS: Final[
-    dict[str, Callable[[list[dict[str, Any]], TrainingSpec], torch.optim.Optimizer]]
-] = {
-    "adamw_torch": _adamw,
-    "adamw_torch_fused": _adamw,
-    "adafactor": _adafactor,
-}
-
-
-def optimizer(model: torch.nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
-    return _OPTIMIZERS[spec.optim](parameter_groups(model, spec.weight_decay), spec)
-
-
-def scheduler(optimizer: Any, plan: Plan) -> Any:
-    return get_scheduler(
-        plan.spec.lr_scheduler_type,
-        optimizer=optimizer,
-        num_warmup_steps=plan.warmup_steps,
-        num_training_steps=plan.total_steps,
-    )
-
-
-def loader(features: Features, batches: Sequence[list[int]], collate: Collate) -> DataLoader[Batch]:
-    """Collated batches on the CPU, one for each list of indices."""
-    return DataLoader(
-        features,  # type: ignore[arg-type]  # any Sequence serves as a map-style dataset
-        batch_sampler=batches,
-        collate_fn=collate,
-        # Its own, because the iterator draws a seed: from the default one it would disturb dropout.
-        generator=torch.Generator(),
-    )
-
-
-def chunks(indices: Sequence[int], size: int) -> list[list[int]]:
-    return [list(indices[start : start + size]) for start in range(0, len(indices), size)]
+def prepare_model(model: torch.nn.Module, spec: TrainingSpec) -> None:
+    """What an option changes in the loaded model. StageError(invalid_option) if it cannot."""
+    if not spec.activation_checkpointing:
+        return
+    arguments = dict(spec.activation_checkpointing_kwargs or {})
+    every = arguments.pop("every_n_layers", 1)
+    offload = arguments.pop("offload", False)
+    checkpointed: Any = model
+    try:
+        checkpointed.activation_checkpointing_enable(
+            arguments or None, every_n_layers=every, offload=offload
+        )
+    except (ValueError, TypeError) as error:
+        raise _invalid("training.activation_checkpointing", str(error)) from error
 
 
 def _invalid(option: str, why: str) -> StageError:

@@ -22,6 +22,7 @@ from worker import checkpoints
 from worker.training import randomness
 from worker.training.plan import Plan
 from worker.training.progress import LossTally, TrainingProgress
+from worker.training.schedules import Schedule
 
 
 @dataclass
@@ -31,14 +32,14 @@ class State:
     accelerator: Accelerator
     model: torch.nn.Module
     optimizer: Any
-    scheduler: Any
+    scheduler: Schedule
     progress: TrainingProgress
     tally: LossTally
 
     @property
     def bare_model(self) -> torch.nn.Module:
         """The model without Accelerate's wrapping: its names are those of the files."""
-        model: torch.nn.Module = self.accelerator.unwrap_model(self.model)
+        model: torch.nn.Module = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         return model
 
     def _torch_states(self) -> dict[str, Any]:
@@ -67,12 +68,17 @@ def save(state: State, plan: Plan, folder: Path) -> None:
         (partial / "progress.json").write_text(json.dumps(progress, indent=1))
 
 
-def restore(state: State, plan: Plan, folder: Path) -> None:
-    """Continue where `folder` was written. StageError(checkpoint_unreadable) for any doubt."""
+def restore(state: State, plan: Plan, folder: Path) -> Plan:
+    """Continue where `folder` was written, with the batches that were then in use.
+
+    StageError(checkpoint_unreadable) for any doubt.
+    """
     with _unreadable_explained(folder):
         _require(checkpoints.verify(folder), "its manifest does not match its files")
         saved = json.loads((folder / "progress.json").read_bytes())
         state.progress.load_state_dict(saved["progress"])
+        if state.progress.batch_size is not None:
+            plan = plan.with_batches_of(state.progress.batch_size)
         cursor = _cursor(plan, state.progress.step)
         _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
         load_model(state.bare_model, folder / "model.safetensors", device=_device(state))
@@ -82,6 +88,7 @@ def restore(state: State, plan: Plan, folder: Path) -> None:
         state.tally = LossTally(state.accelerator.device, saved["loss_since_log"])
         # Last: nothing above may draw from what it puts back.
         randomness.restore(_read_torch(folder / _rng_name(state.accelerator)))
+    return plan
 
 
 def restore_weights(state: State, folder: Path) -> None:

@@ -10,19 +10,22 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 
 from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
 from service.contract.states import Phase
 from worker import checkpoints
-from worker.training import build, checkpoint
+from worker.training import batch_size, checkpoint, early_stopping
 from worker.training.checkpoint import State
 from worker.training.evaluation import on_device
+from worker.training.loading import Loader, chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
+from worker.training.smoothing import LossSum
 
 
 @dataclass
@@ -32,8 +35,12 @@ class Training:
     plan: Plan
     state: State
     objective: Objective
+    loss_sum: LossSum
+    """The objective's own, unless labels are smoothed."""
     order: Callable[[int], Sequence[int]]
     """Epoch → indices of the training features; a pure function."""
+    loader: Loader
+    """Of the training features."""
     evaluate: Callable[[], dict[str, float]]
     """Metrics of the validation split under names with `eval_`."""
     best: BestMetric
@@ -42,6 +49,29 @@ class Training:
     checkpoints_dir: Path
     in_hand: BatchInHand = field(default_factory=BatchInHand)
 
+    @property
+    def ended(self) -> bool:
+        progress, plan = self.state.progress, self.plan
+        return progress.step == plan.total_steps or early_stopping.reached(plan.spec, progress)
+
+    def resume(self, folder: Path) -> None:
+        """Continue from a checkpoint. StageError(checkpoint_unreadable)."""
+        self.plan = self.reporter.plan = checkpoint.restore(self.state, self.plan, folder)
+
+    def take_smaller_batches(self, plan: Plan) -> None:
+        """Go on by `plan`, which differs from the present one in the size of batches alone."""
+        spec = plan.spec
+        self.plan = self.reporter.plan = plan
+        self.state.progress.batch_size = spec.per_device_train_batch_size
+        self.state.optimizer.zero_grad()
+        self.reporter.notice(
+            f"Out of memory at step {self.state.progress.step + 1}: batches of "
+            f"{spec.per_device_train_batch_size} from here on, {spec.gradient_accumulation_steps} "
+            "of them for each optimizer step, which stays the same",
+            per_device_train_batch_size=spec.per_device_train_batch_size,
+            gradient_accumulation_steps=spec.gradient_accumulation_steps,
+        )
+
 
 def train(run: Training) -> None:
     """Make the optimizer steps that are left, with what is due after each.
@@ -49,34 +79,39 @@ def train(run: Training) -> None:
     Raises StageError: non_finite_loss, out_of_memory, disk_full, invalid_option (an unknown
     `metric_for_best_model`).
     """
-    progress, plan = run.state.progress, run.plan
     run.state.model.train()
     run.reporter.start()
-    while progress.step < plan.total_steps:
-        for window in _windows(run, *plan.cursor(progress.step)):
-            learning_rate = run.state.scheduler.get_last_lr()[0]
-            grad_norm = _optimizer_step(run, window)
-            due, last = plan.due(progress.step), progress.step == plan.total_steps
-            if due.log or due.evaluate or due.save or last:
-                _require_finite(run)
-            if due.log:
-                _log(run, grad_norm, learning_rate)
-            run.reporter.tick(now=last)
-            metric = _evaluate(run) if due.evaluate else None
-            is_best = progress.best_step == progress.step
-            if due.save or (is_best and plan.spec.save_strategy == "best"):
-                _save(run, metric)
-            if last:
-                break
+    while not run.ended:
+        with batch_size.again_when_shrunk():
+            _rest_of_epoch(run)
     run.reporter.stop()
+
+
+def _rest_of_epoch(run: Training) -> None:
+    progress = run.state.progress
+    for window in _windows(run, *run.plan.cursor(progress.step)):
+        learning_rate = run.state.scheduler.learning_rate()
+        grad_norm = _optimizer_step(run, window)
+        due, last = run.plan.due(progress.step), progress.step == run.plan.total_steps
+        if due.log or due.evaluate or due.save or last:
+            _require_finite(run)
+        if due.log:
+            _log(run, grad_norm, learning_rate)
+        run.reporter.tick(now=last)
+        metric = _evaluate(run) if due.evaluate else None
+        is_best = progress.best_step == progress.step
+        if due.save or (is_best and run.plan.spec.save_strategy == "best"):
+            _save(run, metric)
+        if run.ended:
+            break
 
 
 def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Batch]]:
     """The batches of each optimizer step of an epoch, from `first_batch` on, on the CPU."""
     spec = run.plan.spec
-    batches = build.chunks(run.order(epoch), spec.per_device_train_batch_size)
-    objective = run.objective
-    loaded = iter(build.loader(objective.train_features, batches[first_batch:], objective.collate))
+    examples = run.order(epoch)[: run.plan.examples]
+    batches = chunks(examples, spec.per_device_train_batch_size)
+    loaded = run.loader.over(batches[first_batch:], epoch)
     while window := list(islice(loaded, spec.gradient_accumulation_steps)):
         yield window
 
@@ -84,16 +119,11 @@ def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Batch
 def _optimizer_step(run: Training, window: list[Batch]) -> torch.Tensor:
     """Train on one accumulated batch; its gradient norm before clipping, on the device."""
     state, spec = run.state, run.plan.spec
-    items = max(sum(run.objective.item_count(batch) for batch in window), 1)
-    loss = torch.zeros((), device=state.accelerator.device)
-    with out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size"):
-        for batch in window:
-            run.in_hand.see(batch)
-            part = run.objective.loss_sum(state.model, on_device(batch, state.accelerator)) / items
-            state.accelerator.backward(part)
-            loss += part.detach()
-            run.reporter.count(*_size(batch))
-            run.reporter.tick()
+    explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
+    with batch_size.shrinking(run.plan, run.take_smaller_batches), explained:
+        loss = _backward(run, window)
+    explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
+    with explained:
         # As in Trainer the norm is wanted even where nothing is clipped.
         norm: torch.Tensor = state.accelerator.clip_grad_norm_(
             state.model.parameters(), spec.max_grad_norm or float("inf")
@@ -101,21 +131,40 @@ def _optimizer_step(run: Training, window: list[Batch]) -> torch.Tensor:
         state.optimizer.step()
     # fp16: a step with an overflow is left out, and so is its move of the schedule.
     if not state.accelerator.optimizer_step_was_skipped:
-        state.scheduler.step()
+        state.scheduler.after_step()
     state.optimizer.zero_grad()
     state.progress.step += 1
     finite = loss.isfinite()
     if state.accelerator.scaler is None:
         finite &= norm.isfinite()
     state.tally.add(state.progress.step, loss, finite)
+    for batch in window:
+        run.reporter.count(*_size(batch))
+    if spec.torch_empty_cache_steps and state.progress.step % spec.torch_empty_cache_steps == 0:
+        clear_device_cache()
     return norm
 
 
-def _size(batch: Batch) -> tuple[int, int]:
-    """Examples and tokens without padding of a batch on the CPU."""
+def _backward(run: Training, window: list[Batch]) -> torch.Tensor:
+    """Add the gradients of one accumulated batch up; its mean loss, on the device."""
+    state = run.state
+    items = max(sum(run.objective.item_count(batch) for batch in window), 1)
+    loss = torch.zeros((), device=state.accelerator.device)
+    for batch in window:
+        run.in_hand.see(batch)
+        part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / items
+        state.accelerator.backward(part)
+        loss += part.detach()
+        run.reporter.tick()
+    return loss
+
+
+def _size(batch: Batch) -> tuple[int, int, int]:
+    """Examples, tokens without padding, and tokens with it, of a batch on the CPU."""
     tokens = batch["input_ids"]
     mask = batch.get("attention_mask")
-    return tokens.shape[0], int(mask.sum()) if mask is not None else tokens.numel()
+    real = int(mask.sum()) if mask is not None else tokens.numel()
+    return tokens.shape[0], real, tokens.numel()
 
 
 def _log(run: Training, grad_norm: torch.Tensor, learning_rate: float) -> None:
@@ -141,10 +190,23 @@ def _evaluate(run: Training) -> float | None:
         metrics = run.evaluate()
     run.reporter.evaluated(metrics)
     value = run.best.of(metrics)
-    progress = run.state.progress
-    if value is not None and run.best.improves(progress, value):
-        progress.best_metric, progress.best_step = value, progress.step
+    if value is not None:
+        _judge(run, value)
     return value
+
+
+def _judge(run: Training, value: float) -> None:
+    """Draw the conclusions of an evaluation: best model, early stopping, learning rate."""
+    progress, spec = run.state.progress, run.plan.spec
+    early_stopping.observe(spec, run.best, progress, value)
+    if run.best.improves(progress, value):
+        progress.best_metric, progress.best_step = value, progress.step
+    run.state.scheduler.after_evaluation(value)
+    if early_stopping.reached(spec, progress):
+        run.reporter.notice(
+            f"Stopped early at step {progress.step}: `{run.best.name}` has not improved in "
+            f"{progress.evaluations_without_gain} evaluations"
+        )
 
 
 def _save(run: Training, metric: float | None) -> None:

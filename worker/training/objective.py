@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -11,12 +11,36 @@ Batch = dict[str, torch.Tensor]
 Features = Sequence[Mapping[str, Any]]
 Collate = Callable[[list[Mapping[str, Any]]], Batch]
 
-Forward = Callable[[Features, Collate], Iterator[tuple[list[int], Any]]]
-"""Runs the model over features in evaluation mode, under the job's precision, without gradients.
 
-Yields (indices into the features, the model's output for them), in any order of indices; the
-loop supplies it, with its device, batch size and progress events.
-"""
+@runtime_checkable
+class EpochFeatures(Protocol):
+    """Training features that each epoch shows anew, for example under fresh masks."""
+
+    def at_epoch(self, epoch: int) -> Features:
+        """As many, of the same lengths and in the same order; a pure function of the epoch."""
+
+
+def at_epoch(features: Features, epoch: int) -> Features:
+    """What the training sees of `features` in this epoch: most of them never change."""
+    return features.at_epoch(epoch) if isinstance(features, EpochFeatures) else features
+
+
+Run = Callable[[torch.nn.Module, Batch], Any]
+"""What to do with the model and a batch on its device, in place of one forward pass."""
+
+
+class Forward(Protocol):
+    """Runs the model over features in evaluation mode, under the job's precision, without
+    gradients.
+
+    The loop supplies it, with its device, batch size and progress events. `run` is for what needs
+    more of the model than its output, for example generated texts; it is given the bare model.
+    """
+
+    def __call__(
+        self, features: Features, collate: Collate, run: Run | None = None
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Yields (indices into the features, what came out for them), in any order of indices."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +49,16 @@ class Evaluation:
     files: dict[str, Path] = field(default_factory=dict)
     """Name that the user sees → file written under the folder that `evaluate` was given."""
     samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+@runtime_checkable
+class GivesLogits(Protocol):
+    """An objective whose loss is a cross entropy of one label each: it can be smoothed."""
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(…, classes) and (…) side by side; the label is -100 where nothing is asked for."""
 
 
 class Objective(Protocol):

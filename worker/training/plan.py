@@ -5,7 +5,7 @@ step of its own, intervals below 1 are ratios of all steps, epochs may be fracti
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.contract.training import TrainingSpec
 
@@ -21,15 +21,34 @@ class Due:
 @dataclass(frozen=True)
 class Plan:
     spec: TrainingSpec
+    examples: int
+    """Of an epoch, without those that `dataloader_drop_last` leaves out."""
     batches_per_epoch: int
     total_steps: int
 
     @classmethod
     def of(cls, spec: TrainingSpec, examples: int) -> "Plan":
-        batches = math.ceil(examples / spec.per_device_train_batch_size)
+        size = spec.per_device_train_batch_size
+        # A data set smaller than one batch is still trained on.
+        if spec.dataloader_drop_last and examples > size:
+            examples -= examples % size
+        batches = math.ceil(examples / size)
         steps_per_epoch = math.ceil(batches / spec.gradient_accumulation_steps)
         epochs_steps = math.ceil(spec.num_train_epochs * steps_per_epoch)
-        return cls(spec, batches, spec.max_steps if spec.max_steps > 0 else epochs_steps)
+        return cls(spec, examples, batches, spec.max_steps if spec.max_steps > 0 else epochs_steps)
+
+    def with_batches_of(self, size: int) -> "Plan":
+        """The same steps over the same examples in smaller batches; `size` divides the present
+        one."""
+        spec = self.spec
+        parts = spec.per_device_train_batch_size // size
+        smaller = spec.model_copy(
+            update={
+                "per_device_train_batch_size": size,
+                "gradient_accumulation_steps": spec.gradient_accumulation_steps * parts,
+            }
+        )
+        return replace(self, spec=smaller, batches_per_epoch=math.ceil(self.examples / size))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -54,6 +73,9 @@ class Plan:
         """What follows optimizer step number `step` (from 1)."""
         spec, last = self.spec, step == self.total_steps
         epoch_ends = last or step % self.steps_per_epoch == 0
+        delayed = spec.eval_delay > (
+            self.epoch_after(step) if spec.eval_strategy == "epoch" else step
+        )
         eval_steps = spec.eval_steps if spec.eval_steps is not None else spec.logging_steps
 
         def due(strategy: str, interval: float, *, at_end: bool) -> bool:
@@ -64,7 +86,7 @@ class Plan:
         return Due(
             log=(spec.logging_first_step and step == 1)
             or due(spec.logging_strategy, spec.logging_steps, at_end=False),
-            evaluate=due(spec.eval_strategy, eval_steps, at_end=True),
+            evaluate=not delayed and due(spec.eval_strategy, eval_steps, at_end=True),
             save=due(spec.save_strategy, spec.save_steps, at_end=True),
         )
 

@@ -24,6 +24,8 @@ class TrainingProgress:
     """Sum of all steps' losses up to `logged_step`."""
     examples: int = 0
     tokens: int = 0
+    padded_tokens: int = 0
+    """Tokens with padding: what the model computes on."""
     seconds: float = 0.0
     """Time spent in optimizer steps, over all attempts."""
     baseline: dict[str, float] = field(default_factory=dict)
@@ -32,6 +34,9 @@ class TrainingProgress:
     best_checkpoint: str | None = None
     """Relative to the workspace; it may have been written by an earlier attempt."""
     last_checkpoint: str | None = None
+    evaluations_without_gain: int = 0
+    batch_size: int | None = None
+    """What `auto_find_batch_size` has found, once it had to look."""
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,7 +78,7 @@ class BestMetric:
 
     def __init__(self, spec: TrainingSpec) -> None:
         self.name: str | None = spec.metric_for_best_model
-        if self.name is None and (spec.load_best_model_at_end or spec.save_strategy == "best"):
+        if self.name is None and spec.chooses_by_metric:
             self.name = "loss"
         greater = spec.greater_is_better
         if greater is None:

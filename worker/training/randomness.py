@@ -46,8 +46,12 @@ def preserved() -> Iterator[None]:
 
 def shuffled(examples: int, seed: int, epoch: int) -> Sequence[int]:
     """The order of examples in an epoch: a pure function of its arguments."""
+    order: list[int] = torch.randperm(examples, generator=generator(seed, epoch)).tolist()
+    return order
+
+
+def generator(seed: int, epoch: int) -> torch.Generator:
+    """Random numbers of one epoch's order."""
     # Mixed by SeedSequence, so that seed 42 in epoch 1 is not seed 43 in epoch 0.
     mixed = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0]
-    generator = torch.Generator().manual_seed(int(mixed) >> 1)
-    order: list[int] = torch.randperm(examples, generator=generator).tolist()
-    return order
+    return torch.Generator().manual_seed(int(mixed) >> 1)

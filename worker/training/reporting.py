@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
+from worker.training.memory import peak_bytes
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
 
@@ -24,7 +25,7 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.send = send
-        self._plan = plan
+        self.plan = plan
         self._progress = progress
         self._clock = clock
         self._last_progress = float("-inf")
@@ -61,10 +62,11 @@ class Reporter:
         self._all.seconds += seconds
         self._since_log.seconds += seconds
 
-    def count(self, examples: int, tokens: int) -> None:
+    def count(self, examples: int, tokens: int, padded_tokens: int) -> None:
         """A batch was trained on; `tokens` without padding."""
         self._progress.examples += examples
         self._progress.tokens += tokens
+        self._progress.padded_tokens += padded_tokens
         for speed in (self._all, self._since_log):
             speed.examples += examples
             speed.tokens += tokens
@@ -76,13 +78,13 @@ class Reporter:
             return
         self._last_progress = time_
         self._add_up()
-        done, total = self._progress.step, self._plan.total_steps
+        done, total = self._progress.step, self.plan.total_steps
         steps = done - self._first_step
         self.send(
             Progress(
                 step=done,
                 of=total,
-                epoch=self._plan.epoch_after(done),
+                epoch=self.plan.epoch_after(done),
                 loss=self._progress.logged_loss,
                 examples_per_second=self._all.per_second(self._all.examples),
                 eta_seconds=self._all.seconds / steps * (total - done) if steps else None,
@@ -104,26 +106,44 @@ class Reporter:
             "tokens_per_second": speed.per_second(speed.tokens),
         }
         known = {name: rate for name, rate in rates.items() if rate is not None}
-        self._metric("train", {**values, **known})
+        self._metric("train", {**values, **known, **self._tokens_seen()})
+
+    def _tokens_seen(self) -> dict[str, float]:
+        seen = {
+            "no": None,
+            "all": self._progress.padded_tokens,
+            "non_padding": self._progress.tokens,
+        }[self.plan.spec.include_num_input_tokens_seen]
+        return {} if seen is None else {"num_input_tokens_seen": seen}
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         self._metric("eval", metrics)
 
-    def summary(self, train_loss: float) -> dict[str, float]:
-        """Of the whole training, over all attempts; the names are Trainer's."""
+    def summary(
+        self, train_loss: float, flops: float, peak_flops: float | None
+    ) -> dict[str, float]:
+        """Of the whole training, over all attempts; the names are Trainer's.
+
+        `flops`: all floating-point operations; `peak_flops`: those that the device could make in
+        a second, or None, and then there is no `train_mfu`, the share of them that was made.
+        """
         progress = self._progress
         seconds = max(progress.seconds, 1e-9)
         return {
             "train_loss": train_loss,
             "train_runtime": progress.seconds,
-            "train_examples_per_second": progress.examples / seconds,
+            "train_samples_per_second": progress.examples / seconds,
             "train_tokens_per_second": progress.tokens / seconds,
             "train_steps_per_second": progress.step / seconds,
+            "train_peak_memory_bytes": peak_bytes(),
+            "total_flos": flops,
+            **self._tokens_seen(),
+            **({"train_mfu": flops / seconds / peak_flops} if peak_flops else {}),
         }
 
     def _metric(self, kind: Literal["train", "eval"], values: Mapping[str, float]) -> None:
         step = self._progress.step
-        epoch = self._plan.epoch_after(step)
+        epoch = self.plan.epoch_after(step)
         self.send(Metric(kind=kind, step=step, epoch=epoch, values=dict(values)))
 
 

@@ -98,6 +98,8 @@ def _mend_kind(fault: Fault, place: Place, given: Any, findings: Findings) -> An
     kind = fault.suggestion or _kind_that_fits(place, tag)
     if kind is not None and isinstance(place.value, dict):
         return replaced(given, (*place.path, tag), kind)
+    if kind is not None and isinstance(place.value, str):
+        return replaced(given, place.path, kind)
     findings.mended.add(place.path)
     return replaced(given, place.path, (place.field.examples or [None])[0])
 

@@ -9,9 +9,9 @@ from service.api.faults import names
 from service.api.faults.walk import Place, choices, dotted, kinds
 from service.api.redact import cut, shown
 from service.api.schemas.problems import Fault
+from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
 from service.contract.training import ELSEWHERE, TrainingSpec
-from service.contract.unsupported import NOT_YET
 
 _KINDS: Final[dict[str, str]] = {
     "int": "a whole number",
@@ -66,8 +66,8 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
     if place.owner in (TrainingSpec, JobSpec) and name in ELSEWHERE:
         message = f"not a field of the spec: {ELSEWHERE[name]}"
         return Fault(path=path, code="moved_option", message=message, given=given)
-    if place.owner is TrainingSpec and name in NOT_YET:
-        message = "an option of TrainingArguments that this service does not support yet"
+    if place.owner is TrainingSpec and name in REFUSED:
+        message = f"refused: {REFUSED[name]}"
         return Fault(path=path, code="unsupported_option", message=message, given=given)
     assert place.owner is not None
     near = names.nearest_field(name, place.owner)
@@ -95,8 +95,10 @@ def _wrong_kind(_error: ErrorDetails, place: Place) -> Fault:
     """The field that says which kind of a union is meant is wrong or missing."""
     assert place.field is not None
     tag = str(place.field.discriminator)
-    path = (*place.path, tag)
     allowed = [kind for model in place.models for kind in kinds(model, tag)]
+    if isinstance(place.value, str):  # it stands for an object of that kind
+        return _not_among(dotted(place.path), place.value, allowed)
+    path = (*place.path, tag)
     given = place.value.get(tag) if isinstance(place.value, dict) else None
     if given is None:
         message = "required, but not given: " + _one_of(allowed)

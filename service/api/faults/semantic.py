@@ -8,13 +8,13 @@ from service.api.faults.walk import Path as FaultPath
 from service.api.faults.walk import dotted
 from service.api.redact import shown
 from service.api.schemas.problems import Fault
+from service.contract import splits
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
 from service.contract.spec import JobSpec, PathDataset, UploadDataset
 from service.settings import Settings
 from service.store import files
 from service.store.database import Database
 
-_SPLITS = ("train", "validation", "test")
 _MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
 _PATH_STARTS = ("/", ".", "~")
 
@@ -51,9 +51,9 @@ def _data_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPat
 
 
 def _items(dataset: UploadDataset | PathDataset) -> Iterator[tuple[FaultPath, str]]:
-    for split in _SPLITS:
-        for index, value in enumerate(getattr(dataset, split) or ()):
-            yield ("dataset", split, index), value
+    for split, values in splits.given(dataset).items():
+        for index, value in enumerate(values):
+            yield ("dataset", *splits.place(split), index), value
 
 
 def _model_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPath, Fault]]:

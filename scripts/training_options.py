@@ -1,0 +1,115 @@
+"""Writes docs/training-options.md from the tables that the service itself goes by.
+
+`python scripts/training_options.py` prints it, `make docs` writes the file, a test compares them.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, get_args
+
+from service.contract.choices import (
+    BY_METRIC,
+    OPTIMIZER_ARGUMENTS,
+    SCHEDULE_ARGUMENTS,
+    Optimizer,
+    Schedule,
+)
+from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
+
+_INTRODUCTION: Final = """\
+# Training options
+
+Made by `make docs` from `service/contract`; edit the tables there.
+
+The section `training` of a job has the names, defaults and meanings of
+`transformers.TrainingArguments`. Each of its fields stands in one of the tables below.
+"""
+
+_ALSO: Final = """\
+Schedules {schedules} follow `metric_for_best_model` and move after evaluations; as in
+transformers their `mode` is `min` unless `lr_scheduler_kwargs` says `max`.
+
+Optimizers whose names hold `8bit` or `32bit`, `paged_`, `bnb` or `ademamix` come from
+bitsandbytes, `adamw_torch_4bit` and `adamw_torch_8bit` from torchao. A worker that lacks the
+package, and a paged one without a GPU, end the job with `invalid_option`.
+
+What a training reports beside its loss: `grad_norm`, `learning_rate`, `examples_per_second`,
+`tokens_per_second` at logging steps; at the end `train_loss`, `train_runtime`,
+`train_samples_per_second`, `train_steps_per_second`, `train_tokens_per_second`,
+`train_peak_memory_bytes`, `total_flos` and, on a GPU whose peak is known, `train_mfu`: the share of
+the peak's operations that the training made.
+"""
+
+
+def document() -> str:
+    """The whole file."""
+    schedules = " and ".join(f"`{name}`" for name in sorted(BY_METRIC))
+    parts = [
+        _INTRODUCTION,
+        "## Supported\n",
+        _table(("option", "default", "values", ""), _supported()),
+        "Not in `TrainingArguments`, but in transformers:\n",
+        _table(("option", ""), ((f"`{name}`", text) for name, text in ADDITIONS.items())),
+        "## Optimizers (`optim`)\n",
+        _table(("name", "`optim_args`"), _choices(Optimizer, OPTIMIZER_ARGUMENTS)),
+        "## Schedules (`lr_scheduler_type`)\n",
+        _table(("name", "`lr_scheduler_kwargs`"), _choices(Schedule, SCHEDULE_ARGUMENTS)),
+        _ALSO.format(schedules=schedules),
+        "## Older names\n",
+        _table(("accepted", "stands for"), _older()),
+        "## Elsewhere in the job\n",
+        _table(("option", ""), _sentences(ELSEWHERE)),
+        "## Refused\n",
+        _table(("option", "why"), _sentences(REFUSED)),
+        _table(
+            ("value", "why"),
+            [
+                *_sentences(REFUSED_OPTIMIZERS, "optim: "),
+                *_sentences(REFUSED_SAMPLING, "train_sampling_strategy: "),
+            ],
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _supported() -> Iterator[tuple[str, ...]]:
+    properties: dict[str, Any] = TrainingSpec.model_json_schema()["properties"]
+    for name, field in TrainingSpec.model_fields.items():
+        values = "" if name in {"optim", "lr_scheduler_type"} else _values(properties[name])
+        yield f"`{name}`", f"`{json.dumps(field.default)}`", values, field.description or ""
+
+
+def _values(schema: dict[str, Any]) -> str:
+    """Type, choices and bounds in a few words."""
+    if "anyOf" in schema:
+        return " or ".join(_values(part) for part in schema["anyOf"])
+    if "enum" in schema:
+        return " ".join(f"`{choice}`" for choice in schema["enum"])
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
+    return " ".join([schema["type"], *bounds])
+
+
+def _choices(names: Any, arguments: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    for name in get_args(names):
+        yield f"`{name}`", ", ".join(f"`{argument}`" for argument in arguments.get(name, ()))
+
+
+def _older() -> Iterator[tuple[str, ...]]:
+    yield from ((f"`{old}`", f"`{new}`") for old, new in ALIASES.items())
+    yield "`adafactor: true`", "`optim: adafactor`"
+    yield "`group_by_length: true`", "`train_sampling_strategy: group_by_length`"
+
+
+def _sentences(table: dict[str, str], prefix: str = "") -> Iterator[tuple[str, ...]]:
+    yield from ((f"`{prefix}{name}`", sentence) for name, sentence in sorted(table.items()))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+if __name__ == "__main__":
+    print(document(), end="")

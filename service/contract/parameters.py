@@ -1,0 +1,194 @@
+"""The parameters of each task: one class a task, told apart by `type`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from service.contract.seq2seq import SummarizationSpec, TranslationSpec
+from service.contract.types import Name, TaskParametersModel, Text
+
+
+class QuestionAnsweringSpec(TaskParametersModel):
+    """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
+
+    type: Literal["question-answering"] = "question-answering"
+    version_2_with_negative: bool = Field(
+        False, description="Some questions have no answer (SQuAD v2)."
+    )
+    max_seq_length: int = Field(384, ge=8, description="Tokens of question, context and specials.")
+    doc_stride: int = Field(128, ge=1, description="Tokens that two windows of a context share.")
+    n_best_size: int = Field(20, ge=1, le=1000)
+    max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer considered.")
+    null_score_diff_threshold: float = Field(
+        0.0,
+        allow_inf_nan=False,
+        description="v2: no answer when the null score beats the best span by more than this; with "
+        "`head: beam-search` when the answer's impossibility is above this.",
+    )
+    head: Literal["span", "beam-search"] = Field(
+        "span", description="beam-search: XLNet's, which looks for ends given the best starts."
+    )
+    start_n_top: int | None = Field(
+        None, ge=1, le=1000, description="Beam search: starts to go on from; default: 5."
+    )
+    end_n_top: int | None = Field(
+        None, ge=1, le=1000, description="Beam search: ends of each start; default: 5."
+    )
+
+    def variant(self) -> str:
+        return self.type if self.head == "span" else f"{self.type}/{self.head}"
+
+    def beams(self) -> tuple[int, int]:
+        """Starts, and ends of each, that the beam search keeps."""
+        return self.start_n_top or 5, self.end_n_top or 5
+
+    @model_validator(mode="after")
+    def _beams_fit_the_head(self) -> "QuestionAnsweringSpec":
+        if self.head == "span" and (self.start_n_top or self.end_n_top):
+            raise ValueError("`start_n_top` and `end_n_top` need `head: beam-search`")
+        if self.head == "beam-search" and max(self.beams()) > self.max_seq_length:
+            raise ValueError(
+                f"`start_n_top` and `end_n_top` must not be above `max_seq_length` "
+                f"({self.max_seq_length})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stride_fits(self) -> "QuestionAnsweringSpec":
+        if self.doc_stride >= self.max_seq_length:
+            raise ValueError(
+                f"`doc_stride` ({self.doc_stride}) must be below `max_seq_length` "
+                f"({self.max_seq_length})"
+            )
+        return self
+
+
+class _TextSpec(TaskParametersModel):
+    """A task whose rows are texts."""
+
+    text_column: Text | None = Field(
+        None, description="Your column with the text; the same as `dataset.columns.text`."
+    )
+
+    def named_columns(self) -> dict[str, str]:
+        return {} if self.text_column is None else {"text": self.text_column}
+
+
+class CausalLMSpec(_TextSpec):
+    """Predict each token from those before it."""
+
+    type: Literal["causal-lm"] = "causal-lm"
+    block_size: int | None = Field(
+        None,
+        ge=2,
+        description="Tokens of a training example; default: the smaller of 1024 and the model's "
+        "limit.",
+    )
+    separate_documents: bool = Field(
+        False,
+        description="No attention across the border of two rows in a block; positions start anew.",
+    )
+    keep_linebreaks: bool = Field(
+        True, description="In plain text files a line's end is part of the text."
+    )
+
+    def keeps_line_ends(self) -> bool:
+        return self.keep_linebreaks
+
+
+class MaskedLMSpec(_TextSpec):
+    """Restore tokens that were masked."""
+
+    type: Literal["masked-lm"] = "masked-lm"
+    mlm_probability: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="Share of tokens to predict: 80 % masked, 10 % random, 10 % left as they are.",
+    )
+    whole_word_mask: bool = Field(False, description="All tokens of a word, or none of them.")
+    line_by_line: bool = Field(
+        False, description="Each row is an example; otherwise rows are joined and cut."
+    )
+    max_seq_length: int | None = Field(
+        None,
+        ge=8,
+        description="Tokens of an example; default: the smaller of 1024 and the model's limit.",
+    )
+
+
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"names each label once; repeated: {', '.join(map(repr, repeated))}")
+    return names
+
+
+LabelNames = Annotated[list[Name], Field(min_length=2, max_length=1000), AfterValidator(_distinct)]
+
+
+class TextClassificationSpec(TaskParametersModel):
+    """One label, several labels or a number for a text or a pair of texts."""
+
+    type: Literal["text-classification"] = "text-classification"
+    problem_type: ProblemType | None = Field(
+        None,
+        description="Default: what the training labels are: lists, several labels; numbers with a "
+        "fraction, regression; else one label.",
+    )
+    label_names: LabelNames | None = Field(
+        None,
+        description="The labels in the order of the model's outputs; whole numbers in the data "
+        "are places in it. Default: the training rows' labels, sorted.",
+    )
+    max_seq_length: int | None = Field(
+        None,
+        ge=4,
+        description="Tokens with specials; longer texts are cut. Default: the smaller of 128 and "
+        "the model's limit.",
+    )
+
+
+class TokenClassificationSpec(TaskParametersModel):
+    """A tag for each word, for example of named entities."""
+
+    type: Literal["token-classification"] = "token-classification"
+    label_names: LabelNames | None = Field(
+        None,
+        description="The tags in the order of the model's outputs; whole numbers in the data are "
+        "places in it. Default: the training rows' tags, sorted.",
+    )
+    label_all_tokens: bool = Field(
+        False,
+        description="Train on every token of a word, those behind the first with I- for B-; "
+        "else on its first only. Evaluation looks at the first either way.",
+    )
+    max_seq_length: int | None = Field(
+        None,
+        ge=4,
+        description="Tokens with specials; words beyond are neither trained on nor evaluated. "
+        "Default: the smaller of 512 and the model's limit.",
+    )
+
+
+# Each task is one class here, one file in worker/tasks and one entry in its registry.
+TaskParameters = (
+    QuestionAnsweringSpec
+    | CausalLMSpec
+    | MaskedLMSpec
+    | TextClassificationSpec
+    | TokenClassificationSpec
+    | SummarizationSpec
+    | TranslationSpec
+)
+
+
+def _expand_task(value: Any) -> Any:
+    """`task: question-answering` means that task with its defaults."""
+    return {"type": value} if isinstance(value, str) else value
+
+
+TaskSpec = Annotated[TaskParameters, Field(discriminator="type"), BeforeValidator(_expand_task)]

@@ -1,0 +1,119 @@
+"""Options and values of `transformers.TrainingArguments` that `training` refuses, and why.
+
+Kept apart from a misspelt name, so that the answer can say which of the two it is. A test walks
+the installed dataclass: each of its names is a field of TrainingSpec, lives elsewhere in the spec
+or is here; `docs/training-options.md` is made from the same tables.
+"""
+
+from typing import Final
+
+_DISTRIBUTED: Final = "how processes are spread and joined is the job's `resources` section"
+_OWN_METRICS: Final = (
+    "it shapes the input of a Python function `compute_metrics`; here each task computes its own "
+    "metrics, batch by batch"
+)
+_TRACKIO: Final = "it belongs to the tracker Trackio; jobs report to MLflow, see `tracking`"
+_LOGS: Final = "everything that a stage prints is in the job's log, GET /v1/jobs/{id}/logs"
+
+REFUSED: Final[dict[str, str]] = {
+    "accelerator_config": "the service sets Accelerate up itself: batches are never split or "
+    "dispatched, and their order is a function of the seed",
+    "average_tokens_across_devices": "always so: the loss is divided by the tokens or examples of "
+    "the whole accumulated batch over all processes",
+    "batch_eval_metrics": _OWN_METRICS,
+    "dataloader_in_order": "batches always come in order: a resumed training could not be exact "
+    "otherwise",
+    "dataloader_multiprocessing_context": "workers are forked, so that they share the "
+    "memory-mapped data",
+    "ddp_backend": "it is nccl on GPUs and gloo on CPUs",
+    "ddp_broadcast_buffers": _DISTRIBUTED,
+    "ddp_bucket_cap_mb": _DISTRIBUTED,
+    "ddp_find_unused_parameters": _DISTRIBUTED,
+    "ddp_static_graph": _DISTRIBUTED,
+    "ddp_timeout": _DISTRIBUTED,
+    "debug": "a loss or gradient that is not finite ends the job with the step's number, and the "
+    "TPU's metrics belong to another back end",
+    "deepspeed": _DISTRIBUTED,
+    "disable_tqdm": "there is no terminal to draw on: progress is in GET /v1/jobs/{id}",
+    "enable_jit_checkpoint": "a job that is interrupted resumes from its newest checkpoint; set "
+    "`save_steps` to the work that may be lost",
+    "eval_accumulation_steps": "nothing piles up on the device: the outputs of each batch leave it "
+    "before the next",
+    "eval_do_concat_batches": _OWN_METRICS,
+    "eval_on_start": "always so: a job with `dataset.validation` is evaluated before its first "
+    "step",
+    "eval_use_gather_object": _OWN_METRICS,
+    "fsdp": _DISTRIBUTED,
+    "fsdp_config": _DISTRIBUTED,
+    "hub_always_push": "pushes never overlap here: publishing is a stage of its own",
+    "hub_strategy": "the training process has no Hub token: the finished model is pushed at the "
+    "end, by a stage of its own",
+    "ignore_data_skip": "a resumed training always continues at the next batch, without reading "
+    "those before it",
+    "include_for_metrics": _OWN_METRICS,
+    "label_names": "each task knows its labels",
+    "length_column_name": "`group_by_length` counts the tokens of the prepared examples, without "
+    "a column for it",
+    "liger_kernel_config": "see `use_liger_kernel`",
+    "local_rank": "the launcher gives each process its rank",
+    "log_level": _LOGS,
+    "log_level_replica": _LOGS,
+    "log_on_each_node": _LOGS,
+    "logging_nan_inf_filter": "a loss that is not finite is never hidden: it ends the job with "
+    "`non_finite_loss`",
+    "optim_target_modules": "it belongs to GaLore and APOLLO, which are refused; see `optim`",
+    "parallelism_config": _DISTRIBUTED,
+    "prediction_loss_only": "evaluations always report the task's metrics; set `eval_strategy` to "
+    "`no` to save their time",
+    "project": _TRACKIO,
+    "remove_unused_columns": "prepared examples hold only what the model takes",
+    "restore_callback_states_from_checkpoint": "there are no callbacks; early stopping resumes "
+    "with its count by itself",
+    "save_on_each_node": "all processes of a job share one workspace",
+    "save_only_model": "a checkpoint without the optimizer's state cannot be resumed from; the "
+    "finished model is saved without it anyway",
+    "skip_memory_metrics": "the peak is always reported, as `train_peak_memory_bytes`, and costs "
+    "nothing",
+    "trackio_bucket_id": _TRACKIO,
+    "trackio_space_id": _TRACKIO,
+    "trackio_static_space_id": _TRACKIO,
+    "use_cache": "a cache of keys and values serves generation alone, where it is always on",
+    "use_liger_kernel": "its kernels compute the loss inside the model as a mean of one batch; "
+    "here the loss is the sum over the whole accumulated batch",
+}
+
+_GALORE: Final = "its package `galore-torch` is not part of the worker: use `adamw_8bit`"
+_APOLLO: Final = "its package `apollo-torch` is not part of the worker: use `adamw_8bit`"
+_LOMO: Final = (
+    "it updates weights during the backward pass, so that neither accumulation nor clipping of "
+    "the whole gradient is possible: use `adafactor`"
+)
+_SCHEDULE_FREE: Final = (
+    "its package `schedulefree` is not part of the worker: use `adamw_torch` with "
+    "`lr_scheduler_type: constant_with_warmup`"
+)
+
+REFUSED_OPTIMIZERS: Final[dict[str, str]] = {
+    "adamw_torch_xla": "it belongs to TPUs: use `adamw_torch_fused`",
+    "adamw_torch_npu_fused": "it belongs to Ascend NPUs: use `adamw_torch_fused`",
+    "adamw_anyprecision": "its package `torchdistx` is no longer maintained: use `adamw_torch`",
+    "galore_adamw": _GALORE,
+    "galore_adamw_8bit": _GALORE,
+    "galore_adafactor": _GALORE,
+    "galore_adamw_layerwise": _GALORE,
+    "galore_adamw_8bit_layerwise": _GALORE,
+    "galore_adafactor_layerwise": _GALORE,
+    "lomo": _LOMO,
+    "adalomo": _LOMO,
+    "grokadamw": "its package `grokadamw` is not part of the worker: use `adamw_torch`",
+    "schedule_free_radam": _SCHEDULE_FREE,
+    "schedule_free_adamw": _SCHEDULE_FREE,
+    "schedule_free_sgd": _SCHEDULE_FREE,
+    "apollo_adamw": _APOLLO,
+    "apollo_adamw_layerwise": _APOLLO,
+    "stable_adamw": "its package `torch-optimi` is not part of the worker: use `adamw_torch`",
+}
+
+REFUSED_SAMPLING: Final[dict[str, str]] = {
+    "batch_rebalance": "it evens out packed batches between processes; use `group_by_length`",
+}

@@ -1,0 +1,121 @@
+"""The parameters of summarization and translation: what is read, written and generated."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from service.contract.types import SpecModel, TaskParametersModel, Text
+
+Prefix = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
+class GenerationSpec(SpecModel):
+    """How texts are generated; names and meanings of `transformers.GenerationConfig`.
+
+    What is left out is as the model's own generation config says.
+    """
+
+    min_length: int | None = Field(None, ge=0, description="Tokens of the shortest output.")
+    min_new_tokens: int | None = Field(
+        None, ge=0, description="The same, without the decoder's start token."
+    )
+    early_stopping: bool | Literal["never"] | None = Field(
+        None, description="true: beam search ends with `num_beams` finished candidates."
+    )
+    length_penalty: float | None = Field(
+        None, allow_inf_nan=False, description="Beam search: above 0 prefers longer outputs."
+    )
+    no_repeat_ngram_size: int | None = Field(
+        None, ge=0, description="No n-gram of this size occurs twice; 0: off."
+    )
+    encoder_no_repeat_ngram_size: int | None = Field(
+        None, ge=0, description="No n-gram of this size is taken from the source; 0: off."
+    )
+    repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
+    encoder_repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
+    do_sample: bool | None = Field(
+        None, description="Draw tokens at random; the draws follow from `training.seed`."
+    )
+    temperature: float | None = Field(None, gt=0, allow_inf_nan=False, description="Of sampling.")
+    top_k: int | None = Field(None, ge=0, description="Sampling: the likeliest k; 0: all.")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Sampling: the likeliest tokens up to this probability."
+    )
+
+
+class Seq2SeqSpec(TaskParametersModel):
+    max_source_length: int = Field(
+        1024, ge=2, description="Tokens of a source; longer ones are cut."
+    )
+    max_target_length: int = Field(
+        128, ge=2, description="Tokens of a training target; longer ones are cut."
+    )
+    val_max_target_length: int | None = Field(
+        None, ge=2, description="The same for evaluation; default: `max_target_length`."
+    )
+    generation_max_length: int | None = Field(
+        None,
+        ge=2,
+        description="Tokens of the longest generated text; default: `val_max_target_length`.",
+    )
+    num_beams: int | None = Field(
+        None, ge=1, le=64, description="Of beam search; default: as the model's config says."
+    )
+    source_prefix: Prefix = Field("", description="Put before every source, as T5 expects it.")
+    ignore_pad_token_for_loss: bool = Field(
+        True, description="false: the padding of targets counts in the loss."
+    )
+    predict_with_generate: bool = Field(
+        True, description="Generate in evaluations and score the texts; false: the loss only."
+    )
+    forced_bos_token: Text | None = Field(
+        None,
+        description="First token of every generated text: the target language for mBART-50, "
+        "M2M100 and NLLB.",
+    )
+    generation: GenerationSpec = Field(default_factory=GenerationSpec)
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> "Seq2SeqSpec":
+        longest = self.generated_length()
+        for name in ("min_length", "min_new_tokens"):
+            shortest = getattr(self.generation, name)
+            if shortest is not None and shortest > longest:
+                raise ValueError(
+                    f"`generation.{name}` ({shortest}) is above the longest generated text "
+                    f"({longest} tokens)"
+                )
+        return self
+
+    def target_length(self, split: str) -> int:
+        """Tokens at which targets of `split` are cut."""
+        if split == "train" or self.val_max_target_length is None:
+            return self.max_target_length
+        return self.val_max_target_length
+
+    def generated_length(self) -> int:
+        """Tokens of the longest generated text, the decoder's start token included."""
+        if self.generation_max_length is None:
+            return self.target_length("validation")
+        return self.generation_max_length
+
+
+class SummarizationSpec(Seq2SeqSpec):
+    """A long text → a short one, with a sequence-to-sequence model."""
+
+    type: Literal["summarization"] = "summarization"
+    lang: Text | None = Field(
+        None, description="Language code, for tokenizers that have such (mBART, NLLB, …)."
+    )
+
+
+class TranslationSpec(Seq2SeqSpec):
+    """A text → the same in another language, with a sequence-to-sequence model."""
+
+    type: Literal["translation"] = "translation"
+    source_lang: Text | None = Field(
+        None,
+        description="Language code of the sources: for tokenizers that have such (mBART, NLLB, …) "
+        'and for rows like {"translation": {"en": …, "ro": …}}.',
+    )
+    target_lang: Text | None = Field(None, description="Language code of the targets.")

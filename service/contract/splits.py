@@ -1,0 +1,56 @@
+"""How the splits of a job's data are called: train, validation, validation.<name>, test."""
+
+from typing import Any, Final, Protocol
+
+TRAIN: Final = "train"
+VALIDATION: Final = "validation"
+TEST: Final = "test"
+_NAMED: Final = f"{VALIDATION}."
+
+
+class _Dataset(Protocol):
+    @property
+    def train(self) -> Any: ...
+    @property
+    def validation(self) -> Any: ...
+    @property
+    def test(self) -> Any: ...
+
+
+def given(dataset: _Dataset) -> dict[str, Any]:
+    """Split → what the spec says of it, for those that it gives, in the order train, …, test.
+
+    Each of several named validation sets is a split of its own.
+    """
+    splits = {TRAIN: dataset.train}
+    if isinstance(dataset.validation, dict):
+        splits |= {_NAMED + name: value for name, value in dataset.validation.items()}
+    elif dataset.validation is not None:
+        splits[VALIDATION] = dataset.validation
+    if dataset.test is not None:
+        splits[TEST] = dataset.test
+    return splits
+
+
+def kind(split: str) -> str:
+    """train, validation or test."""
+    return VALIDATION if split.startswith(_NAMED) else split
+
+
+def is_validation(split: str) -> bool:
+    return kind(split) == VALIDATION
+
+
+def validation_name(split: str) -> str:
+    """The name of a named validation set; empty for the only one."""
+    return split.removeprefix(VALIDATION).removeprefix(".")
+
+
+def place(split: str) -> tuple[str, ...]:
+    """Where a spec names the split, within `dataset`."""
+    return tuple(split.split(".", 1))
+
+
+def prefix(split: str) -> str:
+    """What the names of the split's files begin with; nothing for the only validation set."""
+    return "" if split == VALIDATION else f"{split}/"

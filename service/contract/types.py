@@ -1,0 +1,78 @@
+"""Types that the rooms of a spec share: text, names, ids, and a model that refuses what it
+does not know."""
+
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+
+class SpecModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _no_nul(value: str) -> str:
+    if "\x00" in value:
+        raise ValueError("must not contain a NUL character")
+    return value
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
+Name = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
+]
+# What the Hub accepts as `namespace/name`.
+HubRepoId = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$",
+        max_length=193,
+    ),
+]
+HubTarget = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$", max_length=193
+    ),
+]
+FileId = Annotated[str, StringConstraints(pattern=r"^file-[A-Za-z0-9]{1,64}$")]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+FileIds = Annotated[list[FileId], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
+Paths = Annotated[list[Text], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
+
+
+def _require_type(schema: dict[str, Any]) -> None:
+    """`type` has a default for Python's sake; a client has to say which task is meant."""
+    schema.setdefault("required", []).insert(0, "type")
+
+
+class TaskParametersModel(SpecModel):
+    """What the parameters of every task have in common."""
+
+    model_config = ConfigDict(json_schema_extra=_require_type)
+
+    type: str
+
+    def variant(self) -> str:
+        """Which of the worker's tasks does it: the type, or one of several heads of it."""
+        return self.type
+
+    def named_columns(self) -> dict[str, str]:
+        """The task's column → the user's, for `<column>_column` parameters that are given."""
+        return {}
+
+    def keeps_line_ends(self) -> bool:
+        """Whether the ends of a plain text file's lines belong to its rows."""
+        return False

@@ -1,0 +1,109 @@
+"""Each field of the installed TrainingArguments is supported, elsewhere or refused; so the docs."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from pydantic import ValidationError
+
+from service.contract.choices import parse_optim_args
+from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
+
+ROOT = Path(__file__).parents[2]
+THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
+
+
+class TestEveryField:
+    @pytest.mark.parametrize("name", THEIRS)
+    def test_stands_in_one_table(self, name: str) -> None:
+        """An upgrade that adds an option fails here, until the option has its place."""
+        tables = (TrainingSpec.model_fields, ALIASES, ELSEWHERE, REFUSED)
+        assert sum(name in table for table in tables) == 1
+
+    def test_none_is_refused_that_does_not_exist(self) -> None:
+        assert set(REFUSED) <= set(THEIRS)
+        assert set(TrainingSpec.model_fields) - set(THEIRS) == set(ADDITIONS)
+
+    @pytest.mark.parametrize("name", TrainingSpec.model_fields)
+    def test_says_what_it_does(self, name: str) -> None:
+        assert TrainingSpec.model_fields[name].description
+
+    @pytest.mark.parametrize("table", [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, ELSEWHERE])
+    def test_sentences(self, table: dict[str, str]) -> None:
+        assert all(len(sentence.split()) > 1 for sentence in table.values())
+
+
+class TestDocument:
+    def test_it_is_what_the_tables_say(self) -> None:
+        """`make docs` writes it anew."""
+        made = subprocess.run(
+            [sys.executable, "scripts/training_options.py"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        assert (ROOT / "docs" / "training-options.md").read_text() == made.stdout
+
+
+class TestRefusedValues:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"optim": "galore_adamw"}, "`galore_adamw` is refused: its package"),
+            ({"optim": "lomo"}, "`lomo` is refused: it updates weights"),
+            ({"train_sampling_strategy": "batch_rebalance"}, "`batch_rebalance` is refused"),
+            ({"optim_args": "momentum=0.9"}, "`optim: adamw_torch_fused` takes none"),
+            ({"optim": "sgd", "optim_args": "speed=1"}, "takes `momentum`, `dampening`"),
+            ({"optim": "sgd", "optim_args": "momentum"}, "must be `name=value, …`"),
+            ({"lr_scheduler_kwargs": {"power": 2}}, "`lr_scheduler_type: linear` takes none"),
+            ({"lr_scheduler_kwargs": "{1"}, "no JSON object"),
+            ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "needs `eval_strategy`"),
+            ({"lr_scheduler_type": "greedy"}, "needs `eval_strategy`"),
+            ({"early_stopping_patience": 1}, "needs `eval_strategy`"),
+            ({"dataloader_prefetch_factor": 2}, "needs `dataloader_num_workers`"),
+            ({"dataloader_persistent_workers": True}, "needs `dataloader_num_workers`"),
+            ({"tf32": True, "use_cpu": True}, "needs a GPU"),
+            ({"fp16_full_eval": True, "use_cpu": True}, "use `bf16_full_eval` on a CPU"),
+            ({"fp16_full_eval": True, "bf16_full_eval": True}, "exclude each other"),
+            ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, "does nothing without"),
+        ],
+    )
+    def test_with_a_reason(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValidationError) as caught:
+            TrainingSpec.model_validate(options)
+        assert message in str(caught.value)
+
+
+class TestForms:
+    def test_as_training_arguments_takes_them(self) -> None:
+        spec = TrainingSpec.model_validate(
+            {
+                "lr_scheduler_type": "polynomial",
+                "lr_scheduler_kwargs": '{"power": 2.0}',
+                "include_num_input_tokens_seen": True,
+                "gradient_checkpointing": True,
+                "gradient_checkpointing_kwargs": {"use_reentrant": False},
+                "group_by_length": True,
+            }
+        )
+        assert spec.lr_scheduler_kwargs == {"power": 2.0}
+        assert spec.include_num_input_tokens_seen == "all"
+        assert spec.activation_checkpointing is True
+        assert spec.activation_checkpointing_kwargs == {"use_reentrant": False}
+        assert spec.train_sampling_strategy == "group_by_length"
+
+    @pytest.mark.parametrize("name", ["torch_compile_backend", "torch_compile_mode"])
+    def test_a_part_of_compiling_asks_for_it(self, name: str) -> None:
+        value = "eager" if name.endswith("backend") else "default"
+        assert TrainingSpec.model_validate({name: value}).compiles
+        assert not TrainingSpec().compiles
+
+    def test_arguments_of_an_optimizer(self) -> None:
+        assert parse_optim_args("a=1, b = x,") == {"a": "1", "b": "x"}
+        assert parse_optim_args(None) == {}

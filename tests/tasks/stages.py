@@ -1,0 +1,68 @@
+"""A job of any task, through the real prepare and train stages in this process."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from service.contract.spec import JobSpec
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.states import Stage
+from tests.training.support import Recorder, run
+from worker.stages import prepare
+
+
+@dataclass
+class StagedJob:
+    """Each attempt is a request of its own; data and models may lie anywhere."""
+
+    home: Path
+    body: dict[str, Any]
+    prepared: PrepareResult | None = None
+    notices: list[Any] = field(default_factory=list)
+
+    @property
+    def workspace(self) -> Path:
+        return self.home / "job"
+
+    def prepare(self) -> PrepareResult:
+        recorder = Recorder()
+        request = self._request(Stage.PREPARE, attempt=1)
+        self.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
+        self.notices = recorder.events
+        return self.prepared
+
+    def train(
+        self,
+        attempt: int = 2,
+        resume_from: Path | None = None,
+        recorder: Recorder | None = None,
+    ) -> tuple[TrainResult, Recorder]:
+        if self.prepared is None:
+            self.prepare()
+        return run(self._request(Stage.TRAIN, attempt, resume_from), recorder)
+
+    def _request(self, stage: Stage, attempt: int, resume_from: Path | None = None) -> StageRequest:
+        attempt_dir = self.workspace / "attempts" / str(attempt)
+        attempt_dir.mkdir(parents=True, exist_ok=True)
+        return StageRequest(
+            job_id="job-1",
+            stage=stage,
+            epoch=attempt,
+            attempt=attempt,
+            spec=JobSpec.model_validate(self.body),
+            workspace=self.workspace,
+            attempt_dir=attempt_dir,
+            cache_dir=self.home / "cache",
+            data_roots=[Path("/")],
+            model_roots=[Path("/")],
+            prepared=self.prepared,
+            resume_from=resume_from,
+        )
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    """JSON lines; returns the path as a spec names it."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)

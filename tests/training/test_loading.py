@@ -1,0 +1,106 @@
+"""worker.training.loading: batches, their workers, and that nothing depends on them."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from service.contract.training import TrainingSpec
+from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
+from worker.training.loading import Loader, chunks
+
+WORKERS: dict[str, Any] = {"dataloader_num_workers": 2}
+
+
+def collate(group: Any) -> Any:
+    return group
+
+
+def process_ids(group: list[Mapping[str, Any]]) -> Any:
+    return {"pid": torch.tensor(os.getpid())}
+
+
+class TestLoader:
+    @pytest.mark.parametrize("options", [{}, WORKERS])
+    def test_it_draws_no_random_number(self, options: dict[str, Any]) -> None:
+        data = rows(7)
+        before = torch.get_rng_state()
+        loader = Loader(data, collate, TrainingSpec(**options))
+        assert list(loader.over(chunks(range(7), 3))) == [data[:3], data[3:6], data[6:]]
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_features_of_an_epoch(self) -> None:
+        class Fresh:
+            def __len__(self) -> int:
+                return 4
+
+            def at_epoch(self, epoch: int) -> list[int]:
+                return [10 * epoch + index for index in range(4)]
+
+        for options in ({}, {**WORKERS, "dataloader_persistent_workers": True}):
+            loader = Loader(Fresh(), collate, TrainingSpec(**options))  # type: ignore[arg-type]
+            for epoch in (0, 3):
+                batches = list(loader.over([[0, 2], [3]], epoch))
+                assert batches == [[10 * epoch, 10 * epoch + 2], [10 * epoch + 3]]
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_workers_make_the_batches_and_may_stay(self, persistent: bool) -> None:
+        spec = TrainingSpec(
+            **WORKERS, dataloader_persistent_workers=persistent, dataloader_prefetch_factor=1
+        )
+        loader = Loader(rows(8), process_ids, spec)
+        rounds = [
+            {int(batch["pid"]) for batch in loader.over(chunks(range(8), 2))} for _ in range(2)
+        ]
+        assert os.getpid() not in rounds[0]
+        assert len(rounds[0]) == 2
+        assert (rounds[0] == rounds[1]) is persistent
+
+    def test_the_prefetch_factor(self) -> None:
+        def requested(factor: int) -> int:
+            """Batches that have been asked for when the first one is there."""
+            spec = TrainingSpec(dataloader_num_workers=1, dataloader_prefetch_factor=factor)
+            loader = Loader(rows(8), collate, spec)
+            return int(loader.over(chunks(range(8), 1))._send_idx)  # type: ignore[attr-defined]
+
+        assert [requested(1), requested(3)] == [1, 3]
+
+    def test_pinning_needs_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for available in (False, True):
+            monkeypatch.setattr(torch.cuda, "is_available", lambda on=available: on)
+            for asked in (False, True):
+                loader = Loader(rows(2), collate, TrainingSpec(dataloader_pin_memory=asked))
+                assert loader._loader.pin_memory is (available and asked)
+
+
+class TestTraining:
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_workers_change_nothing_also_after_a_kill(
+        self, make_job: Callable[..., Job], persistent: bool
+    ) -> None:
+        options: dict[str, Any] = {
+            "num_train_epochs": 2,
+            "per_device_train_batch_size": 4,
+            "save_steps": 7,
+            "eval_strategy": "epoch",
+            "validation": rows(5, seed=9),
+        }
+        whole, alone = run(make_job(**options).request())
+        job = make_job(**options, **WORKERS, dataloader_persistent_workers=persistent)
+        with pytest.raises(Killed):
+            run(job.request(1), Recorder(kill_after=at_checkpoint(7)))
+        checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "7"
+        resumed, again = run(job.request(2, resume_from=checkpoint))
+        assert resumed.weights_sha256 == whole.weights_sha256
+        losses = {step: loss for step, loss in alone.train_values("loss").items() if step > 7}
+        assert again.train_values("loss") == losses
+
+    def test_drop_last(self, make_job: Callable[..., Job]) -> None:
+        """37 rows: four batches of eight, and a fifth of five."""
+        steps = [
+            run(make_job(num_train_epochs=1, dataloader_drop_last=drop).request())[0].steps
+            for drop in (False, True)
+        ]
+        assert steps == [5, 4]

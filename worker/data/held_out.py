@@ -1,0 +1,79 @@
+"""A validation split out of the training rows, for data that has none."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.splits import TRAIN, VALIDATION
+from worker.data.sources import Data
+from worker.data.table import Row, Table
+
+
+class HeldOut:
+    """`data` with a share of its training rows as the validation split.
+
+    Which rows they are is a pure function of the seed and of how many rows there are; both splits
+    keep the order of the data.
+    """
+
+    def __init__(self, data: Data, percentage: int, seed: int) -> None:
+        self._data = data
+        self._percentage = percentage
+        self._seed = seed
+        self._held: npt.NDArray[np.bool_] | None = None
+        self.revision = data.revision
+
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, VALIDATION, *(split for split in self._data.splits() if split != TRAIN))
+
+    def fingerprint(self) -> Any:
+        held_out = {"percentage": self._percentage, "seed": self._seed}
+        return {"data": self._data.fingerprint(), "held_out": held_out}
+
+    def tables(self, split: str) -> Iterator[Table]:
+        if split not in (TRAIN, VALIDATION):
+            yield from self._data.tables(split)
+            return
+        if self._held is None:
+            self._held = self._choose()
+        wanted = (number for number in np.flatnonzero(self._held == (split == VALIDATION)))
+        rows = _Rows(wanted)
+        for table in self._data.tables(TRAIN):
+            yield replace(table, rows=partial(rows.of, table))
+
+    def _choose(self) -> npt.NDArray[np.bool_]:
+        """(rows,) true for those that validate: at least one, and not all of them."""
+        rows = sum(1 for table in self._data.tables(TRAIN) for _ in table.rows(_cheapest(table)))
+        if rows < 2:
+            message = "`dataset.validation_split_percentage` needs at least two training rows"
+            raise StageError(FailureCode.EMPTY_DATASET, f"{message}, and there are {rows}")
+        size = min(max(round(rows * self._percentage / 100), 1), rows - 1)
+        held = np.zeros(rows, dtype=np.bool_)
+        held[np.random.default_rng(self._seed).permutation(rows)[:size]] = True
+        return held
+
+
+def _cheapest(table: Table) -> Collection[str]:
+    """For counting, any one column will do."""
+    return (table.columns or ())[:1]
+
+
+class _Rows:
+    """Those rows of several tables whose numbers, counted over all of them, are `wanted`."""
+
+    def __init__(self, wanted: Iterator[Any]) -> None:
+        self._wanted = wanted
+        self._next = next(wanted, None)
+        self._numbers = count()
+
+    def of(self, table: Table, columns: Collection[str]) -> Iterator[tuple[str, Row]]:
+        for row in table.rows(columns):
+            if next(self._numbers) == self._next:
+                self._next = next(self._wanted, None)
+                yield row

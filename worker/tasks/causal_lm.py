@@ -1,0 +1,191 @@
+"""Causal language modelling: predict each token from those before it."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import CausalLMSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import is_validation
+from worker.tasks import lm_features, predictions
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.lm_scores import IGNORED, Scores, losses
+from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+
+_PROBE_LENGTH: Final = 4
+_PROBE_TOLERANCE: Final = 0.05
+
+
+class CausalLM:
+    name = "causal-lm"
+    length_option = "block_size"
+    needs_pad_token = False
+
+    def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
+        return parameters.block_size or lm_features.default_length(limit)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
+
+    def required_columns(self, split: str) -> tuple[str, ...]:  # noqa: ARG002
+        return ("text",)
+
+    def example_schema(self) -> Any:
+        return lm_features.example_schema()
+
+    def cleaner(self, split: str, parameters: CausalLMSpec) -> Cleaner:  # noqa: ARG002
+        return lm_features.clean
+
+    def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:
+        return {
+            "format": lm_features.FORMAT_VERSION,
+            "separate_documents": parameters.separate_documents,
+            "keep_linebreaks": parameters.keep_linebreaks,
+        }
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        separate = parameters_of(context.spec, CausalLMSpec).separate_documents
+        starts: lm_features.Starts | None = "rows" if separate else None
+        return lm_features.write_blocks(split, examples, context, target, starts)
+
+    def bind(
+        self,
+        spec: JobSpec,
+        tokenizer: Any,  # noqa: ARG002
+        model: Any,
+        splits: Mapping[str, PreparedSplit],
+    ) -> Objective:
+        if parameters_of(spec, CausalLMSpec).separate_documents:
+            require_separable(model)
+        return CausalLMObjective(splits, model)
+
+
+class CausalLMObjective:
+    def __init__(self, splits: Mapping[str, PreparedSplit], model: torch.nn.Module) -> None:
+        self._splits = splits
+        caches = "use_cache" in inspect.signature(model.forward).parameters
+        self._no_cache = {"use_cache": False} if caches else {}
+        self.train_features: Features = splits["train"].features
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """Blocks, all of one length; `labels` are the tokens themselves, not shifted."""
+        return {**_inputs(features), "labels": _labels(features)}
+
+    def item_count(self, batch: Batch) -> int:
+        return int((batch["labels"][:, 1:] != IGNORED).sum())
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return losses(*self.logits_and_labels(model, batch)).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each token's logits beside the token that follows it."""
+        return self._output(model, batch).logits[:, :-1], batch["labels"][:, 1:]
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        features = self._splits[split].features
+        scores = Scores(len(features))
+        for indices, output in forward(features, _inputs, self._output):
+            labels = _labels([features[index] for index in indices])
+            scores.add(indices, output.logits[:, :-1], labels[:, 1:])
+        rows = scores.rows([{"block": number} for number in range(len(features))])
+        return Evaluation(
+            metrics=scores.metrics() if is_validation(split) else {},
+            files=predictions.write(rows, split, folder),
+        )
+
+    def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        if "position_ids" in inputs:
+            dtype = next(model.parameters()).dtype
+            inputs["attention_mask"] = attention_apart(inputs["position_ids"], dtype)
+        return model(**inputs, **self._no_cache)
+
+
+def _inputs(features: list[Mapping[str, Any]]) -> Batch:
+    batch = {"input_ids": _stacked(features)}
+    if "starts" in features[0]:
+        batch["position_ids"] = positions_apart(_starts(features))
+    return batch
+
+
+def _stacked(features: list[Mapping[str, Any]]) -> torch.Tensor:
+    return torch.from_numpy(np.array([each["input_ids"] for each in features], dtype=np.int64))
+
+
+def _starts(features: list[Mapping[str, Any]]) -> torch.Tensor:
+    """(batch, length) bool; a block's first token always starts a piece."""
+    starts = torch.from_numpy(np.array([each["starts"] for each in features], dtype=np.bool_))
+    starts[:, 0] = True
+    return starts
+
+
+def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
+    """The first token of a piece is nobody's next."""
+    labels = _stacked(features)
+    if "starts" in features[0]:
+        labels[_starts(features)] = IGNORED
+    return labels
+
+
+def positions_apart(starts: torch.Tensor) -> torch.Tensor:
+    """(batch, length): the place of each token in its piece, whose first `starts` marks."""
+    places = torch.arange(starts.shape[1]).expand_as(starts)
+    return places - torch.where(starts, places, 0).cummax(dim=1).values
+
+
+def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(batch, 1, length, length), to be added to attention scores: no token sees another piece.
+
+    Made from (batch, length) `positions`, on their device; each piece's begin with 0.
+    """
+    pieces = (positions == 0).cumsum(dim=1)
+    seen = (pieces[:, :, None] == pieces[:, None, :]).tril()[:, None]
+    mask = torch.zeros(seen.shape, dtype=dtype, device=positions.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)
+
+
+@torch.no_grad()
+def require_separable(model: Any) -> None:
+    """StageError(invalid_option) for a model that cannot keep the documents of a block apart.
+
+    Tried out on two short documents: in one block they must give what each gives alone.
+    """
+    ids = torch.arange(2 * _PROBE_LENGTH)[None] % model.get_input_embeddings().num_embeddings
+    starts = torch.zeros(ids.shape, dtype=torch.bool)
+    starts[:, [0, _PROBE_LENGTH]] = True
+    was_training = model.training
+    model.eval()
+    try:
+        alone = torch.cat([model(input_ids=part).logits for part in ids.split(_PROBE_LENGTH, 1)], 1)
+        joined = model(input_ids=ids).logits
+        places = positions_apart(starts)
+        mask = attention_apart(places, model.dtype)
+        separate = model(input_ids=ids, position_ids=places, attention_mask=mask).logits
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise _inseparable(model) from error
+    finally:
+        model.train(was_training)
+    # Against what mixing them does: a measure that holds for weights of any size.
+    leak, mixed = ((each - alone).abs().max() for each in (separate, joined))
+    if not leak <= _PROBE_TOLERANCE * mixed:
+        raise _inseparable(model)
+
+
+def _inseparable(model: Any) -> StageError:
+    return StageError(
+        FailureCode.INVALID_OPTION,
+        f"`separate_documents` cannot be had with a model of type {model.config.model_type!r}: "
+        "its attention cannot be limited to one document of a block",
+        option="task.separate_documents",
+    )

@@ -1,0 +1,71 @@
+"""Precision, recall and F1 of chunks in tag sequences, as seqeval (and conlleval) define them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+Tags = Sequence[str]
+Chunk = tuple[int, int, str]
+"""(first word, last word, type)."""
+
+OUTSIDE: Final = "O"
+_PREFIXED: Final = re.compile(r"[BIES](-|$)")
+# What MLflow and a URL can bear in the name of a metric.
+_UNFIT: Final = re.compile(r"[^\w.\- ]")
+
+
+def is_chunk_scheme(names: Iterable[str]) -> bool:
+    """Whether the tags are O and B-, I-, E-, S- of some types, not one class a word."""
+    return all(name == OUTSIDE or _PREFIXED.match(name) for name in names)
+
+
+def chunks(tags: Tags) -> list[Chunk]:
+    """The chunks of one sequence.
+
+    Lenient as seqeval is by default: a chunk may begin with I or E, and ends where the type
+    changes, where a new B or S begins and after E or S.
+    """
+    found: list[Chunk] = []
+    before, before_type = OUTSIDE, ""
+    for place, tag in enumerate(tags):
+        kind, _, type_ = tag.partition("-")
+        type_ = type_ or "_"
+        if kind != OUTSIDE:
+            goes_on = kind in "IE" and before in ("B", "I") and before_type == type_
+            first = found.pop()[0] if goes_on else place
+            found.append((first, place, type_))
+        before, before_type = kind, type_
+    return found
+
+
+def scores(golds: Sequence[Tags], predictions: Sequence[Tags]) -> dict[str, float]:
+    """Over all chunks (micro), and `<type>_…` for each type that occurs on either side.
+
+    A quotient without a denominator is 0.
+    """
+    right: Counter[str] = Counter()
+    gold: Counter[str] = Counter()
+    predicted: Counter[str] = Counter()
+    for gold_tags, predicted_tags in zip(golds, predictions, strict=True):
+        gold_chunks, predicted_chunks = set(chunks(gold_tags)), set(chunks(predicted_tags))
+        gold.update(chunk[2] for chunk in gold_chunks)
+        predicted.update(chunk[2] for chunk in predicted_chunks)
+        right.update(chunk[2] for chunk in gold_chunks & predicted_chunks)
+    metrics = _named("", right.total(), gold.total(), predicted.total())
+    for type_ in sorted(gold.keys() | predicted.keys()):
+        prefix = _UNFIT.sub("_", type_) + "_"
+        metrics |= _named(prefix, right[type_], gold[type_], predicted[type_])
+        metrics[f"{prefix}number"] = float(gold[type_])
+    return metrics
+
+
+def _named(prefix: str, right: int, gold: int, predicted: int) -> dict[str, float]:
+    precision = right / predicted if predicted else 0.0
+    recall = right / gold if gold else 0.0
+    both = gold + predicted
+    return {
+        f"{prefix}precision": precision,
+        f"{prefix}recall": recall,
+        f"{prefix}f1": 2 * right / both if both else 0.0,
+    }

@@ -1,0 +1,140 @@
+"""Names of classes: how rows name them, in which order a model numbers them."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from service.contract.failures import FailureCode, StageError
+from worker.tasks.base import RowError
+
+_WHOLE: Final = re.compile(r"[-+]?\d{1,18}")
+_SHOWN: Final = 20  # names in a message
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a job, in the order of the model's outputs."""
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def config(self) -> dict[str, Any]:
+        """What a model's configuration holds of them."""
+        return {"id2label": dict(enumerate(self.names)), "label2id": dict(self.ids)}
+
+    def id_of(self, name: str, split: str, row: int) -> int:
+        """StageError when the training rows have no such label; `row` counts from 0."""
+        number = self.ids.get(name)
+        if number is None:
+            raise mismatch(
+                split,
+                row,
+                f"the label {name!r:.80} does not occur in the training rows, which have "
+                f"{_listed(self.names)}",
+                label=name[:200],
+            )
+        return number
+
+
+def mismatch(split: str, row: int, problem: str, **details: Any) -> StageError:
+    """What is wrong with the label of a row, counted from 0."""
+    return StageError(
+        FailureCode.LABEL_MISMATCH,
+        f"Row {row + 1} of the {split} split: {problem}",
+        split=split,
+        row=row + 1,
+        **details,
+    )
+
+
+def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Classes:
+    """As `label_names` gives them, else those in the lists of `column` of the training rows.
+
+    Those are sorted: as numbers if all are whole numbers, else as text. StageError when there
+    are fewer than two.
+    """
+    if given is not None:
+        return Classes(tuple(given))
+    table = examples.with_format("arrow").select_columns([column])[:]
+    found = [name for name in pc.unique(pc.list_flatten(table[column])).to_pylist() if name]
+    if len(found) < 2:
+        raise StageError(
+            FailureCode.LABEL_MISMATCH,
+            f"All training rows have the same label, {found[0]!r:.80}"
+            if found
+            else "The training rows have no labels",
+            labels=found,
+        )
+    return Classes(tuple(sorted(found, key=_order(found))))
+
+
+def named(value: Any, column: str, names: Sequence[str] | None) -> str:
+    """The class that one value of a row names; a number is a place in `label_names`, if given.
+
+    RowError when it is neither text nor a whole number, or not among `names`.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise RowError(f"`{column}` must be text or a whole number, not {kind(value)}")
+    name = str(value).strip()
+    if not name:
+        raise RowError(f"`{column}` is empty")
+    if names is None or (isinstance(value, str) and name in names):
+        return name
+    if not is_whole(name):
+        raise _unlisted(f"`{column}` {name!r:.80} is not among `task.label_names`: ", names)
+    number = int(name)
+    if not 0 <= number < len(names):
+        raise _unlisted(f"`{column}` {number} is no place in `task.label_names`: ", names)
+    return names[number]
+
+
+def _unlisted(problem: str, names: Sequence[str]) -> RowError:
+    return RowError(problem + _listed(names), FailureCode.LABEL_MISMATCH)
+
+
+def as_list(value: Any, column: str) -> list[Any]:
+    """A list, which a CSV file's cell holds as JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise RowError(f"`{column}` must be a list; it is text, but not JSON") from error
+    if not isinstance(value, list):
+        raise RowError(f"`{column}` must be a list, not {kind(value)}")
+    return value
+
+
+def text(value: Any, column: str) -> str:
+    """RowError for what is no text, or none that can be written."""
+    if not isinstance(value, str):
+        raise RowError(f"`{column}` must be text, not {kind(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise RowError(f"`{column}` is not valid Unicode: {error.reason}") from error
+    return value
+
+
+def kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def is_whole(name: str) -> bool:
+    return _WHOLE.fullmatch(name) is not None
+
+
+def _order(names: Iterable[str]) -> Any:
+    return int if all(is_whole(name) for name in names) else str
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(repr(name) for name in names[:_SHOWN]) + more

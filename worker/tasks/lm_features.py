@@ -1,0 +1,242 @@
+"""Texts → tokens → features of a language model: blocks of one size, or one feature a row."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from worker.tasks.base import PrepareContext, Row, RowError
+
+FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+DEFAULT_LENGTH: Final = 1024
+_ROWS_AT_ONCE: Final = 1000
+
+Starts = Literal["rows", "words"]
+"""What a feature's `starts` are: 1 at the first token of each row, or of each word."""
+Ids = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    ids: Ids
+    starts: Flags | None
+    """As long as `ids`; None where nobody asked."""
+
+
+def default_length(limit: int | None) -> int:
+    return min(DEFAULT_LENGTH, limit or DEFAULT_LENGTH)
+
+
+def example_schema() -> Any:
+    from datasets import Features, Value
+
+    return Features({"text": Value("large_string")})
+
+
+def clean(row: Row) -> dict[str, Any]:
+    """Any text will do, an empty one as well: it may be a line between two paragraphs."""
+    text = row["text"]
+    if not isinstance(text, str):
+        kind = "null" if text is None else type(text).__name__
+        raise RowError(f"`text` must be text, not {kind}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowError(f"`text` is not valid Unicode: {error.reason}") from error
+    return {"text": text}
+
+
+class Grouping:
+    """Joins tokens of any number of rows and cuts them into blocks of `size`."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ids: Ids = np.empty(0, dtype=np.int32)
+        self._starts: Flags | None = None
+        self.tokens = 0
+
+    @property
+    def dropped(self) -> int:
+        """Tokens that no block has, once all were added."""
+        return len(self._ids)
+
+    def add(self, rows: list[Tokens]) -> list[Tokens]:
+        """The blocks that are full now."""
+        self.tokens += sum(len(row.ids) for row in rows)
+        ids = np.concatenate([self._ids, *(row.ids for row in rows)])
+        starts = _joined(self._starts, rows)
+        whole = len(ids) // self._size * self._size
+        self._ids, self._starts = ids[whole:], None if starts is None else starts[whole:]
+        return [
+            Tokens(ids[at : at + self._size], _cut(starts, at, at + self._size))
+            for at in range(0, whole, self._size)
+        ]
+
+
+def _joined(before: Flags | None, rows: list[Tokens]) -> Flags | None:
+    parts = [part for part in (before, *(row.starts for row in rows)) if part is not None]
+    return np.concatenate(parts) if parts else None
+
+
+def _cut(starts: Flags | None, begin: int, end: int) -> Flags | None:
+    return None if starts is None else starts[begin:end]
+
+
+class Tokenizing:
+    """One split's texts as tokens, with the specials that the tokenizer adds to a text."""
+
+    def __init__(self, context: PrepareContext, starts: Starts | None) -> None:
+        self._tokenizer = context.tokenizer
+        self._progress = context.progress
+        self._starts = starts
+
+    def __call__(self, examples: Any) -> Iterator[list[Tokens]]:
+        """The tokens of all rows, many rows at a time."""
+        for begin in range(0, len(examples), _ROWS_AT_ONCE):
+            texts = examples[begin : begin + _ROWS_AT_ONCE]["text"]
+            yield self._tokens(texts)
+            self._progress(begin + len(texts), len(examples))
+
+    def cut(self, text: str, length: int) -> Tokens:
+        """The first `length` tokens, specials among them."""
+        return self._tokens([text], truncation=True, max_length=length)[0]
+
+    def _tokens(self, texts: list[str], **options: Any) -> list[Tokens]:
+        encoded = self._tokenizer(
+            texts,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # long texts are meant to be long
+            **options,
+        )
+        return [
+            Tokens(np.asarray(ids, dtype=np.int32), self._flags(encoded, row, len(ids)))
+            for row, ids in enumerate(encoded["input_ids"])
+        ]
+
+    def _flags(self, encoded: Any, row: int, length: int) -> Flags | None:
+        if self._starts is None:
+            return None
+        if self._starts == "words":
+            words = [-1 if word is None else word for word in encoded.word_ids(row)]
+            return word_starts(np.asarray(words, dtype=np.int64))
+        flags = np.zeros(length, dtype=np.int8)
+        flags[:1] = 1
+        return flags
+
+
+def word_starts(words: npt.NDArray[np.int64]) -> Flags:
+    """1 where the word's number changes; -1, a special token, is a word of its own."""
+    before = np.concatenate([[-1], words[:-1]])
+    flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
+    return flags
+
+
+def write_blocks(
+    split: str, examples: Any, context: PrepareContext, target: Path, starts: Starts | None
+) -> int:
+    """Blocks of `context.max_length`; the rest that fills none is counted and told."""
+    grouping = Grouping(context.max_length)
+    batches = (grouping.add(rows) for rows in Tokenizing(context, starts)(examples))
+    count = _write(target, (map(_feature, blocks) for blocks in batches), starts=starts)
+    if count == 0:
+        raise StageError(
+            FailureCode.EMPTY_DATASET,
+            f"The {split} split has {grouping.tokens} tokens, fewer than one block of "
+            f"{context.max_length}: give more text or smaller blocks",
+            split=split,
+            tokens=grouping.tokens,
+        )
+    context.counts.update(tokens=grouping.tokens, dropped_tokens=grouping.dropped)
+    if grouping.dropped:
+        message = f"the rest does not fill a block of {context.max_length}"
+        context.notice(_dropped(split, grouping.dropped, grouping.tokens, message))
+    return count
+
+
+def write_lines(
+    split: str, examples: Any, context: PrepareContext, target: Path, starts: Starts | None
+) -> int:
+    """One feature a row that is not empty, cut to `context.max_length`; what goes is told."""
+    lines = _Lines(context, starts)
+    count = _write(target, lines.features(examples), starts=starts, with_rows=True)
+    if count == 0:
+        raise StageError(
+            FailureCode.EMPTY_DATASET, f"All rows of the {split} split are empty", split=split
+        )
+    context.counts.update(tokens=lines.tokens, dropped_tokens=lines.dropped, empty_rows=lines.empty)
+    if lines.dropped:
+        message = f"rows are cut to {context.max_length} tokens"
+        context.notice(_dropped(split, lines.dropped, lines.tokens, message))
+    return count
+
+
+class _Lines:
+    """Turns rows into features, and counts."""
+
+    def __init__(self, context: PrepareContext, starts: Starts | None) -> None:
+        self._tokenizing = Tokenizing(context, starts)
+        self._length = context.max_length
+        self.tokens, self.dropped, self.empty = 0, 0, 0
+
+    def features(self, examples: Any) -> Iterator[list[dict[str, Any]]]:
+        row = -1
+        for batch in self._tokenizing(examples):
+            features = []
+            for tokens in batch:
+                row += 1
+                text = examples[row]["text"]
+                if text.strip():
+                    features.append({**_feature(self._cut(text, tokens)), "row": row})
+                else:
+                    self.empty += 1
+            yield features
+
+    def _cut(self, text: str, tokens: Tokens) -> Tokens:
+        self.tokens += len(tokens.ids)
+        over = len(tokens.ids) - self._length
+        if over <= 0:
+            return tokens
+        self.dropped += over
+        return self._tokenizing.cut(text, self._length)
+
+
+def _feature(tokens: Tokens) -> dict[str, Any]:
+    feature: dict[str, Any] = {"input_ids": tokens.ids}
+    return feature if tokens.starts is None else {**feature, "starts": tokens.starts}
+
+
+def _write(
+    target: Path,
+    batches: Iterator[Any],
+    *,
+    starts: Starts | None,
+    with_rows: bool = False,
+) -> int:
+    """Features → Arrow file; their number."""
+    from datasets import Features, List, Value
+    from datasets.arrow_writer import ArrowWriter
+
+    schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
+    schema |= {"starts": List(Value("int8"))} if starts is not None else {}
+    schema |= {"row": Value("int64")} if with_rows else {}
+    with ArrowWriter(path=str(target), features=Features(schema)) as writer:
+        for batch in batches:
+            features = list(batch)
+            if features:
+                writer.write_batch({name: [each[name] for each in features] for name in schema})
+        count, _bytes = writer.finalize()
+    return int(count)
+
+
+def _dropped(split: str, dropped: int, tokens: int, why: str) -> Notice:
+    return Notice(
+        message=f"{dropped:,} of {tokens:,} tokens of the {split} split are left out: {why}",
+        data={"split": split, "dropped_tokens": dropped, "tokens": tokens},
+    )

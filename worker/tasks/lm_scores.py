@@ -1,0 +1,74 @@
+"""How well a language model did: loss, perplexity and accuracy, of each feature and of all."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+IGNORED = -100
+"""The label of a token that the model is not asked for."""
+
+
+def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(batch, length) cross entropies in float32, 0 where the label is ignored."""
+    flat = functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return flat.view(labels.shape)
+
+
+class Scores:
+    """Sums over the predicted tokens of each feature."""
+
+    def __init__(self, features: int) -> None:
+        self.loss = np.zeros(features)
+        self.tokens = np.zeros(features, dtype=np.int64)
+        self.right = np.zeros(features, dtype=np.int64)
+
+    def add(self, indices: Sequence[int], logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """(batch, length, vocabulary) logits and (batch, length) labels, on any device."""
+        labels = labels.to(logits.device)
+        asked = labels != IGNORED
+        self.loss[indices] = losses(logits, labels).double().sum(dim=1).cpu().numpy()
+        self.tokens[indices] = asked.sum(dim=1).cpu().numpy()
+        self.right[indices] = ((logits.argmax(dim=-1) == labels) & asked).sum(dim=1).cpu().numpy()
+
+    def metrics(self) -> dict[str, float]:
+        """Of all tokens together, whichever feature they are in."""
+        return _figures(float(self.loss.sum()), int(self.tokens.sum()), int(self.right.sum()))
+
+    def rows(self, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """For each feature its key, the number of tokens asked for, and its metrics."""
+        columns = zip(keys, self.loss, self.tokens, self.right, strict=True)
+        return [
+            {
+                **key,
+                "tokens": int(tokens),
+                **_finite(_figures(float(loss), int(tokens), int(right))),
+            }
+            for key, loss, tokens, right in columns
+        ]
+
+
+def _figures(loss: float, tokens: int, right: int) -> dict[str, float]:
+    mean = loss / tokens if tokens else math.nan
+    return {
+        "loss": mean,
+        "perplexity": perplexity(mean),
+        "accuracy": float(right / tokens) if tokens else math.nan,
+    }
+
+
+def perplexity(loss: float) -> float:
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN and no infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

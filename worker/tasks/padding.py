@@ -1,0 +1,60 @@
+"""Token ids of uneven length as rectangles, on the side that the tokenizer pads."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from worker.training.objective import Batch
+
+
+class Padding:
+    """Makes the inputs of a model from features with `input_ids` (and `token_type_ids`)."""
+
+    def __init__(self, tokenizer: Any, model: torch.nn.Module) -> None:
+        self._left = tokenizer.padding_side == "left"
+        self._token_types = takes_token_types(model)
+        self._fill = {
+            "input_ids": tokenizer.pad_token_id,
+            "token_type_ids": tokenizer.pad_token_type_id,
+        }
+
+    def inputs(self, features: Sequence[Mapping[str, Any]]) -> Batch:
+        """Ids and attention mask, (batch, longest) int64; types where the model has some."""
+        names = ["input_ids"]
+        if self._token_types and "token_type_ids" in features[0]:
+            names.append("token_type_ids")
+        batch = {
+            name: self.rectangle([feature[name] for feature in features], self._fill[name])
+            for name in names
+        }
+        ones = [np.ones(len(feature["input_ids"]), dtype=np.int64) for feature in features]
+        batch["attention_mask"] = self.rectangle(ones, 0)
+        return batch
+
+    def rectangle(self, rows: Sequence[Any], value: int) -> torch.Tensor:
+        """(batch, longest) int64, `value` where a row has nothing."""
+        return pad(rows, self.shifts(rows), max(len(row) for row in rows), value)
+
+    def shifts(self, rows: Sequence[Any]) -> list[int]:
+        """How far each row lies from the left edge of its rectangle."""
+        longest = max(len(row) for row in rows)
+        return [longest - len(row) if self._left else 0 for row in rows]
+
+
+def pad(rows: Sequence[Any], shifts: Sequence[int], longest: int, value: int) -> torch.Tensor:
+    """(batch, longest) int64, each row moved right by its shift."""
+    padded = np.full((len(rows), longest), value, dtype=np.int64)
+    for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
+        padded[number, shift : shift + len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def takes_token_types(model: torch.nn.Module) -> bool:
+    """DistilBERT and others have none, whatever the tokenizer; RoBERTa knows only type 0."""
+    config: Any = model.config
+    types = getattr(config, "type_vocab_size", None)
+    accepted = "token_type_ids" in inspect.signature(model.forward).parameters
+    return accepted and (types is None or types >= 2)

@@ -1,0 +1,36 @@
+"""Predictions row by row: the file of a split, and a few of them to show."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from service.contract.splits import prefix
+
+_SAMPLES: Final = 3
+_SHOWN: Final = 300  # characters of a text
+
+
+def write(rows: Sequence[Mapping[str, Any]], split: str, folder: Path) -> dict[str, Path]:
+    """`predictions.json`, a list in the order of the split's rows; its name → where it lies."""
+    name = f"{prefix(split)}predictions.json"
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(rows, file, indent=2, ensure_ascii=False)
+    return {name: path}
+
+
+def samples(
+    rows: Sequence[Mapping[str, Any]], examples: Any, *columns: str
+) -> list[dict[str, Any]]:
+    """Predictions spread over the split, with the beginnings of the texts that they are about."""
+    count = min(_SAMPLES, len(rows))
+    picked = [len(rows) * number // count for number in range(count)]
+    return [
+        {
+            **{name: examples[index][name][:_SHOWN] for name in columns if examples[index][name]},
+            **rows[index],
+        }
+        for index in picked
+    ]

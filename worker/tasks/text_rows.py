@@ -1,0 +1,156 @@
+"""What a row of a text-classification data set says, and what its labels are as a whole."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from service.contract.parameters import ProblemType, TextClassificationSpec
+from worker.tasks import labels
+from worker.tasks.base import Row, RowError
+from worker.tasks.labels import Classes
+
+SINGLE: Final = "single_label_classification"
+MULTI: Final = "multi_label_classification"
+REGRESSION: Final = "regression"
+
+_FRACTION: Final = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,3})?")
+
+
+class RowCleaner:
+    """Checks rows one by one; whether their labels go together is seen when all are read."""
+
+    def __init__(self, split: str, parameters: TextClassificationSpec) -> None:
+        self._labelled = split != "test"
+        self._problem = parameters.problem_type
+        self._names = parameters.label_names
+        self._pairs: bool | None = None
+        """Whether the rows have two texts, as the first one has or has not."""
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        cleaned: dict[str, Any] = {
+            "text": labels.text(row["text"], "text"),
+            "text_pair": self._pair(row.get("text_pair")),
+            "labels": [],
+            "number": None,
+            "form": "none",
+        }
+        if not cleaned["text"].strip():
+            raise RowError("`text` is empty")
+        return cleaned | self._label(row["label"]) if self._labelled else cleaned
+
+    def _pair(self, value: Any) -> str | None:
+        if self._pairs is None:
+            self._pairs = value is not None
+        if self._pairs:
+            return labels.text(value, "text_pair")
+        if value is not None:
+            raise RowError("`text_pair` is given, but earlier rows have none")
+        return None
+
+    def _label(self, value: Any) -> dict[str, Any]:
+        """`form` says what the label looks like: names, name, whole or fraction."""
+        if self._problem == MULTI or (self._problem is None and _looks_like_list(value)):
+            values = labels.as_list(value, "label")
+            found = [labels.named(each, "label", self._names) for each in values]
+            return {"labels": list(dict.fromkeys(found)), "form": "names"}
+        number = _number(value)
+        if self._problem == REGRESSION:
+            if number is None:
+                raise RowError(f"`label` must be a finite number, and is {value!r:.80}")
+            return {"number": number, "form": "fraction"}
+        if isinstance(value, float) and number is not None and self._problem is None:
+            return {"labels": [str(value)], "number": number, "form": "fraction"}
+        if isinstance(value, float) and value.is_integer():  # whole numbers beside nulls
+            value = int(value)
+        name = labels.named(value, "label", self._names)
+        form = "name" if number is None else "fraction" if _has_fraction(value) else "whole"
+        return {"labels": [name], "number": number, "form": form}
+
+
+def _looks_like_list(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
+
+
+def _has_fraction(value: Any) -> bool:
+    return isinstance(value, str) and _FRACTION.fullmatch(value.strip()) is not None
+
+
+def _number(value: Any) -> float | None:
+    """The finite number that a value is, or that its text in a CSV file says."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if isinstance(value, str) and not (labels.is_whole(value.strip()) or _has_fraction(value)):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What the labels of a job are; a pure function of its options and its training rows."""
+
+    problem: ProblemType
+    classes: Classes
+    """None of them for regression."""
+
+    @classmethod
+    def of(cls, parameters: TextClassificationSpec, examples: Any) -> "Scheme":
+        problem = parameters.problem_type or _problem_of(examples, parameters.label_names)
+        if problem == REGRESSION:
+            return cls(problem, Classes(()))
+        return cls(problem, labels.classes_of(parameters.label_names, examples, "labels"))
+
+    def config(self) -> dict[str, Any]:
+        named = self.classes.config() if self.classes.names else {"num_labels": 1}
+        return {"problem_type": self.problem, **named}
+
+    def target_type(self) -> Any:
+        from datasets import List, Value
+
+        single: dict[str, Any] = {SINGLE: Value("int32"), REGRESSION: Value("float32")}
+        return single.get(self.problem, List(Value("int8")))
+
+    def targets(self, split: str, first: int, rows: Mapping[str, Sequence[Any]]) -> list[Any]:
+        """What the model should say for each row, the first of which has number `first`.
+
+        A class number, a list of 0 and 1, or a number; nothing in particular where the split
+        has no labels. StageError(label_mismatch) names the first row that does not fit.
+        """
+        columns = zip(rows["form"], rows["labels"], rows["number"], strict=True)
+        return [
+            self._target(split, number, *columns_of_row)
+            for number, columns_of_row in enumerate(columns, start=first)
+        ]
+
+    def _target(
+        self, split: str, row: int, form: str, names: Sequence[str], number: float | None
+    ) -> Any:
+        if form == "none":
+            return [0] * len(self.classes.names) if self.problem == MULTI else 0
+        if self.problem == REGRESSION:
+            if number is None:
+                raise labels.mismatch(split, row, "the label is no number, but others are")
+            return number
+        if (self.problem == MULTI) != (form == "names"):
+            one, other = ("one label", "lists") if self.problem == MULTI else ("a list", "no lists")
+            raise labels.mismatch(split, row, f"the label is {one}, but others are {other}")
+        ids = [self.classes.id_of(name, split, row) for name in names]
+        if self.problem == SINGLE:
+            return ids[0]
+        hot = [0] * len(self.classes.names)
+        for class_id in ids:
+            hot[class_id] = 1
+        return hot
+
+
+def _problem_of(examples: Any, names: Sequence[str] | None) -> ProblemType:
+    column = examples.with_format("arrow").select_columns(["form"])[:]["form"]
+    forms = set(pc.unique(column).to_pylist())
+    if "names" in forms:
+        return MULTI
+    numbers = forms <= {"whole", "fraction"} and "fraction" in forms
+    return REGRESSION if numbers and names is None else SINGLE

@@ -1,0 +1,319 @@
+"""A tag for each word: named entities, parts of speech, marked spans."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from service.contract.events import Notice
+from service.contract.parameters import TokenClassificationSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import is_validation
+from worker.tasks import chunk_metrics, labels, predictions
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, Row, RowError, parameters_of
+from worker.tasks.labels import Classes
+from worker.tasks.padding import Padding
+from worker.training.objective import Batch, Evaluation, Features, Forward
+
+IGNORED: Final = -100  # the label of a token that is not asked for; torch's own
+_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_ROWS_AT_ONCE: Final = 500
+_DEFAULT_LENGTH: Final = 512
+
+
+class TokenClassification:
+    name = "token-classification"
+    length_option = "max_seq_length"
+    needs_pad_token = True
+
+    def max_length(self, parameters: TokenClassificationSpec, limit: int | None) -> int:
+        return parameters.max_seq_length or min(_DEFAULT_LENGTH, limit or _DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification
+
+    def required_columns(self, split: str) -> tuple[str, ...]:
+        return ("tokens",) if split == "test" else ("tokens", "tags")
+
+    def example_schema(self) -> Any:
+        from datasets import Features, List, Value
+
+        return Features({"tokens": List(Value("string")), "tags": List(Value("string"))})
+
+    def cleaner(self, split: str, parameters: TokenClassificationSpec) -> Cleaner:
+        return RowCleaner(split, parameters)
+
+    def tokenization_settings(self, parameters: TokenClassificationSpec) -> Mapping[str, Any]:
+        return {
+            "format": _FORMAT_VERSION,
+            "label_names": parameters.label_names,
+            "label_all_tokens": parameters.label_all_tokens,
+        }
+
+    def config_overrides(
+        self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
+    ) -> Mapping[str, Any]:
+        return _classes(spec, splits["train"].examples).config()
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        from datasets.arrow_writer import ArrowWriter
+
+        give_words_their_space(context.tokenizer)
+        words = Words(context, _classes(context.spec, context.train_examples))
+        schema = _feature_schema(context.tokenizer)
+        with ArrowWriter(path=str(target), features=schema) as writer:
+            for first in range(0, len(examples), _ROWS_AT_ONCE):
+                rows = examples[first : first + _ROWS_AT_ONCE]
+                writer.write_batch(words.features(split, first, rows))
+                context.progress(first + len(rows["tokens"]), len(examples))
+            count, _bytes = writer.finalize()
+        if words.cut:
+            context.notice(_cut_notice(split, words.cut, context.max_length))
+        return int(count)
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> "TokenClassificationObjective":
+        give_words_their_space(tokenizer)  # the finished model's tokenizer, too
+        classes = _classes(spec, splits["train"].examples)
+        return TokenClassificationObjective(classes, Padding(tokenizer, model), splits)
+
+
+def _classes(spec: JobSpec, train_examples: Any) -> Classes:
+    names = parameters_of(spec, TokenClassificationSpec).label_names
+    return labels.classes_of(names, train_examples, "tags")
+
+
+def give_words_their_space(tokenizer: Any) -> None:
+    """Byte-level tokenizers (RoBERTa, GPT-2) know a word with the space before it: have each word
+    begin with one, as within running text."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    splitter = tokenizer.backend_tokenizer.pre_tokenizer
+    if isinstance(splitter, ByteLevel):
+        splitter.add_prefix_space = True
+        tokenizer.add_prefix_space = True  # saved with it
+
+
+def _feature_schema(tokenizer: Any) -> Any:
+    from datasets import Features, List, Value
+
+    schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
+    if "token_type_ids" in tokenizer.model_input_names:
+        schema["token_type_ids"] = List(Value("int8"))
+    return Features({**schema, "labels": List(Value("int32")), "firsts": List(Value("int32"))})
+
+
+def _cut_notice(split: str, count: int, length: int) -> Notice:
+    return Notice(
+        message=f"{count} words of the {split} split lie beyond {length} tokens and are left out. "
+        "Raise `max_seq_length`, or split long rows.",
+        data={"split": split, "words": count, "max_seq_length": length},
+    )
+
+
+class RowCleaner:
+    def __init__(self, split: str, parameters: TokenClassificationSpec) -> None:
+        self._labelled = split != "test"
+        self._names = parameters.label_names
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        tokens = [labels.text(token, "tokens") for token in labels.as_list(row["tokens"], "tokens")]
+        if not tokens:
+            raise RowError("`tokens` is empty")
+        if not self._labelled:
+            return {"tokens": tokens, "tags": []}
+        tags = [
+            labels.named(tag, "tags", self._names) for tag in labels.as_list(row["tags"], "tags")
+        ]
+        if len(tags) != len(tokens):
+            raise RowError(f"there are {len(tokens)} `tokens`, but {len(tags)} `tags`")
+        return {"tokens": tokens, "tags": tags}
+
+
+class Words:
+    """Rows of words → features; counts the words that found no room."""
+
+    def __init__(self, context: PrepareContext, classes: Classes) -> None:
+        self._tokenizer = context.tokenizer
+        self._length = context.max_length
+        self._all = parameters_of(context.spec, TokenClassificationSpec).label_all_tokens
+        self._classes = classes
+        self._inside = [classes.ids.get(inside_of(n), i) for i, n in enumerate(classes.names)]
+        self.cut = 0
+
+    def features(
+        self, split: str, first: int, rows: Mapping[str, Sequence[Any]]
+    ) -> dict[str, list[Any]]:
+        """Columns for rows, the first of which has number `first`.
+
+        `labels` has a class for each token that is trained on, `firsts` the place of each word's
+        first token. StageError(label_mismatch) for a tag that the training rows lack.
+        """
+        encoded = self._tokenizer(
+            rows["tokens"],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=self._length,
+            padding=False,
+            return_attention_mask=False,
+        )
+        columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
+        if "token_type_ids" in encoded:
+            columns["token_type_ids"] = encoded["token_type_ids"]
+        columns |= {"labels": [], "firsts": []}
+        for number, tags in enumerate(rows["tags"]):
+            ids = [self._classes.id_of(tag, split, first + number) for tag in tags]
+            word_ids = encoded.word_ids(number)
+            firsts = first_tokens(word_ids)
+            count = len(rows["tokens"][number])
+            columns["firsts"].append([firsts.get(word, -1) for word in range(count)])
+            columns["labels"].append(self._labels(word_ids, firsts, ids))
+            self.cut += count - len(firsts)
+        return columns
+
+    def _labels(
+        self, word_ids: Sequence[int | None], firsts: Mapping[int, int], ids: Sequence[int]
+    ) -> list[int]:
+        found = [IGNORED] * len(word_ids)
+        for token, word in enumerate(word_ids):
+            if word is None or not ids:
+                continue
+            if firsts[word] == token:
+                found[token] = ids[word]
+            elif self._all:
+                found[token] = self._inside[ids[word]]
+        return found
+
+
+def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
+    """Word → its first token."""
+    firsts: dict[int, int] = {}
+    for token, word in enumerate(word_ids):
+        if word is not None:
+            firsts.setdefault(word, token)
+    return firsts
+
+
+def inside_of(tag: str) -> str:
+    """The tag of what follows within the same word: I-X after B-X."""
+    return f"I-{tag[2:]}" if tag.startswith("B-") else tag
+
+
+class TokenClassificationObjective:
+    def __init__(
+        self, classes: Classes, padding: Padding, splits: Mapping[str, PreparedSplit]
+    ) -> None:
+        self._names = classes.names
+        self._ids = classes.ids
+        self._padding = padding
+        self._splits = splits
+        self.train_features: Features = splits["train"].features
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        batch = self._padding.inputs(features)
+        rows = [feature["labels"] for feature in features]
+        batch["labels"] = self._padding.rectangle(rows, IGNORED)
+        return batch
+
+    def item_count(self, batch: Batch) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return _losses(*self.logits_and_labels(model, batch)).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return model(**inputs).logits, batch["labels"]
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        found = _Found(data.features, self._padding)
+        for indices, output in forward(data.features, self._padding.inputs):
+            found.add(indices, output.logits)
+        guesses = [self._tags(classes) for classes in found.classes]
+        metrics = {}
+        if is_validation(split):
+            metrics = {"loss": found.mean_loss(), **self._metrics(data.examples["tags"], guesses)}
+        rows = [
+            {
+                "row": number,
+                "tokens": example["tokens"],
+                **({"tags": example["tags"]} if is_validation(split) else {}),
+                "prediction": guess,
+            }
+            for number, (example, guess) in enumerate(
+                zip(data.examples, guesses, strict=True), start=1
+            )
+        ]
+        return Evaluation(
+            metrics=metrics,
+            files=predictions.write(rows, split, folder),
+            samples=predictions.samples(rows, data.examples),
+        )
+
+    def _tags(self, classes: Sequence[int]) -> list[str | None]:
+        """A name a word; None where a word lay beyond the longest feature."""
+        return [self._names[number] if number >= 0 else None for number in classes]
+
+    def _metrics(
+        self, golds: Sequence[list[str]], guesses: Sequence[list[str | None]]
+    ) -> dict[str, float]:
+        """Over the words that have a prediction."""
+        gold_rows: list[list[str]] = []
+        guess_rows: list[list[str]] = []
+        for gold, guess in zip(golds, guesses, strict=True):
+            pairs = [(g, p) for g, p in zip(gold, guess, strict=True) if p is not None]
+            gold_rows.append([g for g, _ in pairs])
+            guess_rows.append([p for _, p in pairs])
+        words = list(zip(chain(*gold_rows), chain(*guess_rows), strict=True))
+        metrics = {"accuracy": sum(g == p for g, p in words) / max(len(words), 1)}
+        if chunk_metrics.is_chunk_scheme(self._names):
+            metrics |= chunk_metrics.scores(gold_rows, guess_rows)
+        return metrics
+
+
+class _Found:
+    """What remains of the logits: the losses, and the likeliest class of each word."""
+
+    def __init__(self, features: Any, padding: Padding) -> None:
+        self._features = features.select_columns(["labels", "firsts"])
+        self._padding = padding
+        self._losses = np.zeros(len(features))
+        self._counts = np.zeros(len(features), dtype=np.int64)
+        self.classes: list[list[int]] = [[] for _ in range(len(features))]
+
+    def add(self, indices: list[int], logits: torch.Tensor) -> None:
+        rows = self._features[indices]
+        targets = self._padding.rectangle(rows["labels"], IGNORED).to(logits.device)
+        losses = _losses(logits, targets).sum(dim=1)
+        self._losses[indices] = losses.double().cpu().numpy()
+        self._counts[indices] = (targets != IGNORED).sum(dim=1).cpu().numpy()
+        likeliest = logits.argmax(dim=-1).cpu().numpy()
+        shifts = self._padding.shifts(rows["labels"])
+        for row, index in enumerate(indices):
+            self.classes[index] = [
+                int(likeliest[row, shifts[row] + first]) if first >= 0 else -1
+                for first in rows["firsts"][row]
+            ]
+
+    def mean_loss(self) -> float:
+        """Over all labelled tokens of the split."""
+        return float(self._losses.sum() / max(self._counts.sum(), 1))
+
+
+def _losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """(batch, length) in float32, as under autocast too; 0 where nothing is asked for."""
+    return functional.cross_entropy(
+        logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none"
+    )

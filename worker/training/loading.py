@@ -1,0 +1,82 @@
+"""Batches from features, made in this process or in others ahead of time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from service.contract.training import TrainingSpec
+from worker.training.objective import Batch, Collate, Features, at_epoch
+
+Address = tuple[int, int]
+"""(epoch, index of a feature): workers that stay must be told the epoch with each batch."""
+
+
+class _Addressed:
+    """Features by their addresses, as a data set of torch's."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __getitems__(self, addresses: list[Address]) -> list[Mapping[str, Any]]:
+        """One batch; all of its addresses are of one epoch."""
+        features: Any = at_epoch(self._features, addresses[0][0])
+        indices = [index for _epoch, index in addresses]
+        if hasattr(features, "__getitems__"):  # Arrow reads them at once
+            rows: list[Mapping[str, Any]] = features.__getitems__(indices)
+            return rows
+        return [features[index] for index in indices]
+
+
+class _Batches:
+    """The addresses that the loader's next round goes through."""
+
+    def __init__(self) -> None:
+        self.planned: list[list[Address]] = []
+
+    def __iter__(self) -> Iterator[list[Address]]:
+        return iter(self.planned)
+
+    def __len__(self) -> int:
+        return len(self.planned)
+
+
+class Loader:
+    """Collated batches on the CPU. One for all epochs, so that its workers can stay."""
+
+    def __init__(
+        self, features: Features, collate: Collate, spec: TrainingSpec, *, keep_workers: bool = True
+    ) -> None:
+        self._batches = _Batches()
+        workers: dict[str, Any] = {}
+        if spec.dataloader_num_workers:
+            workers = {
+                "persistent_workers": keep_workers and spec.dataloader_persistent_workers,
+                "prefetch_factor": spec.dataloader_prefetch_factor,
+                # They share the memory-mapped data, and never touch the GPU.
+                "multiprocessing_context": "fork",
+            }
+        self._loader: DataLoader[Batch] = DataLoader(
+            _Addressed(features),  # type: ignore[arg-type]  # it is one by its methods
+            batch_sampler=self._batches,
+            collate_fn=collate,
+            num_workers=spec.dataloader_num_workers,
+            pin_memory=spec.dataloader_pin_memory and torch.cuda.is_available(),
+            # Its own, because the iterator draws a seed: from the default one it would disturb
+            # dropout.
+            generator=torch.Generator(),
+            **workers,
+        )
+
+    def over(self, batches: Sequence[list[int]], epoch: int = 0) -> Iterator[Batch]:
+        """One collated batch for each list of indices. Ends an earlier round that was left."""
+        self._batches.planned = [[(epoch, index) for index in batch] for batch in batches]
+        return iter(self._loader)
+
+
+def chunks(indices: Sequence[int], size: int) -> list[list[int]]:
+    return [list(indices[start : start + size]) for start in range(0, len(indices), size)]

@@ -1,0 +1,90 @@
+"""Learning rates over a training: those that follow the steps, and those that follow a metric."""
+
+from typing import Any, Protocol
+
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import get_scheduler
+
+from service.contract.choices import BY_METRIC
+from service.contract.failures import FailureCode, StageError
+from worker.training.plan import Plan
+
+
+class Schedule(Protocol):
+    """One interface for both kinds; each ignores the call that is not for it."""
+
+    def after_step(self) -> None:
+        """An optimizer step was made."""
+
+    def after_evaluation(self, metric: float) -> None:
+        """The value of `metric_for_best_model` is known."""
+
+    def learning_rate(self) -> float:
+        """Of the next optimizer step, of the first group."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class _ByStep:
+    def __init__(self, scheduler: LRScheduler) -> None:
+        self._scheduler = scheduler
+
+    def after_step(self) -> None:
+        self._scheduler.step()
+
+    def after_evaluation(self, metric: float) -> None:
+        pass
+
+    def learning_rate(self) -> float:
+        return float(self._scheduler.get_last_lr()[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scheduler.load_state_dict(state)
+
+
+class _ByMetric:
+    def __init__(self, scheduler: Any, optimizer: Any) -> None:
+        self._scheduler = scheduler
+        self._optimizer = optimizer
+
+    def after_step(self) -> None:
+        pass
+
+    def after_evaluation(self, metric: float) -> None:
+        self._scheduler.step(metric)
+
+    def learning_rate(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._scheduler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scheduler.load_state_dict(state)
+
+
+def build(optimizer: Any, plan: Plan) -> Schedule:
+    """Raises StageError(invalid_option): the schedule's arguments do not fit."""
+    spec = plan.spec
+    try:
+        scheduler = get_scheduler(
+            spec.lr_scheduler_type,
+            optimizer=optimizer,
+            num_warmup_steps=plan.warmup_steps,
+            num_training_steps=plan.total_steps,
+            scheduler_specific_kwargs=dict(spec.lr_scheduler_kwargs or {}),
+        )
+    except (TypeError, ValueError) as error:
+        option = "training.lr_scheduler_kwargs"
+        raise StageError(
+            FailureCode.INVALID_OPTION, f"`{option}`: {error}", option=option
+        ) from error
+    if spec.lr_scheduler_type in BY_METRIC:
+        return _ByMetric(scheduler, optimizer)
+    return _ByStep(scheduler)

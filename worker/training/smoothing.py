@@ -1,0 +1,41 @@
+"""`label_smoothing_factor`: the arithmetic of transformers' LabelSmoother, as a sum."""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch.nn import functional
+
+from service.contract.failures import FailureCode, StageError
+from worker.training.objective import Batch, GivesLogits, Objective
+
+IGNORED: Final = -100
+"""The label of what the model is not asked for."""
+
+LossSum = Callable[[torch.nn.Module, Batch], torch.Tensor]
+
+
+def loss_sum(objective: Objective, factor: float) -> LossSum:
+    """The objective's own sum of losses, or the smoothed one.
+
+    StageError(invalid_option): the task's loss is not a cross entropy of classes.
+    """
+    if factor == 0:
+        return objective.loss_sum
+    if not isinstance(objective, GivesLogits):
+        option = "training.label_smoothing_factor"
+        message = f"`{option}`: this task's loss is not a cross entropy of one label each"
+        raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+    gives_logits = objective
+
+    def smoothed(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        logits, labels = gives_logits.logits_and_labels(model, batch)
+        return functional.cross_entropy(
+            logits.float().flatten(0, -2),
+            labels.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=factor,
+            reduction="sum",
+        )
+
+    return smoothed
