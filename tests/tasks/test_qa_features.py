@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 from worker.tasks.qa_features import Windows
 
 CONTEXT = "The old book was written by Ada Lovelace in London, they say."

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode
-from service.contract.spec import QuestionAnsweringSpec
+from service.contract.parameters import QuestionAnsweringSpec
 from worker.tasks.base import RowError
 from worker.tasks.qa_rows import RowCleaner
 
