@@ -14,7 +14,12 @@ from service.contract.choices import (
     Optimizer,
     Schedule,
 )
-from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.refused import (
+    REFUSED,
+    REFUSED_HUB_STRATEGIES,
+    REFUSED_OPTIMIZERS,
+    REFUSED_SAMPLING,
+)
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
 
 _INTRODUCTION: Final = """\
@@ -67,6 +72,7 @@ def document() -> str:
             [
                 *_sentences(REFUSED_OPTIMIZERS, "optim: "),
                 *_sentences(REFUSED_SAMPLING, "train_sampling_strategy: "),
+                *_sentences(REFUSED_HUB_STRATEGIES, "hub.strategy: "),
             ],
         ),
     ]

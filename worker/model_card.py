@@ -27,6 +27,24 @@ class _TaskText:
     """The Hub's name for the task where it is not ours."""
 
 
+_GENERATE: Final = """\
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{{model}}")
+model = AutoModelForSeq2SeqLM.from_pretrained("{{model}}").eval()
+
+text = "{{source_prefix}}{source}"
+encoded = tokenizer(
+    text, truncation=True, max_length={{max_source_length}}, return_tensors="pt"
+)
+tokens = model.generate(
+    input_ids=encoded["input_ids"],
+    attention_mask=encoded["attention_mask"],
+    max_length={{max_target_length}},
+)
+print(tokenizer.batch_decode(tokens, skip_special_tokens=True)[0])
+"""
+
 _TASK_TEXTS: Final[dict[str, _TaskText]] = {
     "question-answering": _TaskText(
         usage="""\
@@ -118,6 +136,67 @@ print(fill(f"The report was {fill.tokenizer.mask_token} by Ada in 1843."))
         ),
         pipeline="fill-mask",
     ),
+    "question-answering/beam-search": _TaskText(
+        usage="""\
+import torch
+from transformers import AutoTokenizer, XLNetForQuestionAnswering
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = XLNetForQuestionAnswering.from_pretrained("{model}").eval()
+
+question = "Who wrote the report?"
+context = "The report was written by Ada in 1843."
+encoded = tokenizer(
+    context,
+    question,
+    truncation="only_first",
+    max_length={max_seq_length},
+    return_offsets_mapping=True,
+    return_token_type_ids=True,
+    return_tensors="pt",
+)
+offsets = encoded.pop("offset_mapping")[0]
+in_context = torch.tensor([part == 0 for part in encoded.sequence_ids(0)])
+null = encoded["input_ids"][0].tolist().index(tokenizer.cls_token_id)
+outside = (~in_context).float()
+outside[null] = 0.0
+with torch.no_grad():
+    output = model(**encoded, p_mask=outside[None], cls_index=torch.tensor([null]))
+
+# Some ends for each of the best starts; of all spans in the context, the likeliest.
+starts, start_scores = output.start_top_index[0], output.start_top_log_probs[0]
+ends = output.end_top_index[0].reshape(-1, len(starts))
+end_scores = output.end_top_log_probs[0].reshape(-1, len(starts))
+spans = [
+    (float(start_scores[s] + end_scores[e, s]), int(starts[s]), int(ends[e, s]))
+    for s in range(len(starts))
+    for e in range(len(ends))
+    if in_context[starts[s]] and 0 <= ends[e, s] - starts[s] < {max_answer_length}
+]
+_score, start, end = max(spans)
+answer = context[int(offsets[start][0]) : int(offsets[end][1])]
+print(answer)
+""",
+        limits=(
+            "It marks a span of the given text as the answer; it knows nothing beyond that text "
+            "and does not reason over it. Passages longer than its window must be cut into "
+            "overlapping windows, as was done in training."
+        ),
+    ),
+    "summarization": _TaskText(
+        usage=_GENERATE.format(source="A long text. It says many things, and some of them twice."),
+        limits=(
+            "It writes what summaries looked like in its training data; what it writes may not "
+            "be in the text. Longer texts than it was trained on are cut."
+        ),
+    ),
+    "translation": _TaskText(
+        usage=_GENERATE.format(source="The report was written by Ada in 1843."),
+        limits=(
+            "It translates between the languages, and the kinds of text, that it was trained on; "
+            "fluent output may still be wrong. Longer texts than it was trained on are cut."
+        ),
+    ),
 }
 
 
@@ -163,7 +242,7 @@ def _metadata(
 
 
 def _hub_task(spec: JobSpec) -> str:
-    return _TASK_TEXTS[spec.task.type].pipeline or spec.task.type
+    return _TASK_TEXTS[spec.task.variant()].pipeline or spec.task.type
 
 
 def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float) -> EvalResult:
@@ -289,14 +368,14 @@ def _number(value: float) -> str:
 def _usage(request: StageRequest) -> str:
     spec = request.spec
     name = spec.hub.model_id if spec.hub else "path/to/this/folder"
-    code = _TASK_TEXTS[spec.task.type].usage
+    code = _TASK_TEXTS[spec.task.variant()].usage
     for key, value in {"model": name, **spec.task.model_dump()}.items():
         code = code.replace(f"{{{key}}}", str(value))
     return f"## How to use it\n\n```python\n{code}```"
 
 
 def _limits(spec: JobSpec) -> str:
-    text = _TASK_TEXTS[spec.task.type].limits
+    text = _TASK_TEXTS[spec.task.variant()].limits
     shared = "It inherits the biases and the licence terms of its base model and its data."
     return f"## Limits\n\n{text} {shared}"
 

@@ -18,7 +18,7 @@ from service.settings import Settings
 from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database
-from service.store.models import FileRow
+from service.store.models import CheckpointRow, FileRow
 from worker import checkpoints, tracking
 from worker.trackers import Tracker
 
@@ -91,6 +91,7 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         prepared=PrepareResult.model_validate(prepared) if prepared else None,
         trained=TrainResult.model_validate(trained) if trained else None,
         resume_from=_newest_checkpoint(database, claim, workspace) if is_train else None,
+        checkpoints=_to_push(database, claim, workspace),
         mlflow_uri=settings.mlflow_uri,
         mlflow_run_id=run_id,
         hub_endpoint=settings.hub_endpoint,
@@ -120,15 +121,10 @@ def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Pat
     with database.read() as session:
         registered = history.registered_checkpoints(session, claim.job_id)
     for row in registered:
-        folder = workspace / row.path
-        if (
-            checkpoints.verify(folder)
-            and checkpoints.manifest_sha256(folder) == row.manifest_sha256
-        ):
+        if _is_as_registered(workspace, row):
             with database.write() as session:
                 history.resumed(session, claim.job_id, claim.epoch, row.step)
-            return folder
-        log.warning("a registered checkpoint cannot be read", step=row.step, path=row.path)
+            return workspace / row.path
     if registered:
         raise StageError(
             FailureCode.CHECKPOINT_UNREADABLE,
@@ -136,6 +132,25 @@ def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Pat
             steps=[row.step for row in registered],
         )
     return None
+
+
+def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
+    folder = workspace / row.path
+    if checkpoints.verify(folder) and checkpoints.manifest_sha256(folder) == row.manifest_sha256:
+        return True
+    log.warning("a registered checkpoint cannot be read", step=row.step, path=row.path)
+    return False
+
+
+def _to_push(database: Database, claim: Claim, workspace: Path) -> list[Path]:
+    """What `publish` pushes beside the model, the newest first."""
+    hub = claim.spec.hub
+    if claim.stage is not Stage.PUBLISH or hub is None or hub.strategy == "end":
+        return []
+    with database.read() as session:
+        registered = history.registered_checkpoints(session, claim.job_id)
+    good = [workspace / row.path for row in registered if _is_as_registered(workspace, row)]
+    return good[:1] if hub.strategy == "checkpoint" else good
 
 
 def leftovers(database: Database, claim: Claim, workspace: Path) -> Iterator[Path]:

@@ -46,8 +46,6 @@ REFUSED: Final[dict[str, str]] = {
     "fsdp": _DISTRIBUTED,
     "fsdp_config": _DISTRIBUTED,
     "hub_always_push": "pushes never overlap here: publishing is a stage of its own",
-    "hub_strategy": "the training process has no Hub token: the finished model is pushed at the "
-    "end, by a stage of its own",
     "ignore_data_skip": "a resumed training always continues at the next batch, without reading "
     "those before it",
     "include_for_metrics": _OWN_METRICS,
@@ -116,4 +114,9 @@ REFUSED_OPTIMIZERS: Final[dict[str, str]] = {
 
 REFUSED_SAMPLING: Final[dict[str, str]] = {
     "batch_rebalance": "it evens out packed batches between processes; use `group_by_length`",
+}
+
+REFUSED_HUB_STRATEGIES: Final[dict[str, str]] = {
+    "every_save": "the training process has no Hub token, so that nothing is pushed before the "
+    "end; `all_checkpoints` pushes each checkpoint that was kept",
 }

@@ -13,8 +13,18 @@ from pydantic import (
 )
 
 from service.contract.parameters import TaskSpec
+from service.contract.refused import REFUSED_HUB_STRATEGIES
 from service.contract.training import TrainingSpec
-from service.contract.types import FileIds, HubRepoId, HubTarget, Name, Paths, SpecModel, Text
+from service.contract.types import (
+    FileIds,
+    HubRepoId,
+    HubTarget,
+    Name,
+    Paths,
+    SpecModel,
+    Text,
+    refusing,
+)
 
 SPEC_VERSION: Final = 1
 
@@ -185,6 +195,13 @@ class HubSpec(SpecModel):
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
     license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(
         None, description="Licence id for the model card."
+    )
+    strategy: Annotated[
+        Literal["end", "checkpoint", "all_checkpoints"], refusing(REFUSED_HUB_STRATEGIES)
+    ] = Field(
+        "end",
+        description="What is pushed when the job ends: the model; also the newest checkpoint, as "
+        "`last-checkpoint`; also all that were kept, as `checkpoint-<step>`.",
     )
 
 

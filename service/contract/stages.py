@@ -75,6 +75,11 @@ class StageRequest(_Frozen):
     prepared: PrepareResult | None = None
     trained: TrainResult | None = None
     resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")
+    checkpoints: list[Path] = Field(
+        default_factory=list,
+        description="`publish`: those that `hub.strategy` pushes, registered and verified, the "
+        "newest first.",
+    )
     mlflow_uri: str | None = None
     mlflow_run_id: str | None = None
     hub_endpoint: str | None = None

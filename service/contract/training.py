@@ -20,20 +20,10 @@ from service.contract.choices import (
     parse_optim_args,
 )
 from service.contract.refused import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.types import refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
 SaveStrategy = Literal["no", "steps", "epoch", "best"]
-
-
-def _refusing(sentences: dict[str, str]) -> BeforeValidator:
-    """Answers a value that transformers knows and this service refuses with its sentence."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and value in sentences:
-            raise ValueError(f"`{value}` is refused: {sentences[value]}")
-        return value
-
-    return BeforeValidator(check)
 
 
 def _from_json(value: Any) -> Any:
@@ -80,6 +70,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "hub_model_id": "use `hub.model_id`",
     "hub_private_repo": "use `hub.private`",
     "hub_revision": "use `hub.revision`",
+    "hub_strategy": "use `hub.strategy`",
     "hub_token": "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a spec",
     "report_to": "every job reports to MLflow; see `tracking`",
     "run_name": "use `tracking.run_name`",
@@ -117,7 +108,7 @@ class TrainingSpec(BaseModel):
     )
 
     # Optimizer
-    optim: Annotated[Optimizer, _refusing(REFUSED_OPTIMIZERS)] = Field(
+    optim: Annotated[Optimizer, refusing(REFUSED_OPTIMIZERS)] = Field(
         "adamw_torch_fused", description="See below."
     )
     optim_args: str | None = Field(
@@ -161,7 +152,7 @@ class TrainingSpec(BaseModel):
     )
 
     # Order and loading of examples
-    train_sampling_strategy: Annotated[Sampling, _refusing(REFUSED_SAMPLING)] = Field(
+    train_sampling_strategy: Annotated[Sampling, refusing(REFUSED_SAMPLING)] = Field(
         "random", description="Order of examples in an epoch."
     )
     dataloader_drop_last: bool = Field(

@@ -13,6 +13,17 @@ from pydantic import (
 )
 
 
+def refusing(sentences: dict[str, str]) -> BeforeValidator:
+    """Answers a value that transformers knows and this service refuses with its sentence."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and value in sentences:
+            raise ValueError(f"`{value}` is refused: {sentences[value]}")
+        return value
+
+    return BeforeValidator(check)
+
+
 class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -324,6 +324,16 @@ class TestSemantic:
             ("dataset.train.1", "unknown_file"),
         ]
 
+    def test_unknown_files_of_named_validation_sets(self, client: httpx.Client) -> None:
+        sets = {"easy": "file-1", "hard": ["file-2", "x"]}
+        body = spec(dataset={"source": "upload", "train": "file-0", "validation": sets})
+        assert self.errors(client, body) == [
+            ("dataset.train.0", "unknown_file"),
+            ("dataset.validation.easy.0", "unknown_file"),
+            ("dataset.validation.hard.0", "unknown_file"),
+            ("dataset.validation.hard.1", "invalid_value"),
+        ]
+
     def test_unknown_files_are_found_next_to_other_faults(self, client: httpx.Client) -> None:
         body = spec(dataset={"source": "upload", "train": ["file-0"]}, priority=99)
         assert self.errors(client, body) == [

@@ -394,6 +394,12 @@ class TestTasksAndWorkers:
         assert task["parameters_schema"]["properties"]["doc_stride"]["default"] == 128
         assert [column["name"] for column in task["columns"]][:2] == ["question", "context"]
         assert answer["training_defaults"]["learning_rate"] == 5e-5
+        tasks = {task["type"]: task for task in answer["data"]}
+        columns = {name: [c["name"] for c in task["columns"]] for name, task in tasks.items()}
+        assert columns["text-classification"] == ["text", "text_pair", "label"]
+        assert columns["token-classification"] == ["tokens", "tags"]
+        assert tasks["text-classification"]["defaults"]["problem_type"] is None
+        assert tasks["token-classification"]["defaults"]["label_all_tokens"] is False
 
     def test_workers_are_those_heard_of_lately(self, server: Server) -> None:
         job_id = add_job(server.database, state="running", stage="train", worker_id="w-live")

@@ -62,6 +62,20 @@ class TestSubmit:
         (file_id,) = job["spec"]["dataset"]["train"]
         assert http.get(f"/v1/files/{file_id}/content").text == ROWS
 
+    def test_uploads_each_of_several_validation_sets(
+        self, cli: Cli, http: httpx.Client, tmp_path: Path
+    ) -> None:
+        (tmp_path / "hard.jsonl").write_text(ROWS * 2)
+        sets = {"easy": "./train.jsonl", "hard": ["./hard.jsonl"]}
+        dataset = {"source": "upload", "train": "./train.jsonl", "validation": sets}
+        outcome = cli("submit", str(write_spec(tmp_path, dataset=dataset)))
+        spec = http.get(f"/v1/jobs/{outcome.out.strip()}").json()["spec"]
+        contents = {
+            name: [http.get(f"/v1/files/{file_id}/content").text for file_id in ids]
+            for name, ids in spec["dataset"]["validation"].items()
+        }
+        assert contents == {"easy": [ROWS], "hard": [ROWS * 2]}
+
     def test_the_same_content_is_uploaded_once(
         self, cli: Cli, http: httpx.Client, tmp_path: Path
     ) -> None:

@@ -4,14 +4,20 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import transformers
 from pydantic import ValidationError
 
 from service.contract.choices import parse_optim_args
-from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.refused import (
+    REFUSED,
+    REFUSED_HUB_STRATEGIES,
+    REFUSED_OPTIMIZERS,
+    REFUSED_SAMPLING,
+)
+from service.contract.spec import HubSpec
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +39,10 @@ class TestEveryField:
     def test_says_what_it_does(self, name: str) -> None:
         assert TrainingSpec.model_fields[name].description
 
-    @pytest.mark.parametrize("table", [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, ELSEWHERE])
+    @pytest.mark.parametrize(
+        "table",
+        [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REFUSED_HUB_STRATEGIES, ELSEWHERE],
+    )
     def test_sentences(self, table: dict[str, str]) -> None:
         assert all(len(sentence.split()) > 1 for sentence in table.values())
 
@@ -78,6 +87,18 @@ class TestRefusedValues:
         with pytest.raises(ValidationError) as caught:
             TrainingSpec.model_validate(options)
         assert message in str(caught.value)
+
+
+class TestHubStrategy:
+    def test_names_are_those_of_transformers(self) -> None:
+        from transformers.trainer_utils import HubStrategy
+
+        ours = get_args(get_args(get_type_hints(HubSpec, include_extras=True)["strategy"])[0])
+        assert {name.value for name in HubStrategy} == {*ours, *REFUSED_HUB_STRATEGIES}
+
+    def test_every_save_is_refused(self) -> None:
+        with pytest.raises(ValidationError, match="nothing is pushed before the end"):
+            HubSpec.model_validate({"model_id": "org/m", "strategy": "every_save"})
 
 
 class TestForms:

@@ -61,6 +61,27 @@ class TestRender:
         assert made.data.base_model is None
         assert ", trained from scratch for causal language modelling on " in made.text
 
+    @pytest.mark.parametrize("task", ["text-classification", "token-classification"])
+    def test_classification_on_several_validation_sets(self, tmp_path: Path, task: str) -> None:
+        metrics = {"eval_a_f1": 0.5, "eval_a_b_f1": 0.75, "eval_a_b_loss": 1.5, "eval_f1": 1.0}
+        trained = TRAINED.model_copy(update={"metrics": metrics, "baseline": {"eval_a_f1": 0.25}})
+        sets = {"a": "validation[:9]", "a_b": "validation[9:]"}
+        dataset = {"source": "hub", "name": "squad", "validation": sets}
+        made = card(tmp_path, trained, task=task, dataset=dataset)
+        assert made.data.pipeline_tag == task
+        assert made.data.metrics == ["f1"]
+        results = [
+            (result.metric_type, result.metric_value, result.dataset_split)
+            for result in made.data.eval_results or []
+        ]
+        assert results == [
+            ("f1", 0.5, "validation[:9]"),
+            ("loss", 1.5, "validation[9:]"),
+            ("f1", 0.75, "validation[9:]"),
+        ]
+        assert "| a_f1 | 0.25 | 0.5 |" in made.text
+        assert f'pipeline("{task}", model="' in made.text
+
     def test_text(self, tmp_path: Path) -> None:
         text = card(tmp_path, training={"learning_rate": 3e-5}).text
         for expected in (

@@ -17,6 +17,7 @@ from tests.fakes.hub import HubDouble
 from tests.mlflow_server import MlflowServer
 from tests.publish.conftest import TOKEN, Run
 from tests.services import free_port
+from worker import checkpoints
 from worker.trackers import MlflowTracker, NewRun
 
 HUB = {"hub": {"model_id": "org/tiny-qa", "license": "apache-2.0"}}
@@ -59,6 +60,38 @@ class TestHub:
         answer = in_child(code[0], hub.environment(tmp_path / "user", TOKEN)).strip()
         assert answer
         assert answer in "The report was written by Ada in 1843."
+
+    @pytest.mark.parametrize(
+        ("strategy", "steps", "folders"),
+        [
+            ("checkpoint", [20], {"last-checkpoint": 20}),
+            ("all_checkpoints", [20, 10], {"checkpoint-20": 20, "checkpoint-10": 10}),
+        ],
+    )
+    def test_checkpoints_go_along(
+        self,
+        run: Run,
+        hub: HubDouble,
+        tmp_path: Path,
+        strategy: str,
+        steps: list[int],
+        folders: dict[str, int],
+    ) -> None:
+        made = [tmp_path / "job" / "attempts" / "1" / "checkpoints" / str(step) for step in steps]
+        for folder in made:
+            with checkpoints.writing(folder) as partial:
+                (partial / "optimizer.pt").write_bytes(folder.name.encode())
+        published = run(spec={"hub": HUB["hub"] | {"strategy": strategy}}, checkpoints=made)
+        assert published.status == 0, published.log
+        files = hub.repo("org/tiny-qa").commits[-1].files
+        assert "model.safetensors" in files
+        pushed = {name: files[name] for name in files if "/" in name}
+        assert {name for name in pushed if name.endswith("manifest.json")} == {
+            f"{folder}/manifest.json" for folder in folders
+        }
+        assert {n: c for n, c in pushed.items() if n.endswith(".pt")} == {
+            f"{folder}/optimizer.pt": str(step).encode() for folder, step in folders.items()
+        }
 
     def test_a_retry_makes_no_second_commit(self, run: Run, hub: HubDouble) -> None:
         first = run(spec=HUB, epoch=2)

@@ -8,6 +8,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from service.contract.stages import StageRequest
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store import endings, jobs
@@ -365,6 +366,25 @@ class TestResume:
         run(database, settings, job_id)
         assert not left.exists()
         assert left.with_name("3").exists()
+
+
+class TestPublish:
+    @pytest.mark.parametrize(
+        ("strategy", "steps"), [("end", []), ("checkpoint", [2]), ("all_checkpoints", [2, 1])]
+    )
+    def test_is_given_the_checkpoints_that_the_hub_wants(
+        self, database: Database, settings: Settings, strategy: str, steps: list[int]
+    ) -> None:
+        """The newest is damaged, and not pushed."""
+        job_id = make_job(database, hub={"model_id": "org/m", "strategy": strategy})
+        run(database, settings, job_id)
+        run(database, settings, job_id)
+        folder = settings.workspace(job_id) / "attempts/2/checkpoints"
+        (folder / "3" / "state").write_text("damaged")
+        run(database, settings, job_id)
+        request = (settings.workspace(job_id) / "attempts/3/request.json").read_bytes()
+        given = StageRequest.model_validate_json(request).checkpoints
+        assert given == [folder / str(step) for step in steps]
 
 
 def test_request_file_holds_no_secret(database: Database, settings: Settings) -> None:

@@ -6,7 +6,7 @@ Every step can be repeated: what has arrived already is not sent again.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
@@ -106,6 +106,7 @@ def _push(
     api = HfApi(endpoint=request.hub_endpoint, token=_token(), library_name="finetune-service")
     try:
         url = _make_room(api, target)
+        files = {**files, **_checkpoint_files(request.checkpoints, target)}
         commit = _commit(api, target, files, request.job_id)
     except HFValidationError as error:
         raise StageError(FailureCode.HUB_REJECTED, str(error)) from error
@@ -128,6 +129,16 @@ def _make_room(api: HfApi, target: HubSpec) -> str:
     if target.revision != _MAIN:
         api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
     return str(url)
+
+
+def _checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> dict[str, Path]:
+    """Name in the repository → file, under the folders that Trainer's strategies use."""
+    last = target.strategy == "checkpoint"
+    return {
+        f"{'last-checkpoint' if last else f'checkpoint-{folder.name}'}/{path.name}": path
+        for folder in checkpoints
+        for path in sorted(folder.iterdir())
+    }
 
 
 def _commit(api: HfApi, target: HubSpec, files: Mapping[str, Path], job_id: str) -> CommitInfo:

@@ -57,15 +57,15 @@ class MaskedFeatures(Sequence[Mapping[str, Any]]):
     """Features with `input_ids` as the model sees them and the `labels` that it shall restore."""
 
     def __init__(self, features: Any, masking: Masking, draw: int = _EVALUATION) -> None:
-        self._features = features
+        self.viewed = features
         self._masking = masking
         self._draw = draw
 
     def __len__(self) -> int:
-        return len(self._features)
+        return len(self.viewed)
 
     def __getitem__(self, index: Any) -> Any:
-        feature = self._features[index]
+        feature = self.viewed[index]
         starts = feature.get("starts")
         ids, labels = self._masking(
             np.asarray(feature["input_ids"], dtype=np.int64),
@@ -83,4 +83,4 @@ class EpochMasks(MaskedFeatures):
     """Training features, under fresh masks in every epoch."""
 
     def at_epoch(self, epoch: int) -> MaskedFeatures:
-        return MaskedFeatures(self._features, self._masking, epoch + 1)
+        return MaskedFeatures(self.viewed, self._masking, epoch + 1)

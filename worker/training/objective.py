@@ -20,6 +20,13 @@ class EpochFeatures(Protocol):
         """As many, of the same lengths and in the same order; a pure function of the epoch."""
 
 
+@runtime_checkable
+class ViewOfFeatures(Protocol):
+    """Shows other features in another way, each as long as it is there."""
+
+    viewed: Features
+
+
 def at_epoch(features: Features, epoch: int) -> Features:
     """What the training sees of `features` in this epoch: most of them never change."""
     return features.at_epoch(epoch) if isinstance(features, EpochFeatures) else features

@@ -12,7 +12,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from service.contract.choices import Sampling
 from service.contract.training import TrainingSpec
 from worker.training import randomness
-from worker.training.objective import Features
+from worker.training.objective import Features, ViewOfFeatures
 
 Order = Callable[[int], Sequence[int]]
 """Epoch → indices of the training features."""
@@ -55,6 +55,8 @@ STRATEGIES: Final[dict[Sampling, Callable[[Features, int, TrainingSpec], Order]]
 
 def lengths(features: Features) -> "np.ndarray[Any, np.dtype[np.int64]]":
     """Tokens of each feature; from Arrow's offsets where there are some, without decoding."""
+    if isinstance(features, ViewOfFeatures):
+        features = features.viewed
     if isinstance(features, datasets.Dataset):
         tokens = features.with_format("arrow").select_columns(["input_ids"])[:]["input_ids"]
         return np.asarray(pyarrow.compute.list_value_length(tokens), dtype=np.int64)
