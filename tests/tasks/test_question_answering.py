@@ -10,11 +10,12 @@ import torch
 from transformers import AutoModelForQuestionAnswering, BertConfig, DistilBertConfig
 
 from service.contract.events import Notice
+from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from tests.data.squad_sample import squad_rows
 from tests.factories import make_spec
 from worker.tasks import registry
-from worker.tasks.base import PrepareContext, PreparedSplit
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.qa_metrics import squad_v1, squad_v2
 from worker.tasks.question_answering import QuestionAnswering, QuestionAnsweringObjective
 
@@ -37,7 +38,8 @@ def prepare(
     task = registry.get("question-answering")
     examples = datasets.Dataset.from_list(rows, features=task.example_schema())
     notices: list[Notice] = []
-    context = PrepareContext(spec, tokenizer, None, notices.append, lambda _done, _of: None)
+    length = task.max_length(spec.task, None)
+    context = PrepareContext(spec, tokenizer, None, length, notices.append, lambda _done, _of: None)
     task.prepare(split, examples, context, folder / f"{split}.arrow")
     return PreparedSplit(examples, datasets.Dataset.from_file(str(folder / f"{split}.arrow")))
 
@@ -55,7 +57,7 @@ def bind(
     folder: Path, tokenizer: Any, *, model: Any = None, rows: int = 24, **task: Any
 ) -> tuple[QuestionAnsweringObjective, Any, dict[str, PreparedSplit]]:
     spec = qa_spec(**task)
-    version = "2.0" if spec.task.version_2_with_negative else "1.1"
+    version = "2.0" if parameters_of(spec, QuestionAnsweringSpec).version_2_with_negative else "1.1"
     splits = {
         split: prepare(folder, tokenizer, spec, split, squad_rows(source, version)[:rows])
         for split, source in (("train", "train"), ("validation", "validation"))

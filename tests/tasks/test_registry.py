@@ -1,17 +1,47 @@
 import pytest
 
+from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.tasks import TASKS
 from worker.tasks import registry
 
+# What the cleaned rows of each task hold, and what a training row must bring.
+SCHEMAS = {
+    "question-answering": {"id", "question", "context", "answers"},
+    "question-answering/beam-search": {"id", "question", "context", "answers"},
+    "causal-lm": {"text"},
+    "masked-lm": {"text"},
+    "text-classification": {"text", "text_pair", "labels", "number", "form"},
+    "token-classification": {"tokens", "tags"},
+    "summarization": {"source", "target"},
+    "translation": {"source", "target"},
+}
+REQUIRED = {
+    "question-answering": ("question", "context", "answers"),
+    "question-answering/beam-search": ("question", "context", "answers"),
+    "causal-lm": ("text",),
+    "masked-lm": ("text",),
+    "text-classification": ("text", "label"),
+    "token-classification": ("tokens", "tags"),
+    "summarization": ("text", "summary"),
+    "translation": (),  # one of two forms, which the cleaner looks at
+}
+
 
 class TestRegistry:
-    def test_has_the_tasks_of_the_contract(self) -> None:
-        assert set(registry.REGISTRY) == set(TASKS)
+    def test_has_the_tasks_of_the_contract_and_their_variants(self) -> None:
+        beam_search = QuestionAnsweringSpec(head="beam-search").variant()
+        assert QuestionAnsweringSpec().variant() == "question-answering"
+        assert set(registry.REGISTRY) == {*TASKS, beam_search}
 
-    @pytest.mark.parametrize("name", TASKS)
+    @pytest.mark.parametrize("name", registry.REGISTRY)
     def test_each_task_knows_its_name_and_only_known_columns(self, name: str) -> None:
         task = registry.get(name)
-        columns = {column.name for column in TASKS[name].columns}
-        assert task.name == name
-        assert set(task.required_columns("train")) <= columns
-        assert set(task.example_schema()) == columns
+        described = TASKS[name.partition("/")[0]]
+        assert task.name == described.type
+        assert task.required_columns("train") == REQUIRED[name]
+        assert set(REQUIRED[name]) <= {column.name for column in described.columns}
+        assert set(task.example_schema()) == SCHEMAS[name]
+
+    @pytest.mark.parametrize("name", TASKS)
+    def test_the_length_comes_from_an_option_of_the_task(self, name: str) -> None:
+        assert registry.get(name).length_option in TASKS[name].parameters.model_fields
