@@ -244,8 +244,8 @@ class JobSpec(SpecModel):
             )
         if self._best_is_unclear():
             problems.append(
-                "the best model is chosen by `training.metric_for_best_model`: with several sets in "
-                "`dataset.validation` name a metric of one of them, such as `<name>_loss`"
+                "the best model is chosen by `training.metric_for_best_model`: with several sets "
+                "in `dataset.validation` name a metric of one of them, such as `<name>_loss`"
             )
         problems += [
             f"`task.{column}_column` is {theirs!r} but `dataset.columns.{column}` is "
