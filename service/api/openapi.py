@@ -62,6 +62,25 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
             "resources": {"gpus": 0},
         },
     },
+    "causal-lm": {
+        "summary": "A language model from scratch, a share of the rows set aside",
+        "value": {
+            "task": {"type": "causal-lm", "block_size": 512, "separate_documents": True},
+            "model": {
+                "config": {
+                    "model_type": "gpt2",
+                    "config_overrides": {"n_layer": 6, "n_embd": 384, "n_head": 6},
+                },
+                "tokenizer_name": "openai-community/gpt2",
+            },
+            "dataset": {
+                "source": "upload",
+                "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
+                "validation_split_percentage": 5,
+            },
+            "training": {"learning_rate": 6e-4, "warmup_steps": 0.05, "eval_strategy": "epoch"},
+        },
+    },
     "path": {
         "summary": "A file on the worker, other column names",
         "value": {

@@ -107,6 +107,16 @@ class SummarizationSpec(Seq2SeqSpec):
     lang: Text | None = Field(
         None, description="Language code, for tokenizers that have such (mBART, NLLB, …)."
     )
+    text_column: Text | None = Field(
+        None, description="Your column with the texts; the same as `dataset.columns.text`."
+    )
+    summary_column: Text | None = Field(
+        None, description="Your column with the summaries; likewise."
+    )
+
+    def named_columns(self) -> dict[str, str]:
+        given = {"text": self.text_column, "summary": self.summary_column}
+        return {column: theirs for column, theirs in given.items() if theirs is not None}
 
 
 class TranslationSpec(Seq2SeqSpec):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 from service.api.faults import collect as collecting
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
+from service.api.openapi import EXAMPLE_JOBS
 from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
@@ -29,6 +30,10 @@ class TestCollect:
         findings = collect(SPEC)
         assert (findings.faults, findings.mended) == ([], set())
         assert findings.spec == JobSpec.model_validate(SPEC)
+
+    @pytest.mark.parametrize("example", list(EXAMPLE_JOBS))
+    def test_the_examples_of_the_document_have_none(self, example: str) -> None:
+        assert lines(EXAMPLE_JOBS[example]["value"]) == []
 
     @pytest.mark.parametrize(
         ("body", "expected"),

@@ -19,6 +19,7 @@ from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
 from worker.tasks.lm_features import word_starts
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
+from worker.training import sampling
 
 TEXTS = [
     "The lobster's unmistakable bioluminescence was catalogued near Gothenburg.",
@@ -293,6 +294,31 @@ class TestJob:
         assert len(rest) > 3
         assert recorder.train_values("loss") == rest
 
+    def test_other_processes_make_the_same_batches(self, make: Make) -> None:
+        training = {"per_device_train_batch_size": 4, "num_train_epochs": 2}
+        weights = {
+            make(training={**training, **workers}).train()[0].weights_sha256
+            for workers in (
+                {},
+                {"dataloader_num_workers": 2},
+                {"dataloader_num_workers": 2, "dataloader_persistent_workers": True},
+            )
+        }
+        assert len(weights) == 1
+
+    def test_batches_of_similar_length(self, make: Make) -> None:
+        """Their lengths are known without masking anything."""
+        job = make(
+            line_by_line=True,
+            training={"max_steps": 3, "train_sampling_strategy": "group_by_length"},
+        )
+        result, _ = job.train()
+        assert result.steps == 3
+        assert job.prepared is not None
+        features = load_splits(job.prepared.prepared_dir)["train"].features
+        expected = [len(ids) for ids in features["input_ids"]]
+        assert sampling.lengths(EpochMasks(features, _never)).tolist() == expected
+
     def test_left_padding(self, make: Make, bert: Path, tmp_path: Path) -> None:
         """Labels move with the tokens that they are of: both sides have the same loss."""
         left = tmp_path / "left"
@@ -311,6 +337,10 @@ class TestJob:
         assert batch["attention_mask"].tolist()[1] == [0] * 4 + [1] * 5
         assert batch["labels"][1, :4].tolist() == [-100] * 4
         assert batch["labels"][1, 4:].tolist() == features[1]["labels"].tolist()
+
+
+def _never(*arguments: Any) -> Any:
+    raise AssertionError(f"masked {arguments}")
 
 
 class _Split:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from pydantic import ValidationError
 from transformers import AutoTokenizer, XLNetForQuestionAnswering
 
@@ -19,6 +20,7 @@ from tests.tasks.stages import StagedJob
 from worker.tasks import registry
 from worker.tasks.base import load_splits
 from worker.tasks.qa_beam_search import Beams, choose, spans_of
+from worker.tasks.qa_metrics import squad_v2
 from worker.tasks.qa_postprocessing import SpanOptions
 
 SQUAD = Path(__file__).resolve().parents[2] / "examples" / "squad"
@@ -307,6 +309,33 @@ class TestJob:
         for key, entries in nbest.items():
             assert len(written["nbest_predictions"][key]) == len(entries)
         assert "eval_best_f1_thresh" in result.metrics
+
+    def test_a_threshold_of_one_gives_the_scripts_metrics(self, make_job: Make) -> None:
+        job = make_job({"null_score_diff_threshold": 1.0}, {"max_steps": 3})
+        result, _ = job.train()
+        assert job.prepared is not None
+        folder = job.workspace / "attempts" / "2" / "predictions"
+        nbest = json.loads((folder / "nbest_predictions.json").read_text())
+        odds = json.loads((folder / "null_odds.json").read_text())
+        examples = load_splits(job.prepared.prepared_dir)["validation"].examples
+        golds = {row["id"]: row["answers"]["text"] for row in examples}
+        texts = {key: entries[0]["text"] if entries else "" for key, entries in nbest.items()}
+        raw = squad_v2(golds, texts, odds)
+        exact = 0.0
+        for key, answers in golds.items():
+            alone = squad_v2({key: answers}, texts, {key: odds[key]})["exact_match"]
+            exact += alone if odds[key] <= 1.0 else 100.0 * (not answers)
+        assert result.metrics["eval_exact_match"] == pytest.approx(exact / len(golds))
+        assert result.metrics["eval_best_f1"] == raw["best_f1"]
+
+    def test_the_example(self, make_job: Make) -> None:
+        spec = SQUAD.parent / "question-answering-beam-search.yaml"
+        example = yaml.safe_load(spec.read_text(encoding="utf-8"))
+        job = make_job()
+        job.body["task"] = example["task"] | {"max_seq_length": 160, "doc_stride": 40}
+        job.body["training"] = example["training"] | {"max_steps": 2, "bf16": False}
+        result, _ = job.train()
+        assert "eval_best_f1" in result.metrics
 
     def test_golden_losses(self, make_job: Make) -> None:
         result, recorder = make_job(training={"max_steps": 10}).train()

@@ -154,6 +154,20 @@ class TestFeatures:
         assert any("24 sources of the train split were cut at 64" in text for text in messages)
         assert any("`val_max_target_length`" in text for text in messages)
 
+    def test_columns_by_their_scripts_names(self, make_job: Make) -> None:
+        job = make_job({"text_column": "article", "summary_column": "highlights"})
+        pairs = [
+            {"article": row["text"], "highlights": row["summary"]}
+            for row in rows("summaries-train.jsonl", 24)
+        ]
+        job.body["dataset"]["train"] = write_rows(job.home / "train.jsonl", pairs)
+        del job.body["dataset"]["validation"]
+        plain = make_job()
+        renamed, usual = (
+            load_splits(each.prepare().prepared_dir)["train"].features for each in (job, plain)
+        )
+        assert renamed[:] == usual[:]
+
     def test_decoder_must_hold_the_targets(self, make_job: Make, tmp_path: Path) -> None:
         model = save_tiny_mbart(tmp_path / "mbart")
         job = make_job({"generation_max_length": 65, "lang": "en_XX"}, model=model)
@@ -358,6 +372,16 @@ class TestEvaluation:
         )
         assert often[1].train_values("loss") == seldom[1].train_values("loss")
         assert often[0].samples == seldom[0].samples
+
+    def test_several_validation_sets(self, make_job: Make) -> None:
+        job = make_job()
+        whole = job.body["dataset"]["validation"]
+        first = write_rows(job.home / "first.jsonl", rows("summaries-validation.jsonl", 2))
+        job.body["dataset"]["validation"] = {"whole": whole, "first": first}
+        result, recorder = job.train()
+        assert {"eval_whole_loss", "eval_first_rouge1"} <= result.metrics.keys()
+        names = {event.name for event in recorder.of(ArtifactWritten)}
+        assert {f"validation.{name}/predictions.json" for name in ("first", "whole")} <= names
 
     def test_in_bfloat16(self, make_job: Make) -> None:
         full, _ = make_job().train()

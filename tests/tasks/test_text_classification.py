@@ -14,7 +14,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from service.contract.stages import TrainResult
-from tests.models import minilm_dir, save_tiny_bert
+from tests.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
 from worker.tasks import registry
 from worker.tasks.base import load_splits
@@ -148,6 +148,18 @@ class TestModel:
         assert not [event for event in recorder.of(Notice) if "weights" in event.data]
         weights = load_file(job.workspace / result.output_dir / "model.safetensors")
         assert torch.equal(weights["classifier.weight"], model.classifier.weight)
+
+    def test_a_decoder_learns_where_its_padding_begins(
+        self, make_job: MakeJob, tmp_path: Path
+    ) -> None:
+        base = save_tiny_gpt2(tmp_path / "base")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.save_pretrained(base)
+        rows = [{"text": "a" * (n + 1), "label": n % 2} for n in range(8)]
+        result, _ = make_job({"train": rows}, model=base).train()
+        config = transformers.AutoConfig.from_pretrained(tmp_path / "home/job" / result.output_dir)
+        assert config.pad_token_id == tokenizer.pad_token_id
 
     def test_a_body_of_another_size_is_refused(self, make_job: MakeJob, tmp_path: Path) -> None:
         base = save_tiny_bert(tmp_path / "base")

@@ -106,7 +106,7 @@ FROM_TORCHAO = [
     ("adamw_torch_4bit", None),
 ]
 needs_torchao = pytest.mark.skipif(
-    importlib.util.find_spec("torchao") is None, reason="torchao comes with the worker on a GPU"
+    importlib.util.find_spec("torchao") is None, reason="torchao is not installed"
 )
 
 

@@ -381,10 +381,20 @@ class TestCompile:
         assert not any("_orig_mod" in name for name in saved)
 
     def test_back_end_and_mode(self) -> None:
-        plugin = build._compiler(TrainingSpec(torch_compile_mode="max-autotune"))
+        plugin = build._compiler(TrainingSpec(torch_compile_mode="max-autotune"), has_gpu=True)
         assert plugin is not None
         assert (plugin.backend.value.lower(), plugin.mode) == ("inductor", "max-autotune")
-        assert build._compiler(TrainingSpec()) is None
+        assert build._compiler(TrainingSpec(), has_gpu=True) is None
+
+    def test_what_a_cpu_cannot_compile_with(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shutil.which", lambda name: None)
+        for options, reason in (
+            ({"torch_compile": True}, r"needs a C\+\+ compiler"),
+            ({"torch_compile_backend": "cudagraphs"}, "needs a GPU"),
+        ):
+            with pytest.raises(StageError, match=reason) as caught:
+                build._compiler(TrainingSpec.model_validate(options), has_gpu=False)
+            assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
 class TestDeterminism:

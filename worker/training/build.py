@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ def accelerator(spec: JobSpec) -> Accelerator:
     return Accelerator(
         cpu=not has_gpu,
         mixed_precision=precision(training),
-        dynamo_plugin=_compiler(training),
+        dynamo_plugin=_compiler(training, has_gpu=has_gpu),
     )
 
 
@@ -57,12 +58,15 @@ def _set_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
         enable_tf32(True)
 
 
-def _compiler(spec: TrainingSpec) -> TorchDynamoPlugin | None:
+def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
     if not spec.compiles:
         return None
-    return TorchDynamoPlugin(
-        backend=spec.torch_compile_backend or "inductor", mode=spec.torch_compile_mode
-    )
+    backend = spec.torch_compile_backend or "inductor"
+    if backend == "inductor" and not has_gpu and shutil.which("c++") is None:
+        raise _invalid("training.torch_compile", "needs a C++ compiler on a CPU")
+    if backend == "cudagraphs" and not has_gpu:
+        raise _invalid("training.torch_compile_backend", "`cudagraphs` needs a GPU")
+    return TorchDynamoPlugin(backend=backend, mode=spec.torch_compile_mode)
 
 
 def cores(limit: Path = _CPU_LIMIT) -> int:
