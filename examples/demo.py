@@ -45,6 +45,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fine-tune a small model, start to end.")
     parser.add_argument("--keep", action="store_true", help="leave the stack up afterwards")
     keep = parser.parse_args().keep
+    # Ended from outside it must stop its stack, too, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with stack(keep=keep) as address, Client(address.url) as client:
             return run_job(client, keep=keep)

@@ -2,6 +2,12 @@
 
 import importlib.util
 import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -65,6 +71,31 @@ class TestEnvironment:
             "FINETUNE_HOME",
             "FINETUNE_MODEL_ROOTS",
         }
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_the_stack_is_stopped_all_the_same(
+        self, demo: ModuleType, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    ) -> None:
+        stopped = []
+
+        @contextmanager
+        def stack(*, keep: bool) -> Iterator[None]:
+            try:
+                os.kill(os.getpid(), number)
+                yield time.sleep(10)
+            finally:
+                stopped.append(keep)
+
+        before = signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(demo, "stack", stack)
+        monkeypatch.setattr(sys, "argv", ["demo.py"])
+        try:
+            assert demo.main() == 130
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert stopped == [False]
 
 
 class TestExampleSpecs:
