@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, get_args
 
+from pydantic import BaseModel
+
 from service.contract.choices import (
     BY_METRIC,
     OPTIMIZER_ARGUMENTS,
@@ -14,12 +16,15 @@ from service.contract.choices import (
     Optimizer,
     Schedule,
 )
-from service.contract.refused import (
-    REFUSED,
-    REFUSED_HUB_STRATEGIES,
-    REFUSED_OPTIMIZERS,
-    REFUSED_SAMPLING,
+from service.contract.peft import (
+    IA3Spec,
+    LoraSpec,
+    PrefixTuningSpec,
+    PromptTuningSpec,
+    QuantizationSpec,
 )
+from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.strategies import REFUSED_STRATEGIES, DDPSpec
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
 
 _INTRODUCTION: Final = """\
@@ -47,6 +52,14 @@ the peak's operations that the training made.
 """
 
 
+_ADAPTERS: Final = """\
+## Adapters (`peft`)
+
+The section `peft` of a job, by its `method`; names and defaults are those of peft's configs, but
+for `quantization`, whose names are bitsandbytes' without `bnb_4bit_`, and `merge`.
+"""
+
+
 def document() -> str:
     """The whole file."""
     schedules = " and ".join(f"`{name}`" for name in sorted(BY_METRIC))
@@ -61,6 +74,10 @@ def document() -> str:
         "## Schedules (`lr_scheduler_type`)\n",
         _table(("name", "`lr_scheduler_kwargs`"), _choices(Schedule, SCHEDULE_ARGUMENTS)),
         _ALSO.format(schedules=schedules),
+        _ADAPTERS,
+        *_adapters(),
+        "## Several processes (`resources.strategy` with `type: ddp`)\n",
+        _table(("option", "default", "values", ""), _supported(DDPSpec)),
         "## Older names\n",
         _table(("accepted", "stands for"), _older()),
         "## Elsewhere in the job\n",
@@ -72,16 +89,31 @@ def document() -> str:
             [
                 *_sentences(REFUSED_OPTIMIZERS, "optim: "),
                 *_sentences(REFUSED_SAMPLING, "train_sampling_strategy: "),
-                *_sentences(REFUSED_HUB_STRATEGIES, "hub.strategy: "),
+                *_sentences(REFUSED_STRATEGIES, "resources.strategy: "),
             ],
         ),
     ]
     return "\n".join(parts)
 
 
-def _supported() -> Iterator[tuple[str, ...]]:
-    properties: dict[str, Any] = TrainingSpec.model_json_schema()["properties"]
-    for name, field in TrainingSpec.model_fields.items():
+def _adapters() -> Iterator[str]:
+    for model in (LoraSpec, QuantizationSpec, IA3Spec, PromptTuningSpec, PrefixTuningSpec):
+        method = model.model_fields.get("method")
+        yield f"`{method.default if method else 'quantization'}`:\n"
+        yield _table(("option", "default", ""), _fields(model))
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        if name != "method":
+            default = field.get_default(call_default_factory=True)
+            shown = "required" if field.is_required() else f"`{json.dumps(default)}`"
+            yield f"`{name}`", shown, field.description or ""
+
+
+def _supported(model: type[BaseModel] = TrainingSpec) -> Iterator[tuple[str, ...]]:
+    properties: dict[str, Any] = model.model_json_schema()["properties"]
+    for name, field in model.model_fields.items():
         values = "" if name in {"optim", "lr_scheduler_type"} else _values(properties[name])
         yield f"`{name}`", f"`{json.dumps(field.default)}`", values, field.description or ""
 
@@ -92,6 +124,8 @@ def _values(schema: dict[str, Any]) -> str:
         return " or ".join(_values(part) for part in schema["anyOf"])
     if "enum" in schema:
         return " ".join(f"`{choice}`" for choice in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
     return " ".join([schema["type"], *bounds])

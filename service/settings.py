@@ -54,7 +54,15 @@ class Settings(BaseSettings):
     kill_seconds: float = Field(
         45, gt=0, description="Without a beat for so long it ends its child."
     )
+    drain_grace_seconds: float = Field(
+        60,
+        ge=0,
+        description="From SIGUSR1, at a pause or a worker's shutdown, to SIGTERM of a stage.",
+    )
     stop_grace_seconds: float = Field(10, gt=0, description="From SIGTERM to SIGKILL of a stage.")
+    hung_seconds: float = Field(
+        600, gt=0, description="Without a sign of life for so long a stage is ended as hung."
+    )
     republish_seconds: float = Field(30, gt=0)
     reconcile_seconds: float = Field(1, gt=0)
     crash_limit: int = Field(3, ge=1)
@@ -62,6 +70,32 @@ class Settings(BaseSettings):
         10, gt=0, description="First wait; doubles, at most 10 min."
     )
 
+    retention_sweep_seconds: float = Field(
+        300, gt=0, description="How often is looked for what may go."
+    )
+    retention_workspace_days: float | None = Field(
+        None, gt=0, description="Since the job ended; unset: its files are kept."
+    )
+    retention_workspace_bytes: int | None = Field(
+        None, ge=0, description="Of the files of all ended jobs together; the longest ended go."
+    )
+    retention_upload_days: float | None = Field(
+        None, gt=0, description="Since the last job that names the file; unset: it is kept."
+    )
+    retention_upload_bytes: int | None = Field(None, ge=0, description="Of all uploads together.")
+    retention_prepared_days: float | None = Field(
+        30, gt=0, description="Since the last use of prepared data, which can be made again."
+    )
+    retention_prepared_bytes: int | None = Field(
+        None, ge=0, description="Of all prepared data together."
+    )
+
+    gpus_per_worker: int = Field(
+        1, ge=1, le=64, description="Of a worker that `finetune up` starts; 2: jobs may ask for 2."
+    )
+    warm_start: bool = Field(
+        True, description="Fork stages from a process that has imported torch; Linux only."
+    )
     system_metrics_seconds: float = Field(
         10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."
     )

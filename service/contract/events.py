@@ -40,6 +40,9 @@ class Metric(_Event):
     step: int = Field(ge=0)
     epoch: float | None = None
     values: dict[str, float]
+    is_remade: bool = Field(
+        False, description="The training went back behind this step: these numbers replace others."
+    )
 
 
 class CheckpointSaved(_Event):
@@ -72,6 +75,12 @@ class ArtifactWritten(_Event):
     sha256: str
 
 
+class ReadyToCommit(_Event):
+    """Of a push: all files are uploaded, and it waits for leave to make them a commit."""
+
+    type: Literal["ready_to_commit"] = "ready_to_commit"
+
+
 class Finished(_Event):
     """The stage is done; `result` is its PrepareResult, TrainResult or PublishResult as JSON."""
 
@@ -91,6 +100,7 @@ StageEvent = Annotated[
     | CheckpointSaved
     | Notice
     | ArtifactWritten
+    | ReadyToCommit
     | Finished
     | Failed,
     Field(discriminator="type"),

@@ -18,6 +18,7 @@ class FailureCode(StrEnum):
     DATASET_NOT_FOUND = "dataset_not_found"
     DATASET_ACCESS_DENIED = "dataset_access_denied"
     UNSUPPORTED_FORMAT = "unsupported_format"
+    DATA_CHANGED = "data_changed"
     # The user's model.
     MODEL_NOT_FOUND = "model_not_found"
     MODEL_ACCESS_DENIED = "model_access_denied"
@@ -34,6 +35,7 @@ class FailureCode(StrEnum):
     # The machine.
     DISK_FULL = "disk_full"
     WORKER_LOST = "worker_lost"
+    HUNG = "hung"
     CRASH_LIMIT = "crash_limit"
     DEVICE_ERROR = "device_error"
     # The user's wish.
@@ -62,6 +64,8 @@ class FailureRule:
     retryable: bool
     action: str
     state: JobState = JobState.FAILED
+    is_crash: bool = False
+    """It may come as often as the job gets further in between; `max_retries` is for the others."""
 
 
 RULES: Final[dict[FailureCode, FailureRule]] = {
@@ -88,12 +92,16 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.UNSUPPORTED_FORMAT: FailureRule(
         False, "Set `dataset.format` to the format the file really has, or convert the file."
     ),
+    FailureCode.DATA_CHANGED: FailureRule(
+        False, "Clone the job: a new one may have other data, this one's checkpoints may not."
+    ),
     FailureCode.MODEL_NOT_FOUND: FailureRule(
         False, "Check `model.name_or_path` and `model.revision`."
     ),
     FailureCode.MODEL_ACCESS_DENIED: FailureRule(
         False,
-        "Accept the model's licence on its page, or have the operator set a Hub token with access.",
+        "Accept the model's licence on its page, or have the operator set a Hub token with access; "
+        "a folder's files have to be readable for the worker's user.",
     ),
     FailureCode.UNSAFE_WEIGHTS: FailureRule(
         False, "Choose a revision with safetensors weights, or convert them with save_pretrained."
@@ -129,15 +137,28 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         False, "Free space under FINETUNE_HOME or lower `save_total_limit`, then submit again."
     ),
     FailureCode.WORKER_LOST: FailureRule(
-        True, "Nothing: the job goes on from its newest checkpoint on the next free worker."
+        True,
+        "Nothing: the job goes on from its newest checkpoint on the next free worker.",
+        is_crash=True,
+    ),
+    FailureCode.HUNG: FailureRule(
+        True,
+        "Nothing yet: the job goes on from its newest checkpoint. If it hangs again, try "
+        "`training.dataloader_num_workers: 0`, or ask the operator for a longer "
+        "FINETUNE_HUNG_SECONDS.",
+        is_crash=True,
     ),
     FailureCode.CRASH_LIMIT: FailureRule(
-        False, "Read the job's log: three attempts in a row died without any progress."
+        False,
+        "Read the job's log: several attempts in a row ended without any progress. The message "
+        "has the last one's reason.",
     ),
     FailureCode.DEVICE_ERROR: FailureRule(
         True, "Nothing yet: the attempt is repeated. If it comes back, check the device's health."
     ),
-    FailureCode.TIMEOUT: FailureRule(False, "Raise `timeout_seconds`, or train for fewer steps."),
+    FailureCode.TIMEOUT: FailureRule(
+        False, "Raise the limit that the message names, or have the job do less."
+    ),
     FailureCode.CANCELLED: FailureRule(
         False, "Nothing: the job was cancelled on request.", JobState.CANCELLED
     ),

@@ -7,7 +7,6 @@ or is here; `docs/training-options.md` is made from the same tables.
 
 from typing import Final
 
-_DISTRIBUTED: Final = "how processes are spread and joined is the job's `resources` section"
 _OWN_METRICS: Final = (
     "it shapes the input of a Python function `compute_metrics`; here each task computes its own "
     "metrics, batch by batch"
@@ -26,14 +25,8 @@ REFUSED: Final[dict[str, str]] = {
     "dataloader_multiprocessing_context": "workers are forked, so that they share the "
     "memory-mapped data",
     "ddp_backend": "it is nccl on GPUs and gloo on CPUs",
-    "ddp_broadcast_buffers": _DISTRIBUTED,
-    "ddp_bucket_cap_mb": _DISTRIBUTED,
-    "ddp_find_unused_parameters": _DISTRIBUTED,
-    "ddp_static_graph": _DISTRIBUTED,
-    "ddp_timeout": _DISTRIBUTED,
     "debug": "a loss or gradient that is not finite ends the job with the step's number, and the "
     "TPU's metrics belong to another back end",
-    "deepspeed": _DISTRIBUTED,
     "disable_tqdm": "there is no terminal to draw on: progress is in GET /v1/jobs/{id}",
     "enable_jit_checkpoint": "a job that is interrupted resumes from its newest checkpoint; set "
     "`save_steps` to the work that may be lost",
@@ -43,9 +36,8 @@ REFUSED: Final[dict[str, str]] = {
     "eval_on_start": "always so: a job with `dataset.validation` is evaluated before its first "
     "step",
     "eval_use_gather_object": _OWN_METRICS,
-    "fsdp": _DISTRIBUTED,
-    "fsdp_config": _DISTRIBUTED,
-    "hub_always_push": "pushes never overlap here: publishing is a stage of its own",
+    "hub_always_push": "pushes never overlap: while one is under way, the newest checkpoint waits "
+    "for its turn",
     "ignore_data_skip": "a resumed training always continues at the next batch, without reading "
     "those before it",
     "include_for_metrics": _OWN_METRICS,
@@ -60,7 +52,8 @@ REFUSED: Final[dict[str, str]] = {
     "logging_nan_inf_filter": "a loss that is not finite is never hidden: it ends the job with "
     "`non_finite_loss`",
     "optim_target_modules": "it belongs to GaLore and APOLLO, which are refused; see `optim`",
-    "parallelism_config": _DISTRIBUTED,
+    "parallelism_config": "no layer is split between devices here; `resources.strategy` says what "
+    "can be spread over processes",
     "prediction_loss_only": "evaluations always report the task's metrics; set `eval_strategy` to "
     "`no` to save their time",
     "project": _TRACKIO,
@@ -114,9 +107,4 @@ REFUSED_OPTIMIZERS: Final[dict[str, str]] = {
 
 REFUSED_SAMPLING: Final[dict[str, str]] = {
     "batch_rebalance": "it evens out packed batches between processes; use `group_by_length`",
-}
-
-REFUSED_HUB_STRATEGIES: Final[dict[str, str]] = {
-    "every_save": "the training process has no Hub token, so that nothing is pushed before the "
-    "end; `all_checkpoints` pushes each checkpoint that was kept",
 }

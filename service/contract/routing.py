@@ -1,9 +1,11 @@
 """Which queue a stage waits in, and the message that rings for it."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
+from service.contract.strategies import MOST_PROCESSES
 
 CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"
@@ -11,8 +13,24 @@ WAKE_TASK: Final = "worker.run.wake"
 """The one Celery task; its only argument is the job's id."""
 
 
+def gpu_queue(gpus: int) -> str:
+    """Of trainings that take so many GPUs; one that takes what it finds waits with those of one."""
+    return GPU_QUEUE if gpus < 2 else f"{GPU_QUEUE}.{gpus}"
+
+
+QUEUES: Final = (CPU_QUEUE, *map(gpu_queue, range(1, MOST_PROCESSES + 1)))
+
+
 def queue_for(stage: Stage, spec: JobSpec) -> str:
-    """Only `train` needs a GPU, and only if the spec does not say `resources.gpus: 0`."""
+    """Only `train` needs GPUs, and only if the spec does not say `resources.gpus: 0`."""
     if stage is Stage.TRAIN and spec.resources.gpus != 0:
-        return GPU_QUEUE
+        return gpu_queue(spec.resources.gpus or 1)
     return CPU_QUEUE
+
+
+def heard_by(queues: Iterable[str], gpus: int) -> list[str]:
+    """What a worker for `queues` that has so many GPUs listens to: `gpu` stands for all that its
+    GPUs are enough for."""
+    more = [gpu_queue(count) for count in range(2, min(gpus, MOST_PROCESSES) + 1)]
+    named = list(queues)
+    return list(dict.fromkeys([*named, *(more if GPU_QUEUE in named else [])]))

@@ -12,8 +12,11 @@ from pydantic import (
     model_validator,
 )
 
+from service.contract import peft as peft_section
 from service.contract.parameters import TaskSpec
-from service.contract.refused import REFUSED_HUB_STRATEGIES
+from service.contract.peft import PeftSpec
+from service.contract.states import Stage
+from service.contract.strategies import ResourcesSpec
 from service.contract.training import TrainingSpec
 from service.contract.types import (
     FileIds,
@@ -23,7 +26,6 @@ from service.contract.types import (
     Paths,
     SpecModel,
     Text,
-    refusing,
 )
 
 SPEC_VERSION: Final = 1
@@ -168,13 +170,7 @@ DatasetSpec = Annotated[HubDataset | UploadDataset | PathDataset, Field(discrimi
 # ---- the rest ---------------------------------------------------------------------------------
 
 
-class ResourcesSpec(SpecModel):
-    gpus: int | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="0: train on the CPU; 1: wait for a GPU; null: what the worker has.",
-    )
+Seconds = Annotated[int, Field(ge=1, le=366 * 86400)]
 
 
 class TrackingSpec(SpecModel):
@@ -196,13 +192,29 @@ class HubSpec(SpecModel):
     license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(
         None, description="Licence id for the model card."
     )
-    strategy: Annotated[
-        Literal["end", "checkpoint", "all_checkpoints"], refusing(REFUSED_HUB_STRATEGIES)
-    ] = Field(
+    strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = Field(
         "end",
-        description="What is pushed when the job ends: the model; also the newest checkpoint, as "
-        "`last-checkpoint`; also all that were kept, as `checkpoint-<step>`.",
+        description="When the model is pushed: when the job ends; also at every checkpoint, while "
+        "the training goes on; with the newest checkpoint beside it, as `last-checkpoint`; with "
+        "each checkpoint, as `checkpoint-<step>`. A checkpoint that comes while another one is "
+        "pushed waits, and gives way to a newer one.",
     )
+
+    @property
+    def pushes_while_training(self) -> bool:
+        return self.strategy != "end"
+
+
+class StageTimeouts(SpecModel):
+    """Running time of one stage, over all its attempts, in seconds."""
+
+    prepare: Seconds | None = None
+    train: Seconds | None = None
+    publish: Seconds | None = None
+
+    def of(self, stage: Stage) -> int | None:
+        limit: int | None = getattr(self, stage)
+        return limit
 
 
 MetadataKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -217,13 +229,20 @@ class JobSpec(SpecModel):
     model: ModelSpec = Field(examples=[{"name_or_path": "distilbert/distilbert-base-uncased"}])
     dataset: DatasetSpec = Field(examples=[{"source": "hub", "name": "rajpurkar/squad"}])
     training: TrainingSpec = Field(default_factory=TrainingSpec)
+    peft: PeftSpec | None = Field(
+        None,
+        discriminator="method",
+        examples=[{"method": "lora"}],
+        description="Train an adapter; left out: all weights.",
+    )
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
     tracking: TrackingSpec = Field(default_factory=TrackingSpec)
     hub: HubSpec | None = None
     priority: int = Field(5, ge=0, le=9, description="0 is first.")
-    timeout_seconds: int | None = Field(
-        None, ge=1, le=366 * 86400, description="Running time of all stages together."
+    timeout_seconds: Seconds | None = Field(
+        None, description="Running time of all stages together."
     )
+    stage_timeout_seconds: StageTimeouts = Field(default_factory=StageTimeouts)
     max_retries: int = Field(3, ge=0, le=100, description="After failures that a retry can mend.")
     metadata: dict[MetadataKey, MetadataValue] = Field(default_factory=dict, max_length=16)
 
@@ -260,6 +279,13 @@ class JobSpec(SpecModel):
             )
         if self.training.use_cpu and self.resources.gpus:
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
+        problems += peft_section.contradictions(self)
+        if self.training.auto_find_batch_size and self.resources.processes > 1:
+            problems.append(
+                "`training.on_oom: halve_batch` (`auto_find_batch_size`) is for one process: of "
+                "several only the one whose memory ran out would know; lower "
+                "`per_device_train_batch_size` instead"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self

@@ -32,6 +32,11 @@ def given(dataset: _Dataset) -> dict[str, Any]:
     return splits
 
 
+def items(dataset: _Dataset) -> list[str]:
+    """Every file id or path of data that comes as files, once, in the order of the splits."""
+    return list(dict.fromkeys(item for values in given(dataset).values() for item in values))
+
+
 def kind(split: str) -> str:
     """train, validation or test."""
     return VALIDATION if split.startswith(_NAMED) else split

@@ -53,7 +53,8 @@ class PublishResult(_Frozen):
 class StageRequest(_Frozen):
     """Written to `<attempt_dir>/request.json`, whose path is the stage's only argument.
 
-    Holds no secret: `prepare` and `publish` find the Hub token in HF_TOKEN; `train` has none.
+    A push while training is given one as well, the training's with its checkpoint. Holds no secret:
+    `prepare`, `publish` and pushes find the Hub token in HF_TOKEN; `train` has none.
     """
 
     job_id: str
@@ -78,7 +79,7 @@ class StageRequest(_Frozen):
     checkpoints: list[Path] = Field(
         default_factory=list,
         description="`publish`: those that `hub.strategy` pushes, registered and verified, the "
-        "newest first.",
+        "newest first. A push while training: the one that it pushes.",
     )
     mlflow_uri: str | None = None
     mlflow_run_id: str | None = None

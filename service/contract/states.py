@@ -55,6 +55,8 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.PAUSING: frozenset(
         {
             JobState.PAUSED,
+            # The user took the wish back. A stage that has stopped by then is queued.
+            JobState.RUNNING,
             JobState.CANCELLING,
             # The stage ended by itself before it could pause.
             JobState.SUCCEEDED,
@@ -73,6 +75,30 @@ ENDED: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLE
 
 HELD: Final = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})
 """States in which a worker holds a lease on the job."""
+
+
+class Action(StrEnum):
+    """What a user can do to a job, in the words of the routes and of the command line."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    RETRY = "retry"
+    CLONE = "clone"
+    DELETE = "delete"
+
+
+ACTIONS: Final[dict[JobState, tuple[Action, ...]]] = {
+    JobState.QUEUED: (Action.PAUSE, Action.CANCEL, Action.CLONE),
+    JobState.RUNNING: (Action.PAUSE, Action.CANCEL, Action.CLONE),
+    JobState.PAUSING: (Action.RESUME, Action.CANCEL, Action.CLONE),
+    JobState.PAUSED: (Action.RESUME, Action.CANCEL, Action.CLONE),
+    JobState.CANCELLING: (Action.CLONE,),
+    JobState.CANCELLED: (Action.RETRY, Action.CLONE, Action.DELETE),
+    JobState.FAILED: (Action.RETRY, Action.CLONE, Action.DELETE),
+    JobState.SUCCEEDED: (Action.CLONE, Action.DELETE),
+}
+"""What changes something in each state. Asking again for what is so already is no error."""
 
 
 def next_stage(stage: Stage) -> Stage | None:

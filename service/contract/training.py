@@ -60,7 +60,12 @@ ALIASES: Final[dict[str, str]] = {
 # Options of ours that TrainingArguments does not have, though transformers does elsewhere.
 ADDITIONS: Final[dict[str, str]] = {
     "early_stopping_patience": "EarlyStoppingCallback's argument, here an option; default: off",
+    "padding_free": "as in TRL's SFTConfig, here for every task",
     "early_stopping_threshold": "EarlyStoppingCallback's argument, here an option",
+    "on_oom": "another name of `auto_find_batch_size`, beside `on_non_finite`",
+    "on_non_finite": "Trainer goes on with weights that are lost; default: fail",
+    "non_finite_rollbacks": "of `on_non_finite: rollback`",
+    "rollback_learning_rate_factor": "of `on_non_finite: rollback`",
 }
 
 # Options of TrainingArguments that live elsewhere in our job spec.
@@ -77,6 +82,14 @@ ELSEWHERE: Final[dict[str, str]] = {
     "do_train": "every job trains; leave it out",
     "do_eval": "set `eval_strategy`, and give `dataset.validation`",
     "do_predict": "give `dataset.test`",
+    "ddp_find_unused_parameters": "use `resources.strategy` with `type: ddp`",
+    "ddp_bucket_cap_mb": "use `resources.strategy` with `type: ddp`",
+    "ddp_broadcast_buffers": "use `resources.strategy` with `type: ddp`",
+    "ddp_static_graph": "use `resources.strategy` with `type: ddp`",
+    "ddp_timeout": "use `resources.strategy` with `type: ddp`",
+    "fsdp": "use `resources.strategy`",
+    "fsdp_config": "use `resources.strategy`",
+    "deepspeed": "use `resources.strategy`",
     "resume_from_checkpoint": "a job resumes from its own newest checkpoint by itself",
 }
 
@@ -105,6 +118,9 @@ class TrainingSpec(BaseModel):
         False,
         description="When memory runs out: smaller batches and more accumulation, so that the "
         "large batch stays the same.",
+    )
+    on_oom: Literal["fail", "halve_batch"] = Field(
+        "fail", description="`halve_batch` is `auto_find_batch_size` by another name."
     )
 
     # Optimizer
@@ -143,6 +159,19 @@ class TrainingSpec(BaseModel):
         0, ge=0, allow_inf_nan=False, description="Steps; below 1 a ratio of all steps."
     )
 
+    # Divergence
+    on_non_finite: Literal["fail", "rollback"] = Field(
+        "fail",
+        description="When a loss, a gradient or a weight is not finite. `rollback`: back to the "
+        "newest checkpoint (one is written before the first step, too) with a lower learning rate.",
+    )
+    non_finite_rollbacks: int = Field(
+        3, ge=1, le=100, description="After so many in one job the next such number ends it."
+    )
+    rollback_learning_rate_factor: float = Field(
+        0.5, gt=0, lt=1, description="What each of them multiplies the learning rates by."
+    )
+
     # Regularisation
     label_smoothing_factor: float = Field(
         0.0, ge=0, lt=1, description="Of the training loss; evaluations report the plain loss."
@@ -167,6 +196,12 @@ class TrainingSpec(BaseModel):
     )
     dataloader_prefetch_factor: int | None = Field(
         None, ge=1, description="Batches that each of them makes ahead; default: 2."
+    )
+
+    padding_free: bool = Field(
+        False,
+        description="On a CPU: compute batches without padding where the model allows it, and "
+        "heads of masked language models at the masked tokens alone.",
     )
 
     # Precision and device
@@ -287,6 +322,11 @@ def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
         renamed.setdefault("optim", "adafactor")
     if renamed.pop("group_by_length", False):
         renamed.setdefault("train_sampling_strategy", "group_by_length")
+    # Two names of one option: whoever reads the spec finds both.
+    if renamed.get("auto_find_batch_size") is True:
+        renamed.setdefault("on_oom", "halve_batch")
+    if renamed.get("on_oom") == "halve_batch":
+        renamed.setdefault("auto_find_batch_size", True)
     for old, new in ALIASES.items():
         if old in renamed:
             value = renamed.pop(old)
@@ -302,6 +342,7 @@ def _combination_problems(spec: TrainingSpec) -> Iterator[str]:
         if steps is not None and steps > 1 and steps != int(steps):
             yield f"`{name}` must be whole when it is above 1, and is {steps}"
     yield from _precision_problems(spec)
+    yield from _policy_problems(spec)
     yield from _argument_problems(spec)
     yield from _loader_problems(spec)
     yield from _evaluation_problems(spec)
@@ -320,6 +361,15 @@ def _precision_problems(spec: TrainingSpec) -> Iterator[str]:
         yield "`fp16_full_eval` needs a GPU: use `bf16_full_eval` on a CPU"
     if spec.activation_checkpointing_kwargs and not spec.activation_checkpointing:
         yield "`activation_checkpointing_kwargs` does nothing without `activation_checkpointing`"
+
+
+def _policy_problems(spec: TrainingSpec) -> Iterator[str]:
+    if spec.auto_find_batch_size != (spec.on_oom == "halve_batch"):
+        yield "`on_oom` and `auto_find_batch_size` contradict each other: give one of them"
+    if spec.on_non_finite == "fail":
+        for name in ("non_finite_rollbacks", "rollback_learning_rate_factor"):
+            if getattr(spec, name) != TrainingSpec.model_fields[name].default:
+                yield f"`{name}` does nothing without `on_non_finite: rollback`"
 
 
 def _argument_problems(spec: TrainingSpec) -> Iterator[str]:
