@@ -24,6 +24,14 @@ class JobEndedError(DomainError):
     status, code, title = 409, "job_ended", "The job has already ended"
 
 
+class WrongStateError(DomainError):
+    status, code, title = 409, "wrong_state", "The job's state does not allow this"
+
+
+class DataGoneError(DomainError):
+    status, code, title = 409, "data_gone", "The job's data does not exist any more"
+
+
 class IdempotencyKeyReusedError(DomainError):
     status, code, title = 422, "idempotency_key_reused", "Idempotency-Key used with another body"
 
@@ -34,6 +42,10 @@ class IdempotencyInFlightError(DomainError):
 
 class ArtifactNotFoundError(DomainError):
     status, code, title = 404, "artifact_not_found", "Artifact not found"
+
+
+class ArtifactGoneError(DomainError):
+    status, code, title = 410, "artifact_gone", "The job's files were removed to make room"
 
 
 class UploadNotFoundError(DomainError):

@@ -41,6 +41,8 @@ def configure(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
+    # It tells which dialect it speaks each time somebody asks /health/ready.
+    logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
 
 
 def _renderers(log_format: str) -> list[Any]:

@@ -11,7 +11,18 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from service import logging
-from service.api import artifacts, files, health, history, jobs, metrics, openapi, tasks, workers
+from service.api import (
+    actions,
+    artifacts,
+    files,
+    health,
+    history,
+    jobs,
+    metrics,
+    openapi,
+    tasks,
+    workers,
+)
 from service.api.deps import Services
 from service.api.errors import add_handlers
 from service.api.middleware import Authentication, BodyLimit, RequestContext
@@ -23,7 +34,7 @@ _DESCRIPTION: Final = (
     "Fine-tune models: upload data, submit a job, watch it, download the finished model.\n\n"
     "Errors are RFC 9457 problem details with a stable `code`."
 )
-_ROUTERS: Final = (jobs, artifacts, history, files, tasks, workers, health, metrics)
+_ROUTERS: Final = (jobs, actions, artifacts, history, files, tasks, workers, health, metrics)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

@@ -10,7 +10,7 @@ from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.openapi import problems
 from service.api.schemas.history import ArtifactPage
 from service.api.schemas.jobs import Artifact
-from service.errors import ArtifactNotFoundError
+from service.errors import ArtifactGoneError, ArtifactNotFoundError
 from service.store import queries
 from service.store.models import ArtifactRow
 
@@ -48,7 +48,7 @@ def list_artifacts(
     "/{path:path}",
     summary="Download an artifact",
     response_class=Response,
-    responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 416, 422, 503)},
+    responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 410, 416, 422, 503)},
 )
 def get_artifact(
     job_id: JobId,
@@ -57,9 +57,15 @@ def get_artifact(
     database: DatabaseDep,
     settings: SettingsDep,
 ) -> Response:
-    """Streamed; takes Range, If-Range and If-None-Match."""
+    """Streamed; takes Range, If-Range and If-None-Match. 410 when it was removed to make room."""
     with database.read() as session:
         row = queries.artifact(session, job_id, path)
+        pruned_at = queries.get_job(session, job_id).workspace_pruned_at
+    if pruned_at is not None:
+        raise ArtifactGoneError(
+            f"The files of job {job_id} were removed on {pruned_at:%Y-%m-%d} to make room "
+            "(FINETUNE_RETENTION_WORKSPACE_…); its run in MLflow may still hold them."
+        )
     workspace = settings.workspace(job_id).resolve()
     # The name was looked up, not joined; this guards against a link that a stage left behind.
     target = (workspace / row.path).resolve()

@@ -53,6 +53,7 @@ def _job_id(
     return job_id
 
 
+ServicesDep = Annotated[Services, Depends(_services)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 DispatcherDep = Annotated[Dispatcher, Depends(_dispatcher)]

@@ -37,10 +37,7 @@ def list_events(
     with database.read() as session:
         queries.job_exists(session, job_id)
         rows, has_more = queries.events(session, job_id, after=after, limit=limit)
-    data = [
-        Event(seq=row.seq, at=row.at, type=row.type, epoch=row.epoch, data=row.data) for row in rows
-    ]
-    return EventPage(data=data, has_more=has_more)
+    return EventPage(data=[Event.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/metrics", summary="The job's numbers")
@@ -55,18 +52,7 @@ def list_metrics(
     with database.read() as session:
         queries.job_exists(session, job_id)
         rows, has_more = queries.metrics(session, job_id, after=after, limit=limit, kind=kind)
-    data = [
-        MetricPoint(
-            seq=row.seq,
-            kind=row.kind,
-            step=row.step,
-            epoch=row.progress_epoch,
-            at=row.at,
-            values=row.values,
-        )
-        for row in rows
-    ]
-    return MetricPage(data=data, has_more=has_more)
+    return MetricPage(data=[MetricPoint.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/checkpoints", summary="The job's checkpoints")
@@ -80,19 +66,7 @@ def list_checkpoints(
     with database.read() as session:
         queries.job_exists(session, job_id)
         rows, has_more = queries.checkpoints(session, job_id, after=after, limit=limit)
-    data = [
-        Checkpoint(
-            step=row.step,
-            bytes=row.bytes,
-            manifest_sha256=row.manifest_sha256,
-            metric=row.metric,
-            best=row.best,
-            created_at=row.created_at,
-            pruned_at=row.pruned_at,
-        )
-        for row in rows
-    ]
-    return CheckpointPage(data=data, has_more=has_more)
+    return CheckpointPage(data=[Checkpoint.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/logs", summary="The job's log")

@@ -1,38 +1,25 @@
-"""Submit, validate, list, read and cancel jobs."""
+"""Submit, validate, list and read jobs."""
 
-import hashlib
-import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, Query, Response
 
-from service.api.artifacts import artifact_of
-from service.api.deps import DatabaseDep, DispatcherDep, JobId, JsonBody, SettingsDep
-from service.api.errors import InvalidRequestError, InvalidSpecError
-from service.api.faults import semantic
-from service.api.faults.collect import Findings, collect
+from service.api import submission
+from service.api.deps import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
+from service.api.errors import InvalidRequestError
+from service.api.job_page import read_page
 from service.api.openapi import SPEC_BODY, problems
 from service.api.redact import shown
 from service.api.schemas.jobs import JobList, JobPage, JobSummary, Validation
 from service.api.schemas.problems import Fault
+from service.api.submission import IdempotencyKey
 from service.contract.states import JobState
-from service.jobs import commands
-from service.settings import Settings
-from service.store import job_list, queries
-from service.store.database import Database
+from service.store import job_list
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-ARTIFACTS_ON_PAGE = 100
 _NO_NUL = r"^[^\x00]*$"
-_CREATED: dict[int | str, dict[str, Any]] = {
-    201: {
-        "description": "The job: a new one, or the one that this Idempotency-Key made before.",
-        "headers": {"Location": {"required": True, "schema": {"type": "string"}}},
-    }
-}
 
 
 @router.post(
@@ -40,38 +27,16 @@ _CREATED: dict[int | str, dict[str, Any]] = {
     status_code=201,
     summary="Submit a job",
     openapi_extra=SPEC_BODY,
-    responses={**_CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
+    responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
 )
 def create_job(
     body: JsonBody,
     response: Response,
-    settings: SettingsDep,
-    database: DatabaseDep,
-    dispatcher: DispatcherDep,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=255,
-            pattern=r"^[\x21-\x7e]+$",
-            description="Sent again with the same body it answers with the same job; with "
-            "another body 422; while the first is in flight 409.",
-        ),
-    ] = None,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobPage:
     """Queue a fine-tuning job. A wrong spec answers 422 with every fault at once."""
-    findings = _examine(body, settings, database)
-    if findings.faults or findings.spec is None:
-        raise InvalidSpecError(findings.faults)
-    submitted = commands.submit(
-        database,
-        dispatcher,
-        findings.spec,
-        idempotency_key=idempotency_key,
-        request_sha256=_digest(body),
-    )
-    response.headers["Location"] = f"/v1/jobs/{submitted.job_id}"
-    return _page(database, submitted.job_id, settings)
+    return submission.submit(services, response, body, idempotency_key, body)
 
 
 @router.post(
@@ -80,23 +45,12 @@ def create_job(
     openapi_extra=SPEC_BODY,
     responses=problems(400, 401, 413, 415, 503),
 )
-def validate_job(body: JsonBody, settings: SettingsDep, database: DatabaseDep) -> Validation:
+def validate_job(body: JsonBody, services: ServicesDep) -> Validation:
     """Answers 200 with `valid` either way: a spec with faults is a good question."""
-    findings = _examine(body, settings, database)
+    findings = submission.examine(body, services)
     if findings.faults or findings.spec is None:
         return Validation(valid=False, spec=None, errors=findings.faults)
     return Validation(valid=True, spec=findings.spec.model_dump(mode="json"), errors=[])
-
-
-def _examine(body: Any, settings: Settings, database: Database) -> Findings:
-    findings = collect(body)
-    semantic.check(findings, settings, database)
-    return findings
-
-
-def _digest(body: Any) -> str:
-    """Of the body's meaning: white space and the order of fields do not matter."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 @router.get("", summary="List jobs", responses=problems(401, 422, 503))
@@ -162,35 +116,4 @@ def _labels(pairs: list[str]) -> list[tuple[str, str]]:
 @router.get("/{job_id}", summary="One job", responses=problems(401, 404, 422, 503))
 def get_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobPage:
     """Everything to show on its page: where it stands, its numbers, why it failed, its result."""
-    return _page(database, job_id, settings)
-
-
-@router.post(
-    "/{job_id}/cancel", summary="Cancel a job", responses=problems(401, 404, 409, 422, 503)
-)
-def cancel_job(
-    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
-) -> JobPage:
-    """At once if it waits; a running one stops within seconds and is `cancelling` until then.
-
-    409 when it has ended. Asking again while it is `cancelling` changes nothing.
-    """
-    commands.cancel(database, dispatcher, job_id)
-    return _page(database, job_id, settings)
-
-
-def _page(database: Database, job_id: str, settings: Settings) -> JobPage:
-    with database.read() as session:
-        return _build(session, job_id, settings)
-
-
-def _build(session: Session, job_id: str, settings: Settings) -> JobPage:
-    job = queries.get_job(session, job_id)
-    rows, _ = queries.artifacts(session, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
-    return JobPage.build(
-        job,
-        queue_position=queries.queue_position(session, job),
-        attempts=queries.attempts(session, job_id),
-        artifacts=[artifact_of(row) for row in rows],
-        settings=settings,
-    )
+    return read_page(database, job_id, settings)

@@ -15,6 +15,7 @@ _DESCRIPTIONS: Final[dict[int, str]] = {
     401: "A key is needed and none that works was sent.",
     404: "There is no such thing.",
     409: "Its present state does not allow this.",
+    410: "It was there, and was removed to make room.",
     413: "The body is too large.",
     415: "Another Content-Type is needed.",
     416: "The range cannot be served.",
@@ -105,6 +106,26 @@ SPEC_BODY: Final[dict[str, Any]] = {
                 "examples": EXAMPLE_JOBS,
             }
         },
+    }
+}
+
+_PATCH: Final[dict[str, Any]] = {
+    "schema": {
+        "type": "object",
+        "description": "What the new spec has otherwise than the `spec` of the original.",
+    },
+    "examples": {
+        "same": {"summary": "The same again", "value": {}},
+        "learning-rate": {
+            "summary": "Another learning rate and name, no push to the Hub",
+            "value": {"name": "slower", "training": {"learning_rate": 1e-5}, "hub": None},
+        },
+    },
+}
+PATCH_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": _PATCH, "application/merge-patch+json": _PATCH},
     }
 }
 

@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import OperationalError
 
-from service.cli import files, jobs, keys, output, servers, submit, up, watch
+from service.cli import actions, files, jobs, keys, output, servers, submit, up, watch
 from service.cli.client import ApiError, UnreachableError
 from service.cli.exits import UNREACHABLE, USAGE, UsageError
 
@@ -27,7 +27,12 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "watch": watch.watch_command,
     "list": jobs.list_jobs,
     "get": jobs.get_job,
-    "cancel": jobs.cancel_job,
+    "pause": actions.pause_job,
+    "resume": actions.resume_job,
+    "cancel": actions.cancel_job,
+    "retry": actions.retry_job,
+    "clone": actions.clone_job,
+    "delete": actions.delete_job,
     "logs": jobs.show_logs,
     "events": jobs.show_events,
     "download": jobs.download,

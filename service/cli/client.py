@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cli import lock
+from service.contract.states import Action
 from service.settings import Settings
 
 Json = dict[str, Any]
@@ -93,13 +94,26 @@ class Client:
 
     def submit(self, spec: Json, idempotency_key: str) -> Json:
         """The new job. Repeated with the same key after a lost answer, so it makes one job."""
-        headers = {"Idempotency-Key": idempotency_key}
-        return _json(
-            self._repeat(lambda: self._send("POST", "/v1/jobs", json=spec, headers=headers))
-        )
+        return self._create("/v1/jobs", spec, idempotency_key)
 
-    def cancel(self, job_id: str) -> Json:
-        return _json(self._repeat(lambda: self._send("POST", f"/v1/jobs/{job_id}/cancel")))
+    def clone(self, job_id: str, patch: Json, idempotency_key: str) -> Json:
+        """The new job; repeated like `submit`."""
+        return self._create(f"/v1/jobs/{job_id}/clone", patch, idempotency_key)
+
+    def _create(self, path: str, body: Json, idempotency_key: str) -> Json:
+        headers = {"Idempotency-Key": idempotency_key}
+        return _json(self._repeat(lambda: self._send("POST", path, json=body, headers=headers)))
+
+    def act(self, job_id: str, action: Action) -> Json:
+        """Pause, resume or cancel: asking twice changes nothing more."""
+        return _json(self._repeat(lambda: self._send("POST", f"/v1/jobs/{job_id}/{action}")))
+
+    def retry(self, job_id: str) -> Json:
+        """Not repeated: after a lost answer the job may have failed again meanwhile."""
+        return _json(self._send("POST", f"/v1/jobs/{job_id}/{Action.RETRY}"))
+
+    def delete_job(self, job_id: str) -> Json:
+        return _json(self._send("DELETE", f"/v1/jobs/{job_id}"))
 
     def upload(self, path: Path, purpose: str) -> Json:
         """Not repeated: a lost answer may have left a file, and a second one costs space."""

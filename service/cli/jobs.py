@@ -1,4 +1,4 @@
-"""`finetune list|get|cancel|logs|events|download`: look at jobs and what they made."""
+"""`finetune list|get|logs|events|download`: look at jobs and what they made."""
 
 import time
 from pathlib import Path, PurePosixPath
@@ -60,16 +60,6 @@ def get_job(job_id: str, json: output.AsJson = False) -> None:
     if job["state"] not in ENDED:
         typer.echo(line(job))
     show_result(job)
-
-
-def cancel_job(job_id: str, json: output.AsJson = False) -> None:
-    """Ask a job to stop."""
-    with Client.from_environment() as client:
-        job = client.cancel(job_id)
-    if json:
-        output.print_json(job)
-    else:
-        typer.echo(f"{job_id} is {job['state']}")
 
 
 def show_logs(

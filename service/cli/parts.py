@@ -1,7 +1,7 @@
 """The parts of the embedded stack: how each is started, and how one sees that it serves."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -139,15 +139,15 @@ def worker(
     name: str,
     queues: str,
     *,
-    gpu: str = "",
+    gpus: Sequence[str] = (),
     database: Database,
     grace_seconds: float,
 ) -> Part:
-    """A worker for `queues` that sees the one GPU `gpu`, or none."""
+    """A worker for `queues` that sees these GPUs alone."""
     return Part(
         name=name,
         argv=[sys.executable, "-m", "worker", "--queues", queues, "--concurrency", "1"],
-        env={**layout.environ, "CUDA_VISIBLE_DEVICES": gpu},
+        env={**layout.environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
         ready=lambda pid: _is_registered(database, pid, queues),
         log=layout.log(name),
         ready_seconds=120,

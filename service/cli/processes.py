@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.cli import system
+from service.cli.system import StopEvent
 
 POLL_SECONDS = 0.1
 FIRST_BACKOFF_SECONDS = 1.0
@@ -98,7 +98,7 @@ class _Running:
 class ProcessManager:
     """Runs parts until told to stop. Use from one thread only: a part dies with its thread."""
 
-    def __init__(self, say: Say, stop: threading.Event) -> None:
+    def __init__(self, say: Say, stop: StopEvent) -> None:
         self._say = say
         self._stop = stop
         self._tiers: list[list[_Running]] = []
@@ -155,7 +155,10 @@ class ProcessManager:
             self._say(f"{running.part.name} {said}")
 
     def stop(self) -> None:
-        """Stop the tiers, the last started first, each within its parts' grace."""
+        """Stop the tiers, the last started first, each within its parts' grace.
+
+        Asked again, parts that still run are told again: a worker then ends its stages at once.
+        """
         for tier in reversed(self._tiers):
             alive = [running for running in tier if running.process.poll() is None]
             for running in alive:
@@ -166,11 +169,17 @@ class ProcessManager:
         self._tiers.clear()
 
     def _await_end(self, running: _Running) -> None:
-        try:
-            running.process.wait(running.part.grace_seconds)
-            self._say(f"{running.part.name} stopped")
-        except subprocess.TimeoutExpired:
+        deadline = time.monotonic() + running.part.grace_seconds
+        told_again = False
+        while running.process.poll() is None and time.monotonic() < deadline:
+            if self._stop.is_urgent and not told_again:
+                running.process.terminate()
+                told_again = True
+            time.sleep(POLL_SECONDS)
+        if running.process.poll() is None:
             self._say(f"{running.part.name} killed after {running.part.grace_seconds:g} s")
+        else:
+            self._say(f"{running.part.name} stopped")
         running.kill_group()
         running.process.wait()
 

@@ -15,12 +15,17 @@ from service.cli.exits import UsageError
 from service.cli.parts import reconciler_mark
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
+from service.jobs.retention import Retention
 from service.settings import get_settings
 from service.store import schema
 from service.store.database import Database
 
 DRAIN_SECONDS = 5
 """What requests in flight are given when the API is told to stop."""
+
+
+REMOVAL_SECONDS = 5
+"""What a removal in progress is given likewise; the next reconciler goes on with it."""
 
 
 def api(
@@ -50,7 +55,7 @@ def api(
 
 
 def reconciler() -> None:
-    """Ring for jobs that are due and end those whose worker is lost, until SIGTERM."""
+    """Ring for due jobs, end those whose worker is lost and make room, until SIGTERM."""
     settings = get_settings()
     database = Database(settings.sqlalchemy_url)
     dispatcher = Dispatcher(settings)
@@ -61,7 +66,13 @@ def reconciler() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         typer.echo(reconciler_mark(os.getpid()))
+        # On a thread of its own: removing a large folder must not keep the bell from ringing.
+        retention = threading.Thread(
+            target=Retention(database, settings).run, args=(stop,), daemon=True
+        )
+        retention.start()
         Reconciler(database, dispatcher, settings).run(stop)
+        retention.join(REMOVAL_SECONDS)
     finally:
         dispatcher.close()
         database.dispose()

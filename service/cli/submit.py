@@ -35,14 +35,19 @@ def submit(
     with Client.from_environment() as client:
         content = upload_files(client, content, spec.parent)
         job = client.submit(content, idempotency_key or str(uuid.uuid4()))
-        if json:
-            output.print_json(job)
-        elif not watch:
-            typer.echo(job["id"])
-        else:
-            output.note(f"submitted {job['id']}")
-        if watch:
-            raise typer.Exit(watch_job(client, job["id"], json=json))
+        show_submitted(client, job, watch=watch, json=json)
+
+
+def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> None:
+    """Print the new job's id, or follow it; raises typer.Exit with how it ended then."""
+    if json:
+        output.print_json(job)
+    elif not watch:
+        typer.echo(job["id"])
+    else:
+        output.note(f"submitted {job['id']}")
+    if watch:
+        raise typer.Exit(watch_job(client, job["id"], json=json))
 
 
 def read_spec(path: Path) -> Json:

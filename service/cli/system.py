@@ -75,10 +75,21 @@ def _reap() -> None:
         return
 
 
-def run_guarded(main: Callable[[threading.Event], int]) -> int:
+class StopEvent(threading.Event):
+    """Set when a stop is asked for; asked for again, it is urgent."""
+
+    is_urgent = False
+
+    def ask(self) -> None:
+        if self.is_set():
+            self.is_urgent = True
+        self.set()
+
+
+def run_guarded(main: Callable[[StopEvent], int]) -> int:
     """Run `main` in a forked child of its own session; leave no descendant, whoever is killed.
 
-    This process only waits. SIGINT or SIGTERM sent to either sets the event that `main` is given.
+    This process only waits. SIGINT or SIGTERM sent to either asks the event that `main` is given.
     If the child is killed, all that it started falls to this process and is killed here; if this
     process is killed, the child stops in order. Returns `main`'s status, or 128 + the number of
     the signal that ended the child.
@@ -100,12 +111,12 @@ def run_guarded(main: Callable[[threading.Event], int]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _run_child(main: Callable[[threading.Event], int], parent: int) -> NoReturn:
+def _run_child(main: Callable[[StopEvent], int], parent: int) -> NoReturn:
     status = 1
     try:
         os.setsid()
-        stop = threading.Event()
-        _on_stop_signals(lambda *_: stop.set())
+        stop = StopEvent()
+        _on_stop_signals(lambda *_: stop.ask())
         die_with_parent(parent, signal.SIGTERM)
         status = main(stop)
     except BaseException:

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from service.cli.addresses import check_address, local_url
 from service.cli.devices import visible_gpus
 from service.cli.exits import FAILED, OK, USAGE, UsageError
 from service.cli.processes import Part, PartFailedError, ProcessManager
+from service.cli.system import StopEvent
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.settings import Settings
 from service.store import schema
@@ -86,7 +86,7 @@ def up(
     raise typer.Exit(system.run_guarded(lambda stop: run(settings, mlflow_port, pid, stop)))
 
 
-def run(settings: Settings, mlflow_port: int, pid: int, stop: threading.Event) -> int:
+def run(settings: Settings, mlflow_port: int, pid: int, stop: StopEvent) -> int:
     """Run the stack until `stop` is set; `pid` is the process that the user would signal."""
     (settings.home / "logs").mkdir(parents=True, exist_ok=True)
     try:
@@ -149,7 +149,7 @@ def _require_free(host: str, port: int, option: str) -> None:
         )
 
 
-def _serve(stack: Stack, database: Database, pid: int, stop: threading.Event) -> int:
+def _serve(stack: Stack, database: Database, pid: int, stop: StopEvent) -> int:
     home = stack.settings.home
     manager = ProcessManager(typer.echo, stop)
     try:
@@ -182,13 +182,23 @@ def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
         parts.worker,
         layout,
         database=database,
-        grace_seconds=stack.settings.stop_grace_seconds + WORKER_SPARE_SECONDS,
+        grace_seconds=stack.settings.drain_grace_seconds
+        + stack.settings.stop_grace_seconds
+        + WORKER_SPARE_SECONDS,
     )
     gpus = visible_gpus(os.environ)
     if gpus:
         yield [
             worker("worker-cpu", CPU_QUEUE),
-            *(worker(f"worker-gpu{gpu}", GPU_QUEUE, gpu=gpu) for gpu in gpus),
+            *(
+                worker(f"worker-gpu{'-'.join(group)}", GPU_QUEUE, gpus=group)
+                for group in grouped(gpus, stack.settings.gpus_per_worker)
+            ),
         ]
     else:
         yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}")]
+
+
+def grouped(gpus: list[str], size: int) -> list[list[str]]:
+    """So many GPUs for each worker; what is left over has a worker as well."""
+    return [gpus[first : first + size] for first in range(0, len(gpus), size)]

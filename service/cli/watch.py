@@ -61,6 +61,8 @@ def activity(job: Json) -> str:
         position = job.get("queue_position")
         place = f", number {position} in the queue" if position else ""
         return f"{job['stage']} · waiting{place}"
+    if job["state"] == JobState.PAUSED:
+        return f"{job['stage']} · paused: `finetune resume` lets it go on"
     words = [job["stage"], *([job["phase"].replace("_", " ")] if job["phase"] else [])]
     return " · ".join(words)
 

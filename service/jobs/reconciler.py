@@ -15,7 +15,7 @@ from service.store.database import Database
 log = structlog.get_logger(__name__)
 
 BATCH = 500
-MAX_BACKOFF_SECONDS = 30.0
+MAX_BACKOFF_SECONDS = 10.0
 LOWEST_PRIORITY = 9
 
 
@@ -96,6 +96,10 @@ class Reconciler:
             log.warning("a worker has gone without a word", worker=worker_id)
 
     def _send_due(self) -> None:
+        if self._dispatcher.lost_all():
+            with self._database.write() as session:
+                again = jobs.send_all_again(session)
+            log.info("the broker holds no message of ours", sent_again=again)
         with self._database.read() as session:
             messages = jobs.due(session, BATCH)
         sent = self._send(messages)

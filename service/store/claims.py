@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.contract.spec import JobSpec
+from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import HELD, JobState, Stage
 from service.store import jobs
 from service.store.database import db_now
@@ -28,6 +28,9 @@ class Claim:
     spec: JobSpec
     results: dict[str, Any]
     used_seconds: float
+    """Running time of the job's earlier attempts."""
+    stage_used_seconds: float
+    """Of those at this stage, since it was begun or the user asked for a retry."""
     started_at: datetime
     created_at: datetime
 
@@ -51,6 +54,7 @@ def claim(
         JobRow.not_before <= db_now(),
         JobRow.min_gpus <= gpus,
         JobRow.queue.in_(queues),
+        JobRow.spec_version <= SPEC_VERSION,
         epoch=JobRow.epoch + 1,
         stage_attempt=JobRow.stage_attempt + 1,
         worker_id=worker_id,
@@ -79,8 +83,27 @@ def claim(
         spec=JobSpec.model_validate(row.spec),
         results=row.results,
         used_seconds=row.used_seconds,
+        stage_used_seconds=_stage_used_seconds(session, row),
         started_at=row.updated_at,
         created_at=row.created_at,
+    )
+
+
+def _stage_used_seconds(session: Session, row: JobRow) -> float:
+    query = (
+        select(AttemptRow)
+        .where(
+            AttemptRow.job_id == row.id,
+            AttemptRow.stage == row.stage,
+            AttemptRow.ended_at.is_not(None),
+        )
+        .order_by(AttemptRow.epoch.desc())
+        .limit(row.stage_attempt - 1)
+    )
+    return sum(
+        (attempt.ended_at - attempt.started_at).total_seconds()
+        for attempt in session.scalars(query)
+        if attempt.ended_at is not None
     )
 
 
@@ -88,7 +111,9 @@ def is_committed(session: Session, claimed: Claim) -> bool:
     """Whether a claim whose COMMIT got no answer is in the database.
 
     The start time tells it from a claim with the same epoch by another process of this worker.
+    Waits for the row: that COMMIT may still be on its way on a connection that we have lost.
     """
+    jobs.lock(session, claimed.job_id)
     attempt = session.get(AttemptRow, (claimed.job_id, claimed.epoch))
     return (
         attempt is not None

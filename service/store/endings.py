@@ -76,8 +76,10 @@ def end(
 def settled(session: Session, job_id: str, epoch: int) -> JobState | None:
     """The job's state if this attempt's end was written, for an end whose COMMIT got no answer.
 
-    None when it was not written, or when the reconciler wrote that the attempt was lost.
+    None when it was not written, or when the reconciler wrote that the attempt was lost. Waits for
+    the row, as claims.is_committed.
     """
+    jobs.lock(session, job_id)
     attempt = session.get(AttemptRow, (job_id, epoch))
     if attempt is None or attempt.outcome in (None, "lost"):
         return None
@@ -133,9 +135,9 @@ def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
         return _Step(JobState.CANCELLED, "cancelled", {}, {"failure": failure})
     if ending.outcome == "finished":
         return _after_finish(row, ending.result or {}, now)
-    if ending.outcome == "lost":
-        return _after_loss(row, ending, policy, now)
-    if ending.failure is not None and ending.outcome == "failed":
+    if ending.failure is not None and ending.outcome in ("failed", "lost"):
+        if RULES[ending.failure.code].is_crash:
+            return _after_crash(row, ending.failure, ending.outcome, policy, now)
         return _after_failure(row, ending.failure, policy, now)
     return _Step(_waiting(row), "released", {}, _again(now, 0))
 
@@ -165,18 +167,22 @@ def _after_failure(row: JobRow, failure: Failure, policy: Policy, now: datetime)
     return _Step(rule.state, "attempt_failed", data, {"failure": reason})
 
 
-def _after_loss(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
+def _after_crash(
+    row: JobRow, failure: Failure, outcome: Outcome, policy: Policy, now: datetime
+) -> _Step:
     crashes = row.crash_count + 1
-    reason = _as_json(ending.failure)
+    event = "lease_expired" if outcome == "lost" else "attempt_failed"
     if crashes < policy.crash_limit:
-        values = {**_again(now, 0), "crash_count": crashes}
-        return _Step(_waiting(row), "lease_expired", {"failure": reason, "retry": True}, values)
+        data = {"failure": _as_json(failure), "retry": True}
+        return _Step(_waiting(row), event, data, {**_again(now, 0), "crash_count": crashes})
     limit = Failure.of(
         FailureCode.CRASH_LIMIT,
-        f"{crashes} attempts in a row at {row.stage} lost their worker without any progress.",
+        f"{crashes} attempts in a row at {row.stage} ended without any progress. "
+        f"The last: {failure.message}",
+        last=failure.code,
     ).model_dump(mode="json")
     values = {"failure": limit, "crash_count": crashes}
-    return _Step(JobState.FAILED, "lease_expired", {"failure": limit, "retry": False}, values)
+    return _Step(JobState.FAILED, event, {"failure": limit, "retry": False}, values)
 
 
 def _as_json(failure: Failure | None) -> dict[str, Any] | None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from sqlalchemy import String, cast, delete, select
+from sqlalchemy import String, cast, delete, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.states import ENDED, JobState
-from service.errors import UploadInUseError, UploadNotFoundError
+from service.errors import DataGoneError, UploadInUseError, UploadNotFoundError
 from service.store.database import db_now
 from service.store.models import FileRow, JobRow
 
@@ -49,8 +49,12 @@ def get(session: Session, file_id: str) -> FileRow:
     """Raises UploadNotFoundError."""
     row = session.get(FileRow, file_id) if is_id(file_id) else None
     if row is None:
-        raise UploadNotFoundError(f"There is no file {file_id[:100]!r}.")
+        raise _not_found(file_id)
     return row
+
+
+def _not_found(file_id: str) -> UploadNotFoundError:
+    return UploadNotFoundError(f"There is no file {file_id[:100]!r}.")
 
 
 def page(
@@ -87,9 +91,36 @@ def existing(session: Session, ids: Iterable[str]) -> set[str]:
     return found
 
 
+def use(session: Session, ids: Iterable[str]) -> None:
+    """Note that a job needs these files from now on; DataGoneError names those that do not exist.
+
+    Until the transaction ends none of them can be removed, and after it the job protects them.
+    """
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _IDS_PER_QUERY):
+        part = wanted[start : start + _IDS_PER_QUERY]
+        # Locked in one order by all, or two of them might wait for each other.
+        locked = select(FileRow.id).where(FileRow.id.in_(part)).order_by(FileRow.id)
+        found = set(session.scalars(locked.with_for_update()))
+        gone = [file_id for file_id in part if file_id not in found]
+        if gone:
+            raise DataGoneError(f"No uploaded file has the id {', '.join(gone)}.", missing=gone)
+        session.execute(
+            update(FileRow).where(FileRow.id.in_(part)).values(last_used_at=db_now()),
+            execution_options={"synchronize_session": False},
+        )
+
+
 def remove(session: Session, file_id: str) -> None:
     """Raises UploadNotFoundError, or UploadInUseError while a job that has not ended names it."""
-    get(session, file_id)
+    row = None
+    if is_id(file_id):
+        # Locked before the jobs are looked through: whoever makes one that needs it comes earlier
+        # and is seen, or later and misses the file.
+        locked = select(FileRow).where(FileRow.id == file_id).with_for_update()
+        row = session.scalars(locked).one_or_none()
+    if row is None:
+        raise _not_found(file_id)
     job_id = _job_that_needs(session, file_id)
     if job_id is not None:
         raise UploadInUseError(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, select, update
+from sqlalchemy import Table, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -66,8 +66,9 @@ def is_committed(session: Session, job_id: str, recorded: Recorded) -> bool:
     """Whether a batch whose COMMIT got no answer is in the database.
 
     Of a batch without events nothing is known, and it may be written twice: progress, metrics
-    and checkpoints are the same after the second time.
+    and checkpoints are the same after the second time. Waits for the row, as claims.is_committed.
     """
+    jobs.lock(session, job_id)
     event = session.get(EventRow, (job_id, recorded.last_event))
     return event is not None and event.at == recorded.at
 
@@ -126,7 +127,7 @@ class _Writer:
             case ArtifactWritten():
                 self._artifact(event)
             case _:
-                raise TypeError(f"{event.type} ends an attempt and is not recorded")
+                raise TypeError(f"{event.type} is for the supervisor and not recorded")
         self._row.updated_at = self._now
 
     def _append(self, kind: str, data: dict[str, Any]) -> None:
@@ -153,6 +154,14 @@ class _Writer:
             "at": self._now,
             "values": jobs.jsonable(event.values),
         }
+        if event.is_remade:
+            self._session.execute(
+                delete(MetricRow).where(
+                    MetricRow.job_id == self._row.id,
+                    MetricRow.kind == event.kind,
+                    MetricRow.step == event.step,
+                )
+            )
         if self._insert_once(MetricRow.__table__, values, ["job_id", "kind", "step"]):
             self._row.metric_seq += 1
         if event.kind != "system":

@@ -24,6 +24,11 @@ def earlier_job(session: Session, key: str, request_sha256: str) -> str | None:
             raise IdempotencyInFlightError(
                 "A request with this Idempotency-Key is being handled; ask again in a moment."
             )
+    return job_of(session, key, request_sha256)
+
+
+def job_of(session: Session, key: str, request_sha256: str) -> str | None:
+    """The job that this key made. Raises IdempotencyKeyReusedError when the request was another."""
     row = session.get(IdempotencyRow, key)
     if row is None:
         return None

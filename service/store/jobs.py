@@ -3,9 +3,11 @@
 Types in the `events` table. Each that changed the state has `from` and `to` in its data:
 `submitted`, `stage_started` {stage, attempt, worker}, `stage_finished` {stage, seconds},
 `attempt_failed` {stage, failure, retry, wait_seconds}, `lease_expired` {stage, failure, retry},
-`released` {stage}, `cancel_requested`, `cancelled`. The others are what a stage said
-(store/history.py): `phase`, `notice`, `checkpoint`, `checkpoint_pruned`, `artifact`,
-`resumed` {step}.
+`released` {stage}, and the user's wishes (store/wishes.py): `cancel_requested`, `cancelled`,
+`pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing}. The
+others are what a stage said (store/history.py): `phase`, `notice`, `checkpoint`,
+`checkpoint_pruned`, `artifact`, `resumed` {step}; and `workspace_pruned` {checkpoints}
+(store/retention.py).
 """
 
 import math
@@ -59,7 +61,9 @@ def jsonable(value: Any) -> Any:
 # ---- the row ----------------------------------------------------------------------------------
 
 
-def insert(session: Session, job_id: str, spec: JobSpec) -> Message:
+def insert(
+    session: Session, job_id: str, spec: JobSpec, *, cloned_from: str | None = None
+) -> Message:
     """A queued job at its first stage, with its labels and its first event; what to ring."""
     now = clock(session)
     stage = STAGE_ORDER[0]
@@ -72,6 +76,7 @@ def insert(session: Session, job_id: str, spec: JobSpec) -> Message:
         metadata_=dict(spec.metadata),
         created_at=now,
         updated_at=now,
+        cloned_from=cloned_from,
         state=JobState.QUEUED,
         last_metrics={},
         results={},
@@ -87,7 +92,9 @@ def insert(session: Session, job_id: str, spec: JobSpec) -> Message:
     session.add_all(
         JobLabelRow(key=key, value=value, job_id=job_id) for key, value in spec.metadata.items()
     )
-    append_event(session, row, "submitted", {"to": JobState.QUEUED, "stage": stage}, now)
+    said = {"to": JobState.QUEUED, "stage": stage}
+    origin = {} if cloned_from is None else {"cloned_from": cloned_from}
+    append_event(session, row, "submitted", said | origin, now)
     session.flush()
     return Message(job_id, row.queue, row.priority)
 
@@ -166,37 +173,10 @@ def move(
     return row
 
 
-# ---- the user's wish --------------------------------------------------------------------------
-
 TRACKING_GRACE_SECONDS = 30.0
 """How long whoever ended the job has to complete its MLflow run before the reconciler rings."""
 
 CANCELLED = Failure.of(FailureCode.CANCELLED, "The job was cancelled on request.")
-
-
-def cancel(session: Session, row: JobRow) -> JobState:
-    """Cancel the locked job at once when nobody holds it, else ask its supervisor to stop.
-
-    Returns the state it is in now; an ended or cancelling job stays as it is.
-    """
-    state = JobState(row.state)
-    if state in (JobState.QUEUED, JobState.PAUSED):
-        move(
-            session,
-            row.id,
-            state,
-            JobState.CANCELLED,
-            "cancelled",
-            ended_at=db_now(),
-            tracking_retry_at=db_now(TRACKING_GRACE_SECONDS),
-            failure=CANCELLED.model_dump(mode="json"),
-        )
-        return JobState.CANCELLED
-    if state in (JobState.RUNNING, JobState.PAUSING):
-        move(session, row.id, state, JobState.CANCELLING, "cancel_requested")
-        return JobState.CANCELLING
-    return state
-
 
 # ---- the outbox -------------------------------------------------------------------------------
 
@@ -232,6 +212,16 @@ def mark_sent(session: Session, job_ids: list[str], again_in: float) -> None:
         .values(next_publish_at=db_now(again_in)),
         execution_options={"synchronize_session": False},
     )
+
+
+def send_all_again(session: Session) -> int:
+    """Make the message of every queued job due, because all that were sent are lost; how many."""
+    sent = update(JobRow).where(JobRow.state == JobState.QUEUED, JobRow.next_publish_at > db_now())
+    found = session.execute(
+        sent.values(next_publish_at=db_now()).returning(JobRow.id),
+        execution_options={"synchronize_session": False},
+    )
+    return len(found.all())
 
 
 def untracked(session: Session, limit: int) -> list[str]:

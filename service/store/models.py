@@ -38,6 +38,8 @@ class JobRow(Base):
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    cloned_from: Mapped[str | None] = mapped_column(String(40))
+    """The job whose spec this one began as; it may be deleted since."""
 
     # Where it stands. `state` is written by one function in store/jobs.py.
     state: Mapped[str] = mapped_column(String(16))
@@ -49,6 +51,8 @@ class JobRow(Base):
     results: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
     """Stage → its result as JSON."""
     ended_at: Mapped[datetime | None]
+    workspace_pruned_at: Mapped[datetime | None]
+    """When the files of an ended job were let go of to make room; a retry clears it."""
 
     # The outbox: a queued row is a message to be sent when both times have passed.
     queue: Mapped[str] = mapped_column(String(16))
@@ -167,7 +171,11 @@ class EventRow(Base):
 
 
 class MetricRow(Base):
-    """All numbers of one kind at one step; the first writer wins, so a resume doubles nothing."""
+    """All numbers of one kind at one step; the first writer wins, so a resume doubles nothing.
+
+    Only a training that went back (`on_non_finite: rollback`) replaces a row, by one with a new
+    number.
+    """
 
     __tablename__ = "metrics"
 
@@ -221,6 +229,18 @@ class FileRow(Base):
     purpose: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    """When a job that names it was last made or retried."""
+
+
+class RemovalRow(Base):
+    """A folder to remove, written in the transaction that lets go of it: no crash forgets one."""
+
+    __tablename__ = "removals"
+
+    path: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """Relative to FINETUNE_HOME."""
     created_at: Mapped[datetime]
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from service.contract.states import Stage
 from service.store.database import db_now
-from service.store.models import ArtifactRow, JobRow, MetricRow
+from service.store.models import ArtifactRow, AttemptRow, JobRow, MetricRow
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class TrackedJob:
     state: str
     created_at: datetime
     ended_at: datetime | None
+    trained_at: datetime | None
+    """When `train` was done for the first time."""
     failure: dict[str, Any] | None
     results: dict[str, Any]
     claimed: bool
@@ -34,18 +37,28 @@ class TrackedJob:
 
 
 def load(session: Session, job_id: str) -> TrackedJob | None:
+    trained_at = (
+        select(func.min(AttemptRow.ended_at))
+        .where(
+            AttemptRow.job_id == job_id,
+            AttemptRow.stage == Stage.TRAIN.value,
+            AttemptRow.outcome == "finished",
+        )
+        .scalar_subquery()
+    )
     row = session.execute(
-        select(JobRow, db_now().label("now")).where(JobRow.id == job_id)
+        select(JobRow, db_now().label("now"), trained_at).where(JobRow.id == job_id)
     ).one_or_none()
     if row is None:
         return None
-    job, now = row
+    job, now, trained = row
     return TrackedJob(
         id=job.id,
         spec=job.spec,
         state=job.state,
         created_at=job.created_at,
         ended_at=job.ended_at,
+        trained_at=trained,
         failure=job.failure,
         results=job.results,
         claimed=job.epoch > 0,
@@ -58,8 +71,10 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
     )
 
 
-def adopt_run(session: Session, job_id: str, experiment_id: str, run_id: str) -> str:
+def adopt_run(session: Session, job_id: str, experiment_id: str, run_id: str) -> str | None:
     """Make this the job's run unless it has one; the id of the run that it has now.
+
+    None when there is no such job any more.
 
     Two processes may have made a run each: the first to come here decides for both.
     """
@@ -70,7 +85,7 @@ def adopt_run(session: Session, job_id: str, experiment_id: str, run_id: str) ->
     )
     return session.scalars(
         select(func.coalesce(JobRow.mlflow_run_id, run_id)).where(JobRow.id == job_id)
-    ).one()
+    ).one_or_none()
 
 
 def metrics_after(session: Session, job_id: str, seq: int, limit: int) -> list[MetricRow]:
@@ -100,13 +115,16 @@ def artifacts(session: Session, job_id: str) -> list[ArtifactRow]:
     )
 
 
-def finish(session: Session, job_id: str) -> None:
-    """Nothing is left to ship. Guarded: only a job that has ended can be final."""
-    session.execute(
+def finish(session: Session, job_id: str, ended_at: datetime) -> bool:
+    """Nothing is left to ship; False, and nothing written, if the job was retried since."""
+    done = session.scalar(
         update(JobRow)
-        .where(JobRow.id == job_id, JobRow.ended_at.is_not(None))
+        .where(JobRow.id == job_id, JobRow.ended_at == ended_at)
         .values(tracking_final=True, tracking_retry_at=None)
+        .returning(JobRow.id),
+        execution_options={"synchronize_session": False},
     )
+    return done is not None
 
 
 def retry_in(session: Session, job_id: str, seconds: float) -> None:

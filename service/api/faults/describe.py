@@ -71,10 +71,13 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
         return Fault(path=path, code="unsupported_option", message=message, given=given)
     assert place.owner is not None
     near = names.nearest_field(name, place.owner)
+    hint = f"; did you mean `{near}`?" if near else ""
+    if near == dotted(place.path):  # the name is right, for another kind of a union
+        near, hint = None, " of this kind"
     return Fault(
         path=path,
         code="unknown_field",
-        message="unknown field" + (f"; did you mean `{near}`?" if near else ""),
+        message=f"unknown field{hint}",
         given=given,
         allowed=sorted(place.owner.model_fields),
         suggestion=near,
@@ -131,8 +134,12 @@ def _one_of(allowed: list[str]) -> str:
 def _key(error: ErrorDetails, place: Place) -> Fault:
     path = dotted((*place.path[:-1], cut(str(place.path[-1]))))
     allowed = _bounds(error.get("ctx", {}))
-    message = f"the name is not allowed: it must be {allowed}" if allowed else error["msg"]
+    message = f"the name is not allowed: it must be {allowed}" if allowed else _own_words(error)
     return Fault(path=path, code="invalid_value", message=message, allowed=allowed)
+
+
+def _own_words(error: ErrorDetails) -> str:
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _other(error: ErrorDetails, place: Place) -> Fault:
@@ -147,7 +154,7 @@ def _other(error: ErrorDetails, place: Place) -> Fault:
         message = f"must be {wanted}"
         return Fault(path=path, code="invalid_type", message=message, given=given, allowed=wanted)
     allowed = _range(place) or _bounds(error.get("ctx", {}))
-    message = f"must be {allowed}" if allowed else error["msg"].removeprefix("Value error, ")
+    message = f"must be {allowed}" if allowed else _own_words(error)
     return Fault(path=path, code="invalid_value", message=message, given=given, allowed=allowed)
 
 

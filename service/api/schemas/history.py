@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from service.api.schemas.jobs import Artifact
 from service.api.schemas.numbers import Json, Number
 from service.contract.events import MetricKind
+from service.store.models import CheckpointRow, EventRow, MetricRow
 
 
 class Event(BaseModel):
@@ -15,6 +16,10 @@ class Event(BaseModel):
     type: str = Field(examples=["state_changed"])
     epoch: int = Field(description="Number of the claim it belongs to; 0 before the first.")
     data: Json
+
+    @classmethod
+    def of(cls, row: EventRow) -> "Event":
+        return cls(seq=row.seq, at=row.at, type=row.type, epoch=row.epoch, data=row.data)
 
 
 class EventPage(BaseModel):
@@ -32,6 +37,11 @@ class MetricPoint(BaseModel):
         description="A number, or the string `nan`, `inf` or `-inf`."
     )
 
+    @classmethod
+    def of(cls, row: MetricRow) -> "MetricPoint":
+        own = {name: getattr(row, name) for name in cls.model_fields if name != "epoch"}
+        return cls(epoch=row.progress_epoch, **own)
+
 
 class MetricPage(BaseModel):
     data: list[MetricPoint]
@@ -46,6 +56,10 @@ class Checkpoint(BaseModel):
     best: bool
     created_at: datetime
     pruned_at: datetime | None = Field(description="When it was removed to make room.")
+
+    @classmethod
+    def of(cls, row: CheckpointRow) -> "Checkpoint":
+        return cls(**{name: getattr(row, name) for name in cls.model_fields})
 
 
 class CheckpointPage(BaseModel):

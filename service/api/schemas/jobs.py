@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from service.api.schemas.numbers import Json, Number
 from service.api.schemas.problems import Fault
 from service.contract.failures import Failure
-from service.contract.states import STAGE_ORDER, JobState, Phase, Stage
+from service.contract.states import ACTIONS, STAGE_ORDER, Action, JobState, Phase, Stage
 from service.settings import Settings
 from service.store.models import AttemptRow, JobRow
 
@@ -77,7 +77,9 @@ class JobResult(BaseModel):
 
     metrics: Json = Field(description="Final evaluation and a summary of training.")
     baseline: Json = Field(description="The same metrics before the first step.")
-    model_path: str | None = Field(description="Folder of the finished model on the worker.")
+    model_path: str | None = Field(
+        description="Folder of the finished model on the worker; null when it was removed."
+    )
     weights_sha256: str | None
     steps: int | None
     epochs: Number | None
@@ -100,11 +102,11 @@ class JobResult(BaseModel):
         prepared = job.results.get(Stage.PREPARE, {})
         trained = job.results.get(Stage.TRAIN, {})
         published = job.results.get(Stage.PUBLISH, {})
-        output = trained.get("output_dir")
+        output, kept = trained.get("output_dir"), job.workspace_pruned_at is None
         return cls(
             metrics=trained.get("metrics", {}),
             baseline=trained.get("baseline", {}),
-            model_path=str(settings.workspace(job.id) / output) if output else None,
+            model_path=str(settings.workspace(job.id) / output) if output and kept else None,
             weights_sha256=trained.get("weights_sha256"),
             steps=trained.get("steps"),
             epochs=trained.get("epochs"),
@@ -173,6 +175,12 @@ class JobPage(JobSummary):
         description="Queued after a failure that a retry can mend: not before this time."
     )
     worker: str | None = Field(description="Who runs it now.")
+    actions: list[Action] = Field(description="What can be done to it in this state.")
+    cloned_from: str | None = Field(description="The job that it is a clone of.")
+    workspace_pruned_at: datetime | None = Field(
+        description="When its checkpoints and artifacts were removed to make room; a retry makes "
+        "them again."
+    )
     stages: list[StageTimes]
     result: JobResult | None
     hub_url: str | None
@@ -194,6 +202,9 @@ class JobPage(JobSummary):
             queue_position=queue_position,
             waits_until=job.not_before if waits else None,
             worker=job.worker_id,
+            actions=list(ACTIONS[JobState(job.state)]),
+            cloned_from=job.cloned_from,
+            workspace_pruned_at=job.workspace_pruned_at,
             stages=[StageTimes.of(stage, attempts) for stage in STAGE_ORDER],
             result=JobResult.of(job, artifacts, settings),
             hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
@@ -215,6 +226,11 @@ class JobList(BaseModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class JobDeleted(BaseModel):
+    id: str
+    deleted: Literal[True] = True
 
 
 class Validation(BaseModel):

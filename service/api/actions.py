@@ -1,0 +1,113 @@
+"""What can be done to a job: pause, resume, cancel, retry, clone, delete."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Response
+
+from service.api import submission
+from service.api.deps import DatabaseDep, DispatcherDep, JobId, JsonBody, ServicesDep, SettingsDep
+from service.api.job_page import read_page
+from service.api.merge_patch import merged
+from service.api.openapi import PATCH_BODY, problems
+from service.api.schemas.jobs import JobDeleted, JobPage
+from service.api.submission import IdempotencyKey
+from service.jobs import commands
+from service.store import queries
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
+
+_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = problems(401, 404, 409, 422, 503)
+
+
+@router.post("/cancel", summary="Cancel a job", responses=_PROBLEMS)
+def cancel_job(
+    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
+) -> JobPage:
+    """At once if it waits; a running one stops within seconds and is `cancelling` until then.
+
+    409 when it has ended. Asking again while it is `cancelling` changes nothing.
+    """
+    commands.cancel(database, dispatcher, job_id)
+    return read_page(database, job_id, settings)
+
+
+@router.post("/pause", summary="Pause a job", responses=_PROBLEMS)
+def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobPage:
+    """At once if it waits; a running one stops at a checkpoint and is `pausing` until then.
+
+    A stage that ends before it can stop has ended: the job is paused before the next one, or done.
+    409 when the job has ended or is being cancelled. Asking again changes nothing.
+    """
+    commands.pause(database, job_id)
+    return read_page(database, job_id, settings)
+
+
+@router.post("/resume", summary="Resume a paused job", responses=_PROBLEMS)
+def resume_job(
+    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
+) -> JobPage:
+    """Back to the queue; it goes on from its newest checkpoint as if it had never stopped.
+
+    While it is `pausing` the pause is taken back. 409 when it has ended or is being cancelled; a
+    job that is not paused stays as it is.
+    """
+    commands.resume(database, dispatcher, job_id)
+    return read_page(database, job_id, settings)
+
+
+@router.post("/retry", summary="Retry a failed or cancelled job", responses=_PROBLEMS)
+def retry_job(
+    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
+) -> JobPage:
+    """From the stage that failed, with its checkpoints; its retries and its time begin anew.
+
+    If what that stage needs was removed, it goes on from the earlier stage that makes it; the event
+    `retried` names what was missing. 409 for a job in any other state, and (`data_gone`) when an
+    uploaded file that is needed again was deleted.
+    """
+    commands.retry(database, dispatcher, settings, job_id)
+    return read_page(database, job_id, settings)
+
+
+@router.post(
+    "/clone",
+    status_code=201,
+    summary="Make a job like this one",
+    openapi_extra=PATCH_BODY,
+    responses={
+        **submission.CREATED,
+        **problems(400, 401, 404, 409, 413, 415, 422, 503),
+    },
+)
+def clone_job(
+    job_id: JobId,
+    body: JsonBody,
+    response: Response,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+) -> JobPage:
+    """A new job, from the `spec` of this one with the body as a JSON merge patch (RFC 7396).
+
+    `{}` changes nothing, null takes a field back to its default. The whole spec is validated as in
+    POST /v1/jobs. The original may be in any state and stays as it is.
+    """
+    with services.database.read() as session:
+        original = queries.get_job(session, job_id).spec
+    return submission.submit(
+        services,
+        response,
+        merged(original, body),
+        idempotency_key,
+        {"clone": job_id, "patch": body},
+        cloned_from=job_id,
+    )
+
+
+@router.delete("", summary="Delete an ended job", responses=_PROBLEMS)
+def delete_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobDeleted:
+    """With its files, history and numbers; its run in MLflow and its repository on the Hub stay.
+
+    409 when it has not ended.
+    """
+    commands.delete(database, settings, job_id)
+    return JobDeleted(id=job_id)

@@ -1,0 +1,77 @@
+"""From a body to a job: examined whole, made once for each Idempotency-Key."""
+
+import hashlib
+import json
+from typing import Annotated, Any
+
+from fastapi import Header, Response
+
+from service.api.deps import Services
+from service.api.errors import InvalidSpecError
+from service.api.faults import semantic
+from service.api.faults.collect import Findings, collect
+from service.api.job_page import read_page
+from service.api.schemas.jobs import JobPage
+from service.jobs import commands
+
+CREATED: dict[int | str, dict[str, Any]] = {
+    201: {
+        "description": "The job: a new one, or the one that this Idempotency-Key made before.",
+        "headers": {"Location": {"required": True, "schema": {"type": "string"}}},
+    }
+}
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Sent again with the same body it answers with the same job; with "
+        "another body 422; while the first is in flight 409.",
+    ),
+]
+
+
+def examine(body: Any, services: Services) -> Findings:
+    findings = collect(body)
+    semantic.check(findings, services.settings, services.database)
+    return findings
+
+
+def submit(
+    services: Services,
+    response: Response,
+    spec: Any,
+    key: str | None,
+    request: Any,
+    *,
+    cloned_from: str | None = None,
+) -> JobPage:
+    """Make a job of `spec`, or find the one that `key` made; its page, with `Location` set.
+
+    `request` is what must be the same when the key comes again. Raises InvalidSpecError with
+    every fault, and the errors of service.jobs.commands.submit.
+    """
+    digest = _digest(request)
+    job_id = key and commands.earlier_submission(services.database, key, digest)
+    if not job_id:
+        findings = examine(spec, services)
+        if findings.faults or findings.spec is None:
+            raise InvalidSpecError(findings.faults)
+        job_id = commands.submit(
+            services.database,
+            services.dispatcher,
+            findings.spec,
+            idempotency_key=key,
+            request_sha256=digest,
+            cloned_from=cloned_from,
+        ).job_id
+    response.headers["Location"] = f"/v1/jobs/{job_id}"
+    return read_page(services.database, job_id, services.settings)
+
+
+def _digest(request: Any) -> str:
+    """Of its meaning: white space and the order of fields do not matter."""
+    # default: numbers that no field will take (service/api/body.py)
+    text = json.dumps(request, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

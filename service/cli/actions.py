@@ -1,0 +1,102 @@
+"""`finetune pause|resume|cancel|retry|clone|delete`: what can be done to a job."""
+
+import json as jsonlib
+import uuid
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from service.cli import output
+from service.cli.client import Client, Json
+from service.cli.exits import UsageError
+from service.cli.submit import show_submitted
+from service.contract.states import Action
+
+
+def pause_job(job_id: str, json: output.AsJson = False) -> None:
+    """Stop a job at its next checkpoint, and keep it for later."""
+    _show(lambda client: client.act(job_id, Action.PAUSE), json=json)
+
+
+def resume_job(job_id: str, json: output.AsJson = False) -> None:
+    """Let a paused job go on."""
+    _show(lambda client: client.act(job_id, Action.RESUME), json=json)
+
+
+def cancel_job(job_id: str, json: output.AsJson = False) -> None:
+    """Ask a job to stop."""
+    _show(lambda client: client.act(job_id, Action.CANCEL), json=json)
+
+
+def retry_job(job_id: str, json: output.AsJson = False) -> None:
+    """Let a failed or cancelled job go on where it failed."""
+    _show(lambda client: client.retry(job_id), json=json)
+
+
+def _show(call: Callable[[Client], Json], *, json: bool) -> None:
+    with Client.from_environment() as client:
+        job = call(client)
+    if json:
+        output.print_json(job)
+    else:
+        typer.echo(f"{job['id']} is {job['state']}")
+
+
+def clone_job(
+    job_id: str,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="A field by its path and its new value, in JSON or as text: "
+            "training.learning_rate=1e-4. null: the default. May be given several times.",
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the clone to its end.")] = False,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="The same key and changes again give the same clone."),
+    ] = None,
+    json: output.AsJson = False,
+) -> None:
+    """Make a job like another one, with changes."""
+    patch = merge_patch(changes or [])
+    with Client.from_environment() as client:
+        job = client.clone(job_id, patch, idempotency_key or str(uuid.uuid4()))
+        show_submitted(client, job, watch=watch, json=json)
+
+
+def merge_patch(changes: list[str]) -> Json:
+    """`["a.b=1", "a.c=x"]` → `{"a": {"b": 1, "c": "x"}}`. Raises UsageError."""
+    patch: Json = {}
+    for change in changes:
+        path, equals, text = change.partition("=")
+        *parents, name = path.split(".")
+        if not equals or not all([*parents, name]):
+            raise UsageError(f"--set {change!r} is not FIELD=VALUE")
+        holder: Any = patch
+        for parent in parents:
+            holder = holder.setdefault(parent, {})
+            if not isinstance(holder, dict):
+                raise UsageError(f"--set {change!r} goes into a field that was set before")
+        holder[name] = _value(text)
+    return patch
+
+
+def _value(text: str) -> Any:
+    try:
+        return jsonlib.loads(text)
+    except ValueError:
+        return text
+
+
+def delete_job(job_id: str, json: output.AsJson = False) -> None:
+    """Delete an ended job with its files; its MLflow run and Hub repository stay."""
+    with Client.from_environment() as client:
+        deleted = client.delete_job(job_id)
+    if json:
+        output.print_json(deleted)
+    else:
+        typer.echo(f"{job_id} is deleted")

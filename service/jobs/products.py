@@ -1,0 +1,50 @@
+"""What each stage leaves for the next one, and whether it is still there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.contract.stages import PrepareResult
+from service.contract.states import Stage
+from service.settings import Settings
+from service.store.models import JobRow
+
+
+def stage_to_retry(job: JobRow, settings: Settings) -> tuple[Stage, list[str]]:
+    """The stage that failed, or an earlier one when what that left is gone; and what is gone.
+
+    `publish` needs the finished model, `train` the prepared data, the base model and its
+    tokenizer. Without a checkpoint `train` begins at its first step.
+    """
+    stage, missing = Stage(job.stage), []
+    if stage is Stage.PUBLISH and not _model_is_there(job, settings):
+        missing.append("finished_model")
+        stage = Stage.TRAIN
+    if stage is Stage.TRAIN:
+        gone = list(_gone_of_prepare(job, settings))
+        if gone:
+            missing += gone
+            stage = Stage.PREPARE
+    return stage, missing
+
+
+def _model_is_there(job: JobRow, settings: Settings) -> bool:
+    folder = settings.workspace(job.id) / job.results[Stage.TRAIN]["output_dir"]
+    return job.workspace_pruned_at is None and folder.is_dir()
+
+
+def _gone_of_prepare(job: JobRow, settings: Settings) -> Iterator[str]:
+    prepared = PrepareResult.model_validate(job.results[Stage.PREPARE])
+    for name, path in (
+        ("prepared_data", prepared.prepared_dir),
+        ("base_model", prepared.model_dir),
+        ("tokenizer", prepared.tokenizer_dir),
+    ):
+        if _is_gone(path, job, settings):
+            yield name
+
+
+def _is_gone(path: Path, job: JobRow, settings: Settings) -> bool:
+    """The operator's own folders may lie where only workers see them: those count as there."""
+    if path.is_relative_to(settings.workspace(job.id)) and job.workspace_pruned_at is not None:
+        return True
+    return path.is_relative_to(settings.home) and not path.is_dir()

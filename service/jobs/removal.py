@@ -1,0 +1,39 @@
+"""Removes the folders that a transaction has let go of; what a crash leaves is done later."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.store import retention
+from service.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+
+def carry_out(database: Database, home: Path, paths: Iterable[str]) -> None:
+    """Remove these folders, relative to `home`, and their rows; one that resists stays for later.
+
+    Any number of processes may do this at once.
+    """
+    for path in paths:
+        try:
+            remove_tree(home / path)
+            with database.write() as session:
+                retention.removed(session, path)
+        except (OSError, SQLAlchemyError) as error:
+            log.warning("a folder cannot be removed yet", path=path, error=str(error))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove `folder` with all in it; what is gone already, or goes meanwhile, is no error."""
+    shutil.rmtree(folder, onerror=_unless_gone)
+
+
+def _unless_gone(_function: Any, _path: str, info: Any) -> None:
+    error = info[1]
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,218 @@
+"""Makes room: workspaces of ended jobs, uploads and prepared data, by age and by size.
+
+Never what a job that has not ended needs; and nothing goes within an hour of its last use, so that
+a file that was just uploaded is there for the job that is about to name it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract import prepared
+from service.errors import UploadInUseError, UploadNotFoundError
+from service.jobs import removal
+from service.settings import Settings
+from service.store import files, jobs, retention
+from service.store.database import Database
+from service.store.retention import EndedJob
+
+log = structlog.get_logger(__name__)
+
+GRACE_SECONDS: Final = 3600.0
+_DAY: Final = 86400.0
+_BATCH: Final = 500
+_PRUNED: Final = ".pruned"
+_PARTIAL: Final = ".tmp"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long something is kept, and how much of its kind. None: without end."""
+
+    seconds: float | None
+    bytes: int | None
+
+    @classmethod
+    def of(cls, days: float | None, size: int | None) -> "Limits":
+        return cls(None if days is None else days * _DAY, size)
+
+    @property
+    def are_set(self) -> bool:
+        return self.seconds is not None or self.bytes is not None
+
+
+@dataclass(frozen=True)
+class Item:
+    key: str
+    idle_seconds: float
+    bytes: int
+
+
+def prune(items: Iterable[Item], limits: Limits, remove: Callable[[Item], bool]) -> list[str]:
+    """Remove what is too old, then what is too much, the longest idle first; what went.
+
+    `remove` says whether the item could go: in the place of one that is needed goes the next one.
+    What is too young to go counts for the size all the same.
+    """
+    oldest_first = sorted(items, key=lambda item: -item.idle_seconds)
+    total = sum(item.bytes for item in oldest_first)
+    gone = []
+    for item in oldest_first:
+        too_old = limits.seconds is not None and item.idle_seconds > limits.seconds
+        too_much = limits.bytes is not None and total > limits.bytes
+        if item.idle_seconds >= GRACE_SECONDS and (too_old or too_much) and remove(item):
+            total -= item.bytes
+            gone.append(item.key)
+    return gone
+
+
+class Retention:
+    """Any number may run at once: what two of them do twice changes nothing."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._sizes: dict[EndedJob, int] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Step until `stop` is set; a database or disk that fails is tried again."""
+        while not stop.is_set():
+            try:
+                self.step()
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("what may go could not be removed", error=str(error))
+            stop.wait(self._settings.retention_sweep_seconds)
+
+    def step(self) -> None:
+        """All kinds once, and first the folders that were let go of before."""
+        with self._database.read() as session:
+            let_gone = retention.let_gone(session, _BATCH)
+        removal.carry_out(self._database, self._settings.home, let_gone)
+        self._prune_workspaces()
+        self._prune_uploads()
+        self._prune_prepared()
+
+    # ---- workspaces ---------------------------------------------------------------------------
+
+    def _prune_workspaces(self) -> None:
+        given = self._settings
+        limits = Limits.of(given.retention_workspace_days, given.retention_workspace_bytes)
+        if not limits.are_set:
+            return
+        with self._database.read() as session:
+            now = jobs.clock(session)
+            ended = {job.id: job for job in retention.ended_jobs(session)}
+        if limits.bytes is not None:
+            self._sizes = {job: self._size(job) for job in ended.values()}
+        items = [
+            Item(job.id, (now - job.ended_at).total_seconds(), self._sizes.get(job, 0))
+            for job in ended.values()
+        ]
+        _tell("workspace", prune(items, limits, lambda item: self._let_go(ended[item.key])))
+
+    def _size(self, job: EndedJob) -> int:
+        """Looked up once after each end: nothing writes there any more."""
+        known = self._sizes.get(job)
+        return (
+            _tree_bytes(self._settings.workspace(job.id) / "attempts") if known is None else known
+        )
+
+    def _let_go(self, job: EndedJob) -> bool:
+        with self._database.write() as session:
+            folders = retention.prune_workspace(session, job)
+        removal.carry_out(self._database, self._settings.home, folders)
+        return bool(folders)
+
+    # ---- uploads ------------------------------------------------------------------------------
+
+    def _prune_uploads(self) -> None:
+        given = self._settings
+        limits = Limits.of(given.retention_upload_days, given.retention_upload_bytes)
+        if not limits.are_set:
+            return
+        with self._database.read() as session:
+            now = jobs.clock(session)
+            items = [
+                Item(upload.id, (now - upload.used_at).total_seconds(), upload.bytes)
+                for upload in retention.uploads(session)
+            ]
+        _tell("upload", prune(items, limits, self._remove_upload))
+
+    def _remove_upload(self, item: Item) -> bool:
+        try:
+            with self._database.write() as session:
+                files.remove(session, item.key)
+        except UploadInUseError:
+            return False
+        except UploadNotFoundError:
+            return True
+        (self._settings.files_dir / item.key).unlink(missing_ok=True)
+        return True
+
+    # ---- prepared data ------------------------------------------------------------------------
+
+    def _prune_prepared(self) -> None:
+        given = self._settings
+        limits = Limits.of(given.retention_prepared_days, given.retention_prepared_bytes)
+        root = given.cache_dir / prepared.FOLDER
+        if not limits.are_set or not root.is_dir():
+            return
+        _remove_leftovers(root)
+        now = time.time()
+        items = [
+            Item(entry.name, now - prepared.last_used(root, entry.name), _tree_bytes(entry))
+            for entry in root.iterdir()
+            if entry.is_dir() and not entry.suffix
+        ]
+        _tell("prepared data", prune(items, limits, lambda item: self._remove_prepared(root, item)))
+
+    def _remove_prepared(self, root: Path, item: Item) -> bool:
+        """Renamed where no retry can look and no `prepare` can find it, then removed at leisure."""
+        aside = root / f"{item.key}{_PRUNED}"
+        with prepared.locked_if_free(root, item.key) as free:
+            if not free:
+                return False
+            with self._database.write() as session:
+                retention.lock_products(session)
+                if item.key in retention.prepared_in_use(session):
+                    return False
+                began = retention.first_running_prepare(session)
+                running = (jobs.clock(session) - began).total_seconds() if began else 0.0
+                # What a running `prepare` has found is not in its job's row yet.
+                if time.time() - prepared.last_used(root, item.key) < running + GRACE_SECONDS:
+                    return False
+                (root / item.key).rename(aside)
+        removal.remove_tree(aside)
+        return True
+
+
+def _remove_leftovers(root: Path) -> None:
+    """What was renamed but not removed, and what a killed `prepare` left half built."""
+    for folder in [*root.glob(f"*{_PRUNED}"), *root.glob(f"*{_PARTIAL}")]:
+        with prepared.locked_if_free(root, folder.stem) as free:
+            if free:
+                removal.remove_tree(folder)
+
+
+def _tree_bytes(folder: Path) -> int:
+    """Of all files under `folder`, links not followed; what goes meanwhile counts nothing."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(where, name).lstat().st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _tell(what: str, gone: list[str]) -> None:
+    if gone:
+        log.info("removed to make room", what=what, count=len(gone), ids=gone[:20])

@@ -1,0 +1,159 @@
+"""What may go to make room, and what has been let go of: the rows first, then the folders.
+
+A folder is removed only after the transaction that lets go of it, by whoever comes first; the
+table `removals` remembers it until then (service/jobs/removal.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import delete, func, select, text, update
+from sqlalchemy.orm import Session
+
+from service.contract.states import ENDED, HELD, JobState, Stage
+from service.store import jobs
+from service.store.models import AttemptRow, CheckpointRow, FileRow, JobRow, RemovalRow
+
+# Any constant that no other advisory lock of ours has.
+_POSTGRES_LOCK = 0x4B454550
+_LIVE = [state.value for state in JobState if state not in ENDED]
+
+
+def lock_products(session: Session) -> None:
+    """Until this transaction ends no other one retries a job or lets go of prepared data.
+
+    Whoever retries looks on disk for what earlier stages made, so it must not go away meanwhile.
+    On SQLite every writing transaction is the only one.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
+
+
+# ---- folders that wait to be removed ------------------------------------------------------------
+
+
+def workspace(job_id: str) -> str:
+    """The job's folder, relative to the home."""
+    return f"jobs/{job_id}"
+
+
+def let_go(session: Session, paths: Sequence[str]) -> None:
+    """Note folders, relative to the home, that are to be removed after COMMIT."""
+    now = jobs.clock(session)
+    for path in paths:
+        session.merge(RemovalRow(path=path, created_at=now))
+    session.flush()
+
+
+def let_gone(session: Session, limit: int) -> list[str]:
+    """Folders that still wait, the longest first."""
+    query = select(RemovalRow.path).order_by(RemovalRow.created_at, RemovalRow.path).limit(limit)
+    return list(session.scalars(query))
+
+
+def removed(session: Session, path: str) -> None:
+    session.execute(delete(RemovalRow).where(RemovalRow.path == path))
+
+
+# ---- workspaces ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    id: str
+    ended_at: datetime
+
+
+def ended_jobs(session: Session) -> list[EndedJob]:
+    """Jobs whose workspace may go, the longest ended first: MLflow has all that it wants of it."""
+    query = (
+        select(JobRow.id, JobRow.ended_at)
+        .where(
+            JobRow.state.in_(sorted(ENDED)),
+            JobRow.tracking_final.is_(True),
+            JobRow.workspace_pruned_at.is_(None),
+            JobRow.ended_at.is_not(None),
+            JobRow.epoch > 0,  # the others have no files
+        )
+        .order_by(JobRow.ended_at, JobRow.id)
+    )
+    return [EndedJob(job_id, at) for job_id, at in session.execute(query) if at is not None]
+
+
+def prune_workspace(session: Session, job: EndedJob) -> list[str]:
+    """Let go of all attempts' folders of a job that is still as it was read; nothing otherwise.
+
+    The log stays, and so do the rows, with the time in `workspace_pruned_at`.
+    """
+    row = jobs.lock(
+        session,
+        job.id,
+        JobRow.state.in_(sorted(ENDED)),
+        JobRow.ended_at == job.ended_at,
+        JobRow.workspace_pruned_at.is_(None),
+    )
+    if row is None:
+        return []
+    now = jobs.clock(session)
+    row.workspace_pruned_at = now
+    pruned = session.scalars(
+        update(CheckpointRow)
+        .where(CheckpointRow.job_id == job.id, CheckpointRow.pruned_at.is_(None))
+        .values(pruned_at=now)
+        .returning(CheckpointRow.step)
+    ).all()
+    jobs.append_event(session, row, "workspace_pruned", {"checkpoints": sorted(pruned)}, now)
+    epochs = session.scalars(select(AttemptRow.epoch).where(AttemptRow.job_id == job.id))
+    # Each by its name: a retry makes new ones beside them.
+    folders = [f"{workspace(job.id)}/attempts/{epoch}" for epoch in epochs]
+    let_go(session, folders)
+    return folders
+
+
+# ---- uploads ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Upload:
+    id: str
+    bytes: int
+    used_at: datetime
+    """When it was uploaded, or last named by a job that was made or retried."""
+
+
+def uploads(session: Session) -> list[Upload]:
+    """All of them, the longest unused first."""
+    used_at = func.coalesce(FileRow.last_used_at, FileRow.created_at)
+    query = select(FileRow.id, FileRow.bytes, used_at).order_by(used_at, FileRow.id)
+    return [Upload(*row) for row in session.execute(query)]
+
+
+# ---- prepared data ------------------------------------------------------------------------------
+
+
+def prepared_in_use(session: Session) -> set[str]:
+    """Names of the prepared data of all jobs that have not ended."""
+    results = session.scalars(
+        select(JobRow.results).where(JobRow.state.in_(_LIVE), JobRow.stage != Stage.PREPARE.value)
+    )
+    return {
+        Path(result[Stage.PREPARE]["prepared_dir"]).name
+        for result in results
+        if Stage.PREPARE in result
+    }
+
+
+def first_running_prepare(session: Session) -> datetime | None:
+    """When the longest running `prepare` began: what it has found is not in its job's row yet."""
+    query = (
+        select(func.min(AttemptRow.started_at))
+        .join(JobRow, JobRow.id == AttemptRow.job_id)
+        .where(
+            JobRow.state.in_(sorted(HELD)),
+            JobRow.stage == Stage.PREPARE.value,
+            AttemptRow.epoch == JobRow.epoch,
+        )
+    )
+    return session.scalar(query)

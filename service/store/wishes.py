@@ -1,0 +1,112 @@
+"""What a user wishes of a job: each takes the locked row and returns the state it is in then."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from service.contract.spec import JobSpec
+from service.contract.states import STAGE_ORDER, JobState, Stage
+from service.store import jobs, retention
+from service.store.database import db_now
+from service.store.models import ArtifactRow, JobRow
+
+
+def cancel(session: Session, row: JobRow) -> JobState:
+    """Cancel the job at once when nobody holds it, else ask its supervisor to stop.
+
+    An ended or cancelling job stays as it is.
+    """
+    state = JobState(row.state)
+    if state in (JobState.QUEUED, JobState.PAUSED):
+        jobs.move(
+            session,
+            row.id,
+            state,
+            JobState.CANCELLED,
+            "cancelled",
+            ended_at=db_now(),
+            tracking_retry_at=db_now(jobs.TRACKING_GRACE_SECONDS),
+            failure=jobs.CANCELLED.model_dump(mode="json"),
+        )
+        return JobState.CANCELLED
+    if state in (JobState.RUNNING, JobState.PAUSING):
+        jobs.move(session, row.id, state, JobState.CANCELLING, "cancel_requested")
+        return JobState.CANCELLING
+    return state
+
+
+def pause(session: Session, row: JobRow) -> JobState:
+    """Pause the job at once when it waits, else ask its supervisor; all others stay as they are."""
+    state = JobState(row.state)
+    if state is JobState.QUEUED:
+        jobs.move(session, row.id, state, JobState.PAUSED, "paused")
+        return JobState.PAUSED
+    if state is JobState.RUNNING:
+        jobs.move(session, row.id, state, JobState.PAUSING, "pause_requested")
+        return JobState.PAUSING
+    return state
+
+
+def resume(session: Session, row: JobRow) -> JobState:
+    """Queue a paused job, or take a pause back that has not happened yet.
+
+    A stage that has been told to stop by then gives its job back to the queue (store/endings.py).
+    All others stay as they are.
+    """
+    state = JobState(row.state)
+    if state is JobState.PAUSED:
+        now = jobs.clock(session)
+        times: dict[str, Any] = {"queued_at": now, "not_before": now, "next_publish_at": now}
+        jobs.move(session, row.id, state, JobState.QUEUED, "resume_requested", **times)
+        return JobState.QUEUED
+    if state is JobState.PAUSING:
+        jobs.move(session, row.id, state, JobState.RUNNING, "resume_requested")
+        return JobState.RUNNING
+    return state
+
+
+def retry(session: Session, row: JobRow, stage: Stage, missing: Sequence[str]) -> JobState:
+    """Queue a failed or cancelled job at `stage`, as if nothing had been tried there yet.
+
+    `missing` names what is gone when `stage` lies before the one that failed. What later stages
+    made is forgotten, but not what `prepare` resolved: the job is prepared again the same. Its
+    time and its retries begin anew.
+    """
+    data = {"failed_stage": row.stage, "missing": list(missing)}
+    waiting = jobs.waiting_for(stage, JobSpec.model_validate(row.spec), jobs.clock(session))
+    if stage is Stage.PUBLISH:
+        del waiting["progress"]  # how far the training came
+    if row.workspace_pruned_at is not None:
+        session.execute(delete(ArtifactRow).where(ArtifactRow.job_id == row.id))
+    values: dict[str, Any] = {
+        **waiting,
+        "results": _results_before(stage, row.results),
+        "failure": None,
+        "ended_at": None,
+        "workspace_pruned_at": None,
+        "retry_count": 0,
+        "used_seconds": 0.0,
+        "tracking_final": False,
+        "tracking_retry_at": None,
+    }
+    jobs.move(session, row.id, JobState(row.state), JobState.QUEUED, "retried", data=data, **values)
+    return JobState.QUEUED
+
+
+def _results_before(stage: Stage, results: dict[str, Any]) -> dict[str, Any]:
+    kept = {Stage.PREPARE, *STAGE_ORDER[: STAGE_ORDER.index(stage)]}
+    return {name: result for name, result in results.items() if name in kept}
+
+
+def remove(session: Session, row: JobRow) -> str:
+    """Delete the row with all that refers to it; the folder to remove, relative to the home.
+
+    The caller sees to it that the job has ended.
+    """
+    folder = retention.workspace(row.id)
+    retention.let_go(session, [folder])
+    session.delete(row)
+    session.flush()
+    return folder
