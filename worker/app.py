@@ -1,26 +1,46 @@
 """The Celery application of a worker and its signals."""
 
 import os
+import signal
 import socket
 from importlib.metadata import version
 from typing import Any
 
 from celery import signals
+from celery.app.amqp import AMQP
+from kombu.connection import Connection
 
 from service import broker, logging
 from service.settings import get_settings
 from service.store.workers import WorkerInfo
 from worker.devices import devices
 from worker.registration import Registration
-from worker.stopping import SharedFlag
+from worker.stopping import Shutdown
+
+# Celery's own waits grow to half a minute, in which a broker that is back has nobody to serve.
+RECONNECT_SECONDS = 4.0
+
+
+class _Connection(Connection):
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        options["interval_max"] = RECONNECT_SECONDS
+        return super().ensure_connection(*args, **options)
+
+
+class _Amqp(AMQP):
+    """Celery makes its connections from here."""
+
+    Connection = _Connection
+
 
 _settings = get_settings()
-STOPPING = SharedFlag()
+SHUTDOWN = Shutdown()
 
 # Without a URL nothing is ever connected: `python -m worker` refuses to start.
 app = broker.make_app(
     _settings.redis_url.get_secret_value() if _settings.redis_url else "redis://", publisher=False
 )
+app.amqp_cls = _Amqp
 app.conf.update(
     imports=["worker.run"],
     # The row decides, so a message has done its work the moment a worker reads it.
@@ -56,11 +76,13 @@ def _register(sender: Any, **_: Any) -> None:
     )
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)
     _registration.start()
+    # Celery would end its pool at a second SIGINT, and the supervisors with it: a lost worker.
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
 
 
 @signals.worker_shutting_down.connect
 def _stop_stages(**_: Any) -> None:
-    STOPPING.set()
+    SHUTDOWN.ask()
 
 
 @signals.worker_shutdown.connect

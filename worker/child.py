@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -12,10 +13,12 @@ import structlog
 from pydantic import ValidationError
 
 from service.contract.events import STAGE_EVENT, StageEvent
-from service.contract.stages import EVENT_FD_VARIABLE
+from worker import launch
+from worker.launch import Launch, Start
 
 log = structlog.get_logger(__name__)
 
+_BURY_SECONDS: Final = 1.0
 _CHUNK: Final = 1 << 16
 _LONGEST_LINE: Final = 16 * 1024**2
 _VMSTAT: Final = Path("/proc/vmstat")
@@ -28,7 +31,14 @@ class Child:
     """
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        log_file: Path,
+        *,
+        start: Start = launch.cold,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self._events, writer = os.pipe()
         os.set_blocking(self._events, False)
@@ -37,21 +47,14 @@ class Child:
         self._oom_kills = _oom_kills()
         try:
             with log_file.open("ab") as output:
-                self._process = subprocess.Popen(
-                    command,
-                    env={**environment, EVENT_FD_VARIABLE: str(writer)},
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(writer,),
-                    start_new_session=True,
-                )
+                wanted = Launch(command, environment, folder, output.fileno(), writer, stdin)
+                self._process = start(wanted)
         except BaseException:
             os.close(self._events)
             raise
         finally:
             os.close(writer)
+        self._groups = {self.pid}
 
     @property
     def pid(self) -> int:
@@ -61,6 +64,9 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.reap()
         os.close(self._events)
 
@@ -80,11 +86,16 @@ class Child:
         """Whether the stage's process has ended; its pid and group stay reserved until `reap`."""
         if self._process.returncode is not None:
             return True
+        self._note_groups()
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, options) is not None
 
+    def stop_softly(self) -> None:
+        """Ask the whole group to stop where it loses nothing."""
+        self._signal(signal.SIGUSR1)
+
     def terminate(self) -> None:
-        """Ask the whole group to stop."""
+        """Ask the whole group to stop at once."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -93,7 +104,22 @@ class Child:
     def reap(self) -> int:
         """Kill whatever of the group is left; the return code as subprocess gives it."""
         self.kill()
-        return self._process.wait()
+        status = self._process.wait()
+        self._bury_orphans()
+        return status
+
+    def _note_groups(self) -> None:
+        """Those that the stage's own children lead: torchrun's ranks do, and die with it."""
+        with suppress(OSError):  # not Linux, or one has just ended
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+            self._groups |= {os.getpgid(int(child)) for child in children.split()}
+
+    def _bury_orphans(self) -> None:
+        """Wait for those of the groups that this process has adopted; at most a second."""
+        deadline = time.monotonic() + _BURY_SECONDS
+        for group in self._groups:
+            while _bury(group) and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def oom_killer_struck(self) -> bool:
         """Whether the kernel has killed a process of this host for want of memory since the start.
@@ -134,6 +160,15 @@ class Child:
             except ValidationError as error:
                 log.error("a stage said something that is no event", error=str(error)[:500])
         return events
+
+
+def _bury(group: int) -> bool:
+    """Wait for those of `group` that have ended; whether others of it are still to end."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+        return True
+    return False
 
 
 def _oom_kills() -> int:

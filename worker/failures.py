@@ -36,7 +36,9 @@ _STATUS_CODES: Final = {
 }
 # Native faults that end a process: nearly always a driver, a device or its memory.
 _DEVICE_SIGNALS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT})
-_FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_FROM_OUTSIDE: Final = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
+)
 
 
 def from_exception(error: BaseException) -> Failure:
@@ -44,7 +46,7 @@ def from_exception(error: BaseException) -> Failure:
 
     The message holds the exception's type and first line, with secrets masked.
     """
-    for link in _causes(error):
+    for link in causes(error):
         for classify in (_disk, _memory, _hub, _network, _device):
             code = classify(link)
             if code is not None:
@@ -103,7 +105,7 @@ _LEADS: Final = {
 }
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """`error` and what it was explicitly raised from; libraries wrap the telling error."""
     seen: set[int] = set()
     link: BaseException | None = error

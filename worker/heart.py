@@ -47,6 +47,10 @@ class Heart:
         return self._state is JobState.CANCELLING
 
     @property
+    def is_pausing(self) -> bool:
+        return self._state is JobState.PAUSING
+
+    @property
     def silent_seconds(self) -> float:
         """Since the last beat that reached the database."""
         return time.monotonic() - self._last_beat

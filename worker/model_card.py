@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.spec import HubDataset, JobSpec, UploadDataset
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.tasks import TASKS
+from worker import adapter_usage
 
 _DISTRIBUTION: Final = "finetune-service"
 _EVAL_PREFIX: Final = "eval_"
@@ -211,7 +213,7 @@ def render(request: StageRequest, prepared: PrepareResult, trained: TrainResult)
         _introduction(spec, prepared),
         _data(spec, prepared),
         _results(spec, trained),
-        _usage(request),
+        _usage(request, prepared),
         _limits(spec),
         _procedure(spec, trained),
     )
@@ -229,16 +231,21 @@ def _metadata(
     metrics = _reported(spec, trained.metrics)
     return ModelCardData(
         license=spec.hub.license if spec.hub else None,
-        library_name="transformers",
+        library_name="peft" if _is_adapter(spec) else "transformers",
         pipeline_tag=_hub_task(spec),
         base_model=_hub_base(spec),
+        base_model_relation="adapter" if _is_adapter(spec) and _hub_base(spec) else None,
         datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
         metrics=_metric_types(spec, metrics) or None,
-        tags=[_DISTRIBUTION, spec.task.type],
+        tags=[_DISTRIBUTION, spec.task.type, *([spec.peft.method] if spec.peft else [])],
         model_name=_title(spec) if metrics else None,
         eval_results=[_eval_result(spec, prepared, name, value) for name, value in metrics.items()]
         or None,
     )
+
+
+def _is_adapter(spec: JobSpec) -> bool:
+    return spec.peft is not None and not spec.peft.merges
 
 
 def _hub_task(spec: JobSpec) -> str:
@@ -332,8 +339,16 @@ def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
     return (
         f"# {_title(spec)}\n\n"
         f"{link}{revision}, {how} for {TASKS[spec.task.type].title.lower()} "
-        f"on {_dataset_name(spec)}."
+        f"on {_dataset_name(spec)}.{_adaptation(spec)}"
     )
+
+
+def _adaptation(spec: JobSpec) -> str:
+    if spec.peft is None:
+        return ""
+    if spec.peft.merges:
+        return f" It was trained by `{spec.peft.method}`, and the change is part of its weights."
+    return f" This is an adapter (`{spec.peft.method}`): it works together with that model."
 
 
 def _data(spec: JobSpec, prepared: PrepareResult) -> str:
@@ -365,10 +380,13 @@ def _number(value: float) -> str:
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
-def _usage(request: StageRequest) -> str:
+def _usage(request: StageRequest, prepared: PrepareResult) -> str:
     spec = request.spec
     name = spec.hub.model_id if spec.hub else "path/to/this/folder"
     code = _TASK_TEXTS[spec.task.variant()].usage
+    if _is_adapter(spec):
+        base = _hub_base(spec) or f"path/to/{_base_name(spec)}"
+        code = adapter_usage.of_adapter(code, base, prepared.model_revision, BASE_CONFIG_FOLDER)
     for key, value in {"model": name, **spec.task.model_dump()}.items():
         code = code.replace(f"{{{key}}}", str(value))
     return f"## How to use it\n\n```python\n{code}```"
@@ -381,16 +399,21 @@ def _limits(spec: JobSpec) -> str:
 
 
 def _procedure(spec: JobSpec, trained: TrainResult) -> str:
-    sections = (("task", spec.task.model_dump()), ("training", spec.training.model_dump()))
-    rows = [row for _, values in sections for row in _table_rows(values)]
+    sections = [spec.task.model_dump(), spec.training.model_dump()]
+    if spec.peft is not None:
+        adapter = spec.peft.model_dump(exclude_none=True)
+        sections.append({f"peft.{name}": value for name, value in adapter.items()})
+    rows = [row for values in sections for row in _table_rows(values)]
+    libraries = ["transformers", *(["peft"] if spec.peft else []), "torch", "datasets"]
     best = f", the best of which was step {trained.best_step}" if trained.best_step else ""
     return (
         f"## Training procedure\n\n{trained.steps:,} optimizer steps, "
         f"{_number(trained.epochs)} epochs{best}.\n\n"
         "| option | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
         f"Weights (sha256): `{trained.weights_sha256}`\n\n"
-        f"Made with {_DISTRIBUTION} {version(_DISTRIBUTION)}, transformers "
-        f"{version('transformers')}, torch {version('torch')}, datasets {version('datasets')}."
+        "Made with "
+        + ", ".join(f"{name} {version(name)}" for name in (_DISTRIBUTION, *libraries))
+        + "."
     )
 
 

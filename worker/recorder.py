@@ -9,11 +9,12 @@ from typing import Self
 import structlog
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from service.contract.events import PhaseChanged, Progress, StageEvent
+from service.contract.events import CheckpointSaved, PhaseChanged, Progress, StageEvent
 from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database
 from worker import checkpoints
+from worker.pushes import NO_PUSHES, Pushes
 
 log = structlog.get_logger(__name__)
 
@@ -27,15 +28,22 @@ class Recorder:
     """`add` never blocks. Events wait here, in order, until the database has taken them."""
 
     def __init__(
-        self, database: Database, claim: Claim, workspace: Path, interval: float = 0.5
+        self,
+        database: Database,
+        claim: Claim,
+        workspace: Path,
+        interval: float = 0.5,
+        pushes: Pushes = NO_PUSHES,
     ) -> None:
         self._database = database
         self._claim = claim
         self._workspace = workspace
         self._interval = interval
+        self._pushes = pushes
         self._waiting: list[StageEvent] = []
         self._batch: list[StageEvent] = []
         self._doubtful: history.Recorded | None = None
+        self._doomed: list[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -74,6 +82,7 @@ class Recorder:
         while not self._stop.wait(self._interval) and not self._is_useless():
             try:
                 self._flush()
+                self._remove_doomed()
             except DBAPIError as error:
                 if is_outage(error):
                     log.warning("events wait for the database", error=str(error.orig))
@@ -102,13 +111,21 @@ class Recorder:
         if recorded is None:
             self.is_stale = True
             return
+        saved = [event for event in self._batch if isinstance(event, CheckpointSaved)]
+        if saved:
+            self._pushes.offer(saved[-1])
+        self._doomed += recorded.pruned
         with self._lock:
             self._batch = []
-        self._prune(recorded.pruned)
 
-    def _prune(self, paths: Sequence[str]) -> None:
-        """After COMMIT: a crash in between leaves a folder too many, never one too few."""
-        for path in paths:
+    def _remove_doomed(self) -> None:
+        """After COMMIT: a crash in between leaves a folder too many, never one too few.
+
+        What is being pushed goes when that has ended.
+        """
+        due = [path for path in self._doomed if not self._pushes.holds(path)]
+        self._doomed = [path for path in self._doomed if path not in due]
+        for path in due:
             folder = (self._workspace / path).resolve()
             if folder.is_relative_to(self._workspace) and folder != self._workspace:
                 try:

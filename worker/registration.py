@@ -1,9 +1,13 @@
 """The worker's own row: written by its main process, on a thread, for as long as it lives."""
 
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from service.store import workers
 from service.store.database import Database
@@ -16,8 +20,16 @@ class Registration:
     """Registers at `start`, says every beat that the worker lives, removes the row at `stop`."""
 
     def __init__(self, url: str, info: WorkerInfo, beat_seconds: float) -> None:
-        # An engine of its own: the pool's processes fork, and connections must not go with them.
         self._database = Database(url)
+        # A process that takes the place of a dead one of the pool is forked from this one at any
+        # time, and no connection may go with it: SQLite's locks are those of the process, so that
+        # the fork would write without any, and a socket is not for two. So none is open then.
+        self._connected = threading.Lock()
+        os.register_at_fork(
+            before=self._connected.acquire,
+            after_in_parent=self._connected.release,
+            after_in_child=self._connected.release,
+        )
         self._info = info
         self._beat_seconds = beat_seconds
         self._stop = threading.Event()
@@ -30,11 +42,10 @@ class Registration:
         self._stop.set()
         self._thread.join(self._beat_seconds)
         try:
-            with self._database.write() as session:
+            with self._connection() as session:
                 workers.remove(session, self._info.id)
         except SQLAlchemyError as error:
             log.warning("the reconciler will forget this worker", error=str(error.__cause__))
-        self._database.dispose()
 
     def _run(self) -> None:
         wait = 0.0
@@ -46,6 +57,16 @@ class Registration:
                 log.warning("the worker is not registered", error=str(error.__cause__ or error))
 
     def _say(self) -> None:
-        with self._database.write() as session:
+        with self._connection() as session:
             if not workers.seen(session, self._info.id):
                 workers.register(session, self._info)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Session]:
+        """A transaction on a connection that is closed after it, during which nothing forks."""
+        with self._connected:
+            try:
+                with self._database.write() as session:
+                    yield session
+            finally:
+                self._database.dispose()

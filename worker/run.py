@@ -1,27 +1,31 @@
 """The one Celery task: claim → supervise → end."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import structlog
+from celery import signals
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service import broker
 from service.contract.routing import WAKE_TASK
+from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
 from service.store import claims, jobs
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import JobRow
-from worker import tracking
-from worker.app import STOPPING, app
+from worker import launch, tracking, warm_start
+from worker.app import SHUTDOWN, app
 from worker.devices import gpus
 from worker.recorder import is_outage
 from worker.supervisor import Supervisor
 from worker.trackers import Tracker
+from worker.warm_start import WarmStart
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +42,7 @@ class Receiver:
     supervisor: Supervisor
     ring: Ring
     gpus: int
+    warm: WarmStart | None = None
 
     def wake(self, job_id: str, worker_id: str, queues: list[str]) -> None:
         """Win the job and run its stage; else complete the tracking of an ended job; else drop."""
@@ -48,9 +53,15 @@ class Receiver:
                     self._complete_tracking(job_id)
                     return
                 self._after(job_id, self.supervisor.supervise(claimed))
+                self.warm_up()
             except SQLAlchemyError as error:
                 # The row is as it was, or its lease runs out: the reconciler rings again.
                 log.error("the database is away", error=str(error.__cause__ or error))
+
+    def warm_up(self) -> None:
+        """Import while nobody waits: before the first stage, and where a server is to be new."""
+        if self.warm is not None and not SHUTDOWN.is_asked():
+            self.warm.tend()
 
     def _claim(self, job_id: str, worker_id: str, queues: list[str]) -> Claim | None:
         claimed: Claim | None = None
@@ -67,15 +78,26 @@ class Receiver:
         except DBAPIError as error:
             if claimed is None or not is_outage(error):
                 raise
-            # COMMIT got no answer: the row knows.
-            with self.database.read() as session:
-                return claimed if claims.is_committed(session, claimed) else None
+            return self._settled(claimed)
         return claimed
+
+    def _settled(self, claimed: Claim) -> Claim | None:
+        """A claim whose COMMIT got no answer, if the row holds it; asked as long as its lease."""
+        deadline = time.monotonic() + self.settings.lease_seconds
+        while True:
+            try:
+                with self.database.write() as session:
+                    return claimed if claims.is_committed(session, claimed) else None
+            except DBAPIError as error:
+                if not is_outage(error) or time.monotonic() > deadline or SHUTDOWN.is_asked():
+                    raise
+                log.warning("a claim waits for the database", error=str(error.orig))
+                time.sleep(min(self.settings.beat_seconds, 2.0))
 
     def _after(self, job_id: str, state: JobState | None) -> None:
         if state in ENDED:
             self._complete_tracking(job_id)
-        elif state is JobState.QUEUED and not STOPPING.is_set():
+        elif state is JobState.QUEUED and not SHUTDOWN.is_asked():
             self._ring_if_due(job_id)
 
     def _ring_if_due(self, job_id: str) -> None:
@@ -88,7 +110,9 @@ class Receiver:
     def _complete_tracking(self, job_id: str) -> None:
         with self.database.read() as session:
             row = session.get(JobRow, job_id)
-        if row is not None and row.state in ENDED and not row.tracking_final:
+        if row is not None and row.spec_version > SPEC_VERSION:
+            log.warning("the job is of a newer version, and left to its workers")
+        elif row is not None and row.state in ENDED and not row.tracking_final:
             workspace = self.settings.workspace(job_id)
             tracking.sync(self.database, self.tracker, job_id, workspace)
 
@@ -99,16 +123,25 @@ def receiver() -> Receiver:
     database = Database(settings.sqlalchemy_url)
     tracker = tracking.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
+    devices = gpus()
+    warm = warm_start.make(settings, beside_gpu=bool(devices))
+    start = launch.cold if warm is None else warm.start
     return Receiver(
         settings=settings,
         database=database,
         tracker=tracker,
-        supervisor=Supervisor(database, settings, tracker, stopping=STOPPING.is_set),
+        supervisor=Supervisor(database, settings, tracker, start=start, shutdown=SHUTDOWN),
         ring=lambda message: broker.ring(
             publisher, message.job_id, message.queue, message.priority
         ),
-        gpus=len(gpus()),
+        gpus=len(devices),
+        warm=warm,
     )
+
+
+@signals.worker_process_init.connect
+def _warm_up(**_: Any) -> None:
+    receiver().warm_up()
 
 
 @app.task(name=WAKE_TASK, bind=True)

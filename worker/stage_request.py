@@ -31,9 +31,13 @@ _SCRUBBED: Final = frozenset(
 )
 
 
-def stage_command(stage: Stage, request_file: Path) -> list[str]:
+def stage_command(request: StageRequest, request_file: Path) -> list[str]:
     """-P: what lies in the working directory is data, and never imported."""
-    return [sys.executable, "-P", "-m", f"worker.stages.{stage}", str(request_file)]
+    module, processes = f"worker.stages.{request.stage}", request.spec.resources.processes
+    command = [module, str(request_file)]
+    if request.stage is Stage.TRAIN and processes > 1:
+        command = ["worker.stages.launch", str(processes), *command]
+    return [sys.executable, "-P", "-m", *command]
 
 
 def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
@@ -60,6 +64,15 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
     if settings.hub_token is not None:
         environment["HF_TOKEN"] = settings.hub_token.get_secret_value()
     return environment
+
+
+def push_command(request_file: Path) -> list[str]:
+    return [sys.executable, "-P", "-m", "worker.stages.push", str(request_file)]
+
+
+def push_environment(settings: Settings) -> dict[str, str]:
+    """That of `publish`, beside a training whose GPU it must not touch."""
+    return stage_environment(settings, Stage.PUBLISH) | {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
@@ -102,7 +115,7 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
     dataset = claim.spec.dataset
     if not isinstance(dataset, UploadDataset):
         return {}
-    wanted = [file_id for ids in splits.given(dataset).values() for file_id in ids]
+    wanted = splits.items(dataset)
     with database.read() as session:
         known = set(session.scalars(select(FileRow.id).where(FileRow.id.in_(wanted))))
     files = {file_id: settings.files_dir / file_id for file_id in wanted}
@@ -145,7 +158,9 @@ def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
 def _to_push(database: Database, claim: Claim, workspace: Path) -> list[Path]:
     """What `publish` pushes beside the model, the newest first."""
     hub = claim.spec.hub
-    if claim.stage is not Stage.PUBLISH or hub is None or hub.strategy == "end":
+    if claim.stage is not Stage.PUBLISH or hub is None:
+        return []
+    if hub.strategy not in ("checkpoint", "all_checkpoints"):
         return []
     with database.read() as session:
         registered = history.registered_checkpoints(session, claim.job_id)

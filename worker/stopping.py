@@ -1,16 +1,20 @@
-"""One byte that the worker's main process and its pool share: "we are shutting down"."""
+"""One byte that the worker's main process and its pool share: how often it was told to stop."""
 
 import mmap
 
 
-class SharedFlag:
-    """Made before the pool forks; setting it is safe in a signal handler and after any death."""
+class Shutdown:
+    """Made before the pool forks; asking is safe in a signal handler and after any death."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1)
 
-    def set(self) -> None:
-        self._memory[0] = 1
+    def ask(self) -> None:
+        """The first time running stages are let come to a good place, the second time not."""
+        self._memory[0] = min(self._memory[0] + 1, 2)
 
-    def is_set(self) -> bool:
-        return self._memory[0] == 1
+    def is_asked(self) -> bool:
+        return self._memory[0] > 0
+
+    def is_urgent(self) -> bool:
+        return self._memory[0] > 1

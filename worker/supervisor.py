@@ -5,7 +5,7 @@ Runs in the process of the Celery task and never imports torch.
 
 import time
 from collections.abc import Callable
-from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,17 +16,22 @@ from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.stages import StageRequest
 from service.contract.states import JobState, Stage
 from service.settings import Settings
-from service.store import endings
+from service.store import claims, endings
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.endings import Ending
-from worker import checkpoints, failures, stage_request
+from worker import checkpoints, failures, launch, stage_request
 from worker.child import Child
 from worker.heart import Heart
+from worker.launch import Start
+from worker.pulse import cpu_seconds
+from worker.pushes import NO_PUSHES, Pusher, Pushes
 from worker.recorder import Recorder, is_outage
+from worker.stopping import Shutdown
 from worker.system_metrics import SystemSampler
 from worker.trackers import Tracker
 from worker.tracking import Shipping
+from worker.watch import SOFT, Stop, Watch
 
 log = structlog.get_logger(__name__)
 
@@ -34,27 +39,14 @@ LOOK_SECONDS = 0.25
 # Events and ends wait so long for a database that is away, before the job is left to its lease.
 PATIENCE_SECONDS = 3600.0
 _TAIL_SECONDS = 1.0
+LAST_PUSH_SECONDS = 30.0
 
-Command = Callable[[Stage, Path], list[str]]
-
-
-class Stop(Enum):
-    """Why a stage must not go on."""
-
-    STALE = auto()
-    BLIND = auto()
-    CANCELLED = auto()
-    TIMEOUT = auto()
-    SHUTDOWN = auto()
-    FAULT = auto()
-
-
-# Another worker may hold the job now or soon: there is no time to be polite.
-_AT_ONCE = frozenset({Stop.STALE, Stop.BLIND})
+Command = Callable[[StageRequest, Path], list[str]]
 
 
 class Supervisor:
-    """`stopping` says that this worker is shutting down; `command` is what starts a stage."""
+    """`shutdown` says whether this worker is to stop; `command` is what starts a stage, and `start`
+    makes a process of it."""
 
     def __init__(
         self,
@@ -63,13 +55,15 @@ class Supervisor:
         tracker: Tracker,
         *,
         command: Command = stage_request.stage_command,
-        stopping: Callable[[], bool] = lambda: False,
+        start: Start = launch.cold,
+        shutdown: Shutdown | None = None,
     ) -> None:
         self._database = database
         self._settings = settings
         self._tracker = tracker
         self._command = command
-        self._stopping = stopping
+        self._start = start
+        self._shutdown = shutdown or Shutdown()
         self._policy = endings.Policy(settings.crash_limit, settings.retry_backoff_seconds)
 
     def supervise(self, claim: Claim) -> JobState | None:
@@ -99,34 +93,55 @@ class Supervisor:
             log.exception("the stage cannot be started")
             return Ending.failed(failures.from_exception(error))
         shipping = Shipping(self._database, self._tracker, claim.job_id, workspace)
-        with Recorder(self._database, claim, workspace) as recorder, shipping:
-            return self._run(claim, request, heart, recorder)
+        pushes = self._pushes(claim, request)
+        recording = Recorder(self._database, claim, workspace, pushes=pushes)
+        with recording as recorder, shipping, pushes:
+            return self._run(claim, request, heart, recorder, pushes)
+
+    def _pushes(self, claim: Claim, request: StageRequest) -> Pushes:
+        hub = claim.spec.hub
+        if claim.stage is not Stage.TRAIN or hub is None or not hub.pushes_while_training:
+            return NO_PUSHES
+
+        def may_commit() -> bool:
+            with self._database.read() as session:
+                return claims.wish(session, claim.job_id, claim.epoch) is JobState.RUNNING
+
+        return Pusher(self._settings, request, may_commit)
 
     def _remove_leftovers(self, claim: Claim, workspace: Path) -> None:
         for folder in stage_request.leftovers(self._database, claim, workspace):
             checkpoints.remove(folder)
 
     def _run(
-        self, claim: Claim, request: StageRequest, heart: Heart, recorder: Recorder
+        self,
+        claim: Claim,
+        request: StageRequest,
+        heart: Heart,
+        recorder: Recorder,
+        pushes: Pushes,
     ) -> Ending | None:
-        started = time.monotonic()
-        watch = _Watch(claim, self._settings, heart, recorder, self._stopping, started)
-        command = self._command(claim.stage, request.attempt_dir / "request.json")
+        command = self._command(request, request.attempt_dir / "request.json")
         environment = stage_request.stage_environment(self._settings, claim.stage)
         log_file = request.workspace / "job.log"
-        with Child(command, environment, request.attempt_dir, log_file) as child:
+        folder, start = request.attempt_dir, self._start
+        with Child(command, environment, folder, log_file, start=start) as child:
             log.info("stage started", stage=claim.stage, epoch=claim.epoch, pid=child.pid)
+            taken = partial(cpu_seconds, child.pid)
+            watch = Watch(claim, self._settings, heart, recorder, self._shutdown, taken)
             with self._sampler(child, claim, recorder):
-                said = self._listen(child, watch, recorder)
+                said = self._listen(child, watch, recorder, pushes)
             status = child.reap()
             out_of_memory = child.oom_killer_struck()
+            if isinstance(said, Finished):
+                self._let_push_end(child, watch, recorder, pushes)
         log.info("stage ended", stage=claim.stage, status=status, reason=watch.reason)
         if not recorder.drain(self._patience(heart)) or heart.is_stale:
             return self._unrecorded(recorder)
         if said is None:
             exit_failure = failures.from_exit(status, oom_killer_struck=out_of_memory)
             said = Failed(failure=exit_failure)
-        return _ending(watch.reason, said, claim)
+        return _ending(watch, said)
 
     def _sampler(self, child: Child, claim: Claim, recorder: Recorder) -> SystemSampler:
         return SystemSampler(
@@ -138,20 +153,38 @@ class Supervisor:
         )
 
     def _listen(
-        self, child: Child, watch: "_Watch", recorder: Recorder
+        self, child: Child, watch: Watch, recorder: Recorder, pushes: Pushes
     ) -> Finished | Failed | None:
         """Pass events on until the stage has ended, which is hastened when it must stop."""
         said: Finished | Failed | None = None
         while not child.has_exited():
-            said = _pass_on(child.read(LOOK_SECONDS), recorder) or said
+            events = child.read(LOOK_SECONDS)
+            for event in events:
+                watch.hear(event)
+            said = _pass_on(events, recorder) or said
             if child.at_end:
                 time.sleep(0.02)  # it has closed its pipe and is about to exit
             watch.look(child)
+            self._push(watch, recorder, pushes)
         child.kill()  # what it started may still hold the pipe
         tail = time.monotonic() + _TAIL_SECONDS
         while not child.at_end and time.monotonic() < tail:
             said = _pass_on(child.read(LOOK_SECONDS), recorder) or said
         return said
+
+    def _push(self, watch: Watch, recorder: Recorder, pushes: Pushes) -> None:
+        if watch.reason is not None:
+            pushes.stop()
+        for notice in pushes.look():
+            recorder.add(notice)
+
+    def _let_push_end(self, child: Child, watch: Watch, recorder: Recorder, pushes: Pushes) -> None:
+        """The one in hand, for a short while: `publish` waits, and this worker's GPU is idle."""
+        deadline = time.monotonic() + LAST_PUSH_SECONDS
+        while pushes.is_busy and time.monotonic() < deadline:
+            watch.look(child)
+            self._push(watch, recorder, pushes)
+            time.sleep(0.05)
 
     def _unrecorded(self, recorder: Recorder) -> Ending | None:
         if recorder.fault is None:
@@ -167,7 +200,7 @@ class Supervisor:
 
         def is_over() -> bool:
             blind = heart.silent_seconds > self._settings.kill_seconds
-            return time.monotonic() > deadline or (blind and self._stopping())
+            return time.monotonic() > deadline or (blind and self._shutdown.is_asked())
 
         return is_over
 
@@ -191,60 +224,6 @@ class Supervisor:
             return state
 
 
-class _Watch:
-    """Looks whether a stage must stop, and sees to it that it does."""
-
-    def __init__(
-        self,
-        claim: Claim,
-        settings: Settings,
-        heart: Heart,
-        recorder: Recorder,
-        stopping: Callable[[], bool],
-        started: float,
-    ) -> None:
-        self._settings = settings
-        self._heart = heart
-        self._recorder = recorder
-        self._stopping = stopping
-        limit = claim.spec.timeout_seconds
-        self._deadline = None if limit is None else started + limit - claim.used_seconds
-        self._kill_at: float | None = None
-        self.reason: Stop | None = None
-
-    def look(self, child: Child) -> None:
-        now = time.monotonic()
-        if self.reason is None:
-            self.reason = self._reason(now)
-            if self.reason is not None:
-                log.info("stopping the stage", reason=self.reason.name)
-                child.terminate()
-                self._kill_at = now + self._settings.stop_grace_seconds
-        # A polite stop turns into a kill when the claim is lost meanwhile, too.
-        lost = self.reason in _AT_ONCE or self._lost() is not None
-        if lost or (self._kill_at is not None and now >= self._kill_at):
-            child.kill()
-
-    def _lost(self) -> Stop | None:
-        if self._heart.is_stale or self._recorder.is_stale:
-            return Stop.STALE
-        if self._heart.silent_seconds > self._settings.kill_seconds:
-            return Stop.BLIND
-        return None
-
-    def _reason(self, now: float) -> Stop | None:
-        lost = self._lost()
-        if lost is not None:
-            return lost
-        if self._heart.is_cancelling:
-            return Stop.CANCELLED
-        if self._deadline is not None and now >= self._deadline:
-            return Stop.TIMEOUT
-        if self._recorder.fault is not None:
-            return Stop.FAULT
-        return Stop.SHUTDOWN if self._stopping() else None
-
-
 def _pass_on(events: list[StageEvent], recorder: Recorder) -> Finished | Failed | None:
     """Give the events to the recorder, but for the one that ends the stage."""
     said: Finished | Failed | None = None
@@ -256,20 +235,14 @@ def _pass_on(events: list[StageEvent], recorder: Recorder) -> Finished | Failed 
     return said
 
 
-def _ending(reason: Stop | None, said: Finished | Failed, claim: Claim) -> Ending | None:
+def _ending(watch: Watch, said: Finished | Failed) -> Ending | None:
     """What became of the attempt. A stage that finished before it could be stopped has finished."""
-    if reason is Stop.STALE:
+    if watch.reason is Stop.STALE:
         return None
     if isinstance(said, Finished):
         return Ending.finished(said.result)
-    if reason is Stop.CANCELLED:
+    if watch.reason is Stop.CANCELLED:
         return Ending.cancelled()
-    if reason in (Stop.SHUTDOWN, Stop.BLIND):
+    if watch.reason in SOFT or watch.reason is Stop.BLIND:
         return Ending.released()
-    if reason is Stop.TIMEOUT:
-        limit = claim.spec.timeout_seconds
-        message = (
-            f"The job ran for {limit} s, its `timeout_seconds`, and was stopped in {claim.stage}."
-        )
-        return Ending.failed(Failure.of(FailureCode.TIMEOUT, message))
-    return Ending.failed(said.failure)
+    return Ending.failed(watch.failure or said.failure)

@@ -107,6 +107,9 @@ class Tracker(Protocol):
     def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
         """Set the run's final status, then it can be forgotten."""
 
+    def reopen(self, run_id: str, tags: Sequence[str]) -> None:
+        """The run goes on: RUNNING, without these tags of an earlier end. Most often it is so."""
+
 
 class NullTracker:
     """Keeps nothing: no run is ever found, so nothing is ever sent."""
@@ -133,6 +136,8 @@ class NullTracker:
     def end(
         self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
     ) -> None: ...
+
+    def reopen(self, run_id: str, tags: Sequence[str]) -> None: ...
 
 
 class MlflowTracker:
@@ -279,6 +284,17 @@ class MlflowTracker:
         with _translated():
             self._client.log_batch(run_id, tags=final)
             self._client.set_terminated(run_id, status, _milliseconds(at))
+
+    def reopen(self, run_id: str, tags: Sequence[str]) -> None:
+        with _translated():
+            run = self._client.get_run(run_id)
+            if run.info.status == "RUNNING":
+                return
+            for key in tags:
+                if key in run.data.tags:
+                    self._client.delete_tag(run_id, key)
+            # MLflow cannot forget the end time; the next end writes over it.
+            self._client.update_run(run_id, status="RUNNING")
 
 
 @contextmanager

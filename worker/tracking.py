@@ -50,6 +50,13 @@ _STATUS: Final[dict[str, RunStatus]] = {
     JobState.FAILED: "FAILED",
     JobState.CANCELLED: "KILLED",
 }
+_END_TAGS: Final = (
+    "finetune.state",
+    "finetune.failure_code",
+    "finetune.failure_message",
+    "finetune.hub_url",
+    "finetune.hub_commit",
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -146,6 +153,7 @@ class _Shipper:
         self._job_id = job_id
         self._workspace = workspace
         self._described: Description | None = None
+        self._has_status = False
 
     def ship(self, until: float) -> None:
         """Send what has been recorded since the last time."""
@@ -153,8 +161,12 @@ class _Shipper:
         if job is None or job.final:
             return
         run_id = _run_of(self._database, self._tracker, job)
-        if run_id is not None:
-            self._send(job, run_id, until)
+        if run_id is None:
+            return
+        if not self._has_status:  # an earlier attempt may have ended the run before a retry
+            self._set_status(job, run_id)
+            self._has_status = True
+        self._send(job, run_id, until)
 
     def finish(self, until: float) -> bool:
         """Send all that is left and, if the job has ended, its files and its final status."""
@@ -169,10 +181,24 @@ class _Shipper:
         if run_id is not None:
             self._send_files(job, run_id, until)
             self._tracker.log_points(run_id, list(_final_points(job)))
-            self._tracker.end(run_id, _STATUS[job.state], job.ended_at, _end_tags(job))
+            self._set_status(job, run_id)
         with self._database.write() as session:
-            store.finish(session, job.id)
-        return True
+            return store.finish(session, job.id, job.ended_at)
+
+    def _set_status(self, job: TrackedJob, run_id: str) -> None:
+        """The run's status becomes the job's, and its last one if a retry comes in between.
+
+        Each who writes it looks at the row again afterwards, so that a late writer is corrected.
+        """
+        while True:
+            if job.ended_at is None:
+                self._tracker.reopen(run_id, _END_TAGS)
+            else:
+                self._tracker.end(run_id, _STATUS[job.state], job.ended_at, _end_tags(job))
+            now = self._load()
+            if now is None or now.ended_at == job.ended_at:
+                return
+            job = now
 
     def _load(self) -> TrackedJob | None:
         with self._database.read() as session:
@@ -202,6 +228,8 @@ class _Shipper:
                 raise TrackerAwayError("too slow: the rest of the numbers goes next time")
             with self._database.read() as session:
                 rows = store.metrics_after(session, job.id, cursor, _ROWS_PER_PAGE)
+            if not rows:
+                return  # the job was deleted meanwhile
             self._tracker.log_points(run_id, [point for row in rows for point in _points(row)])
             cursor = rows[-1].seq
             with self._database.write() as session:
@@ -217,7 +245,13 @@ class _Shipper:
             if log_model or not row.name.startswith(MODEL_FOLDER)
         }
         present = {name: file for name, file in files.items() if file.is_file()}
-        if not log_missing(self._tracker, run_id, present, until):
+        try:
+            complete = log_missing(self._tracker, run_id, present, until)
+        except (FileNotFoundError, TrackerAwayError):
+            if self._load() is not None:
+                raise
+            return  # the job was deleted meanwhile, with its files; its run still gets its end
+        if not complete:
             raise TrackerAwayError("too slow: the rest of the files goes next time")
 
 
@@ -240,6 +274,7 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
         return None
     with database.write() as session:
         kept = store.adopt_run(session, job.id, found[0].experiment_id, found[0].run_id)
+    # None of them is kept if the job was deleted meanwhile.
     for run in found:
         if run.run_id != kept:
             tracker.discard(run.run_id)
@@ -253,8 +288,7 @@ def _postpone(database: Database, job_id: str) -> bool:
         if job is None or job.ended_at is None:
             return False
         if job.seconds_since_end > _GIVE_UP_AFTER:
-            store.finish(session, job_id)
-            return True
+            return store.finish(session, job_id, job.ended_at)
         wait = min(max(job.seconds_since_end, _FIRST_RETRY), _LAST_RETRY)
         store.retry_in(session, job_id, wait)
     return False
@@ -266,8 +300,7 @@ def _give_up(database: Database, job_id: str) -> bool:
         job = store.load(session, job_id)
         if job is None or job.ended_at is None:
             return False
-        store.finish(session, job_id)
-    return True
+        return store.finish(session, job_id, job.ended_at)
 
 
 # ---- what is said about a job -------------------------------------------------------------------
@@ -296,7 +329,9 @@ def _final_points(job: TrackedJob) -> Iterator[Point]:
     if trained is not None and job.ended_at is not None:
         for name, value in trained["metrics"].items():
             if value is not None:
-                yield Point(_key(f"final_{name}"), float(value), trained["steps"], job.ended_at)
+                # Always the same time: a job whose `publish` is retried ends twice.
+                at = job.trained_at or job.ended_at
+                yield Point(_key(f"final_{name}"), float(value), trained["steps"], at)
 
 
 def _description(job: TrackedJob) -> Description:
@@ -352,14 +387,14 @@ def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
 def _end_tags(job: TrackedJob) -> dict[str, str]:
     published = job.results.get(Stage.PUBLISH) or {}
     failure = job.failure or {}
-    tags = {
-        "finetune.state": job.state,
-        "finetune.failure_code": failure.get("code"),
-        "finetune.failure_message": failure.get("message"),
-        "finetune.hub_url": published.get("hub_url"),
-        "finetune.hub_commit": published.get("hub_commit"),
-    }
-    return {key: str(value) for key, value in tags.items() if value}
+    values = (
+        job.state,
+        failure.get("code"),
+        failure.get("message"),
+        published.get("hub_url"),
+        published.get("hub_commit"),
+    )
+    return {key: str(value) for key, value in zip(_END_TAGS, values, strict=True) if value}
 
 
 def _dataset_label(spec: JobSpec) -> str:

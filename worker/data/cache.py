@@ -1,14 +1,13 @@
 """Prepared data, addressed by what it was made from; built once, shared by all jobs."""
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from service.contract import prepared
 from worker import checkpoints
 
 Counts = dict[str, dict[str, int]]
@@ -35,18 +34,10 @@ def get_or_build(root: Path, key: str, build: Callable[[Path], Counts]) -> Entry
     Of several processes one builds and the others wait for it; if it dies the next one builds.
     """
     folder = root / key
-    with _locked(root / f"{key}.lock"):
+    with prepared.locked(root, key):
         found = checkpoints.verify(folder)
         if not found:
             with checkpoints.writing(folder) as partial:
                 counts = build(partial)
                 (partial / _COUNTS).write_text(json.dumps(counts))
         return Entry(folder, json.loads((folder / _COUNTS).read_text()), found)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also when the process dies
-        yield

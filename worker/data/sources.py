@@ -34,9 +34,15 @@ class Data(Protocol):
 
 
 def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data:
-    """Find the data: the Hub's commit, or every file, hashed. StageError when it is not there."""
+    """Find the data: the Hub's commit, or every file, hashed. StageError when it is not there.
+
+    A job that is prepared again takes the commit that it took before.
+    """
     spec = request.spec.dataset
     if isinstance(spec, HubDataset):
+        before = request.prepared
+        if before is not None and before.dataset_revision is not None:
+            spec = spec.model_copy(update={"revision": before.dataset_revision})
         return hub.HubData(spec, request.cache_dir)
     locate = _uploads(request) if isinstance(spec, UploadDataset) else _paths(request)
     given = splits.given(spec)

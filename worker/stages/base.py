@@ -1,6 +1,5 @@
 """What the three stages share: their request, the pipe to the supervisor, and how they end."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -8,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from types import FrameType
 
@@ -17,16 +17,62 @@ from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
 from worker import failures
+from worker.lifeline import die_with_parent
+from worker.stages import ranks
 
 EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
 MAX_EVENT_BYTES = 1024 * 1024
 _MAX_MESSAGE = 4000  # characters
 _MAX_DETAILS = 20_000
-_PR_SET_PDEATHSIG = 1
 
 
 class Stopped(BaseException):  # not an Error: the supervisor asked for it
-    """Raised in the main thread when the supervisor sends SIGTERM."""
+    """Raised in the main thread when the supervisor sends SIGTERM, or SIGUSR1 (`SoftStop`)."""
+
+
+class _Manner(Enum):
+    """What a soft stop does now."""
+
+    AT_ONCE = auto()
+    NOTED = auto()
+    IGNORED = auto()
+
+
+class SoftStop:
+    """The supervisor's wish, by SIGUSR1, that the stage stop where it loses nothing.
+
+    Without a word of the stage's it stops at once, as by SIGTERM. True when it was asked for.
+    """
+
+    def __init__(self) -> None:
+        self._manner = _Manner.AT_ONCE
+        self._is_requested = False
+
+    def __call__(self) -> bool:
+        return self._is_requested
+
+    def request(self) -> None:
+        """In the main thread. Raises Stopped where there is nothing to lose."""
+        if self._manner is _Manner.IGNORED:
+            return
+        self._is_requested = True
+        if self._manner is _Manner.AT_ONCE:
+            raise Stopped
+
+    def postpone(self) -> None:
+        """From here on the stage looks itself whether it is to stop, and does so in time."""
+        self._manner = _Manner.NOTED
+
+    def honour(self) -> None:
+        """From here on a stop loses nothing. Raises Stopped when it was asked for meanwhile."""
+        self._manner = _Manner.AT_ONCE
+        if self._is_requested:
+            raise Stopped
+
+    def ignore(self) -> None:
+        """From here on the end is near, and the stage had better reach it."""
+        self._manner = _Manner.IGNORED
+        self._is_requested = False
 
 
 class EventTooLargeError(ValueError):
@@ -34,10 +80,15 @@ class EventTooLargeError(ValueError):
 
 
 class Channel:
-    """Sends events, one JSON line each, to the supervisor. Safe to use from several threads."""
+    """Sends events, one JSON line each, to the supervisor. Safe to use from several threads.
 
-    def __init__(self, descriptor: int) -> None:
+    `soft_stop` is what comes the other way; `is_silent`: another process says the same.
+    """
+
+    def __init__(self, descriptor: int, *, is_silent: bool = False) -> None:
+        self.soft_stop = SoftStop()
         self._descriptor = descriptor
+        self._is_silent = is_silent
         os.set_inheritable(descriptor, False)  # no grandchild may keep the pipe open
         self._lock = threading.Lock()
 
@@ -46,6 +97,8 @@ class Channel:
 
         When the pipe has no reader the supervisor is gone: the process ends at once.
         """
+        if self._is_silent:
+            return
         line = event.model_dump_json().encode() + b"\n"
         if len(line) > MAX_EVENT_BYTES:
             raise EventTooLargeError(
@@ -63,15 +116,17 @@ class Channel:
             os._exit(EXIT_STOPPED)
 
 
-def run_stage(main: Callable[[StageRequest, Channel], BaseModel]) -> None:
+def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None:
     """Run `main` on the request named in argv; report its end on the channel and exit.
 
+    Of a stage in several processes the first has the result, and None comes from the others.
     The exit status is EXIT_FINISHED, EXIT_FAILED (a Failed event was sent) or EXIT_STOPPED.
     Tracebacks go to stderr, which is the job's log, never into an event.
     """
-    _die_with_parent()
-    channel = Channel(int(os.environ[EVENT_FD_VARIABLE]))
+    die_with_parent(os.getppid(), EXIT_STOPPED)
+    channel = _channel()
     signal.signal(signal.SIGTERM, _raise_stopped)
+    signal.signal(signal.SIGUSR1, lambda _signal, _frame: channel.soft_stop.request())
     try:
         status = _run(main, channel)
     except Stopped:  # also out of the midst of reporting a failure
@@ -83,19 +138,37 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel]) -> None:
     os._exit(status)
 
 
-def _run(main: Callable[[StageRequest, Channel], BaseModel], channel: Channel) -> int:
+def _channel() -> Channel:
+    rank = ranks.number()
+    if rank is None:
+        return Channel(int(os.environ[EVENT_FD_VARIABLE]))
+    return Channel(ranks.claim_event_pipe(), is_silent=rank > 0)
+
+
+def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Channel) -> int:
     try:
         request = StageRequest.model_validate_json(Path(sys.argv[1]).read_bytes())
         result = main(request, channel)
-        channel.send(Finished(result=result.model_dump(mode="json")))
+        if result is not None:
+            channel.send(Finished(result=result.model_dump(mode="json")))
     except Stopped:
         raise
     except BaseException as error:
         with suppress(OSError):  # a full disk under the log must not keep the event back
             traceback.print_exc()
+        if ranks.number() is not None:
+            return _end_of_rank(error)
         channel.send(Failed(failure=_small(failure_of(error))))
         return EXIT_FAILED
     return EXIT_FINISHED
+
+
+def _end_of_rank(error: BaseException) -> int:
+    if ranks.is_peer_lost(error):
+        ranks.leave_to_the_others()
+        return ranks.EXIT_PEER_LOST
+    ranks.report(_small(failure_of(error)))
+    return EXIT_FAILED
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -112,12 +185,3 @@ def _small(failure: Failure) -> Failure:
 
 def _raise_stopped(_signal: int, _frame: FrameType | None) -> None:
     raise Stopped
-
-
-def _die_with_parent() -> None:
-    """SIGKILL this process when its supervisor dies, so that no orphan keeps the GPU (Linux)."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the call
-            os._exit(EXIT_STOPPED)

@@ -1,5 +1,6 @@
 """What can be known about a model and its tokenizer before a GPU is taken."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
+from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
+from service.contract.spec import JobSpec
 from worker import failures
 from worker.tasks.base import Task
 
@@ -62,11 +65,14 @@ def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
         raise StageError(FailureCode.SLOW_TOKENIZER, f"{name!r} holds no tokenizer files")
 
 
-def check_model(task: Task, parameters: Any, config: Any, tokenizer: Any) -> int:
-    """Architecture, position table and vocabulary fit the task and the tokenizer.
+def check_model(
+    task: Task, spec: JobSpec, config: Any, tokenizer: Any, notice: Callable[[Notice], None]
+) -> int:
+    """Architecture, position table, vocabulary and adapter fit the task and the tokenizer.
 
     Returns the task's `max_length` for this model.
     """
+    parameters = spec.task
     auto = task.auto_model()
     if type(config) not in auto._model_mapping:
         raise StageError(
@@ -80,23 +86,52 @@ def check_model(task: Task, parameters: Any, config: Any, tokenizer: Any) -> int
     except (ValueError, TypeError, KeyError) as error:
         message = f"No model can be made of this configuration: {failures.describe(error)}"
         raise StageError(FailureCode.UNSUPPORTED_ARCHITECTURE, message) from error
+    # The places of virtual tokens are no text's.
+    reserved = spec.peft.virtual_tokens if spec.peft is not None else 0
     table = position_limit(model, config)
-    max_length = task.max_length(parameters, _natural_limit(table, config, tokenizer))
+    if table is not None:
+        table = _left_for_text(table, reserved)
+    max_length = task.max_length(parameters, _natural_limit(table, config, tokenizer, reserved))
     if table is not None and max_length > table:
         raise StageError(
             FailureCode.SEQUENCE_TOO_LONG,
-            f"`{task.length_option}` is {max_length}, but the model's position table holds {table}",
+            f"`{task.length_option}` is {max_length}, but the model's position table holds {table}"
+            + (f" beside {reserved} virtual tokens" if reserved else ""),
             limit=table,
             **{task.length_option: max_length},
         )
     _check_vocabulary(model, tokenizer)
+    if spec.peft is not None:
+        _check_adapter(model, spec, tokenizer, notice)
     return max_length
 
 
-def _natural_limit(table: int | None, config: Any, tokenizer: Any) -> int | None:
-    """Tokens that the model was made for; rotary models state a number that no table enforces."""
+def _left_for_text(places: int, reserved: int) -> int:
+    if places <= reserved:
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            f"`peft.num_virtual_tokens` is {reserved}, but the model has only {places} positions",
+            option="peft.num_virtual_tokens",
+        )
+    return places - reserved
+
+
+def _check_adapter(
+    model: Any, spec: JobSpec, tokenizer: Any, notice: Callable[[Notice], None]
+) -> None:
+    from worker.training import peft_checks  # takes seconds, and most jobs have no adapter
+
+    for warning in peft_checks.check(model, spec, pads_left=tokenizer.padding_side == "left"):
+        notice(Notice(message=f"peft says: {warning}"))
+
+
+def _natural_limit(table: int | None, config: Any, tokenizer: Any, reserved: int) -> int | None:
+    """Tokens of a text that the model was made for; rotary models state a number that no table
+    enforces."""
     stated = getattr(config, "max_position_embeddings", None)
-    known = [limit for limit in (table, stated) if limit is not None]
+    known = [table] if table is not None else []
+    if stated is not None and stated > 0:  # XLNet says -1
+        known.append(stated - reserved)
     if tokenizer.model_max_length < _NO_LIMIT:
         known.append(tokenizer.model_max_length)
     return min(known, default=None)

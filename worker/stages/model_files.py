@@ -1,5 +1,6 @@
 """Where the base model's files are: a Hub repository at a commit, or an allowed folder."""
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -84,11 +85,22 @@ def _folder(name: str, roots: list[Path]) -> Located:
         folder = resolve_under_roots(name, roots, "FINETUNE_MODEL_ROOTS")
     except PathNotAllowedError as error:
         raise StageError(FailureCode.MODEL_NOT_FOUND, f"The model {error}") from error
-    if not folder.is_dir():
-        raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} is not a folder")
-    inside = [path for path in folder.iterdir() if path.is_file() and _allowed(path, roots)]
+    try:
+        if not folder.is_dir():
+            raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} is not a folder")
+        inside = [path for path in folder.iterdir() if path.is_file() and _allowed(path, roots)]
+    except PermissionError as error:
+        raise _unreadable(name, "its folder") from error
+    closed = sorted(path.name for path in inside if not os.access(path, os.R_OK))
+    if closed:
+        raise _unreadable(name, ", ".join(closed))
     files = tuple(sorted(path.name for path in inside))
     return Located(name, None, files, lambda _wanted: folder)
+
+
+def _unreadable(name: str, what: str) -> StageError:
+    message = f"The worker's user may not read {what} of the model {name!r}"
+    return StageError(FailureCode.MODEL_ACCESS_DENIED, message, name=name)
 
 
 def _allowed(path: Path, roots: list[Path]) -> bool:

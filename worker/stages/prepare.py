@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from service.contract import prepared
 from service.contract.events import Notice, PhaseChanged, Progress
+from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, kind
 from service.contract.stages import PrepareResult, StageRequest
@@ -51,9 +53,12 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     events.resolved(origins, data)
     events.phase(Phase.DOWNLOADING)
     model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
-    max_length = model_checks.check_model(task, request.spec.task, model.config, model.tokenizer)
+    max_length = model_checks.check_model(
+        task, request.spec, model.config, model.tokenizer, events.notice
+    )
     preparation = Preparation(request.spec, task, model, max_length, data, events)
     entry = preparation.run(request.cache_dir)
+    _require_same_data(request, entry)
     return PrepareResult(
         prepared_dir=entry.folder,
         model_dir=model.folder,
@@ -63,6 +68,22 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         data_fingerprint=entry.folder.name,
         splits=entry.splits,
     )
+
+
+def _require_same_data(request: StageRequest, entry: cache.Entry) -> None:
+    """StageError when a retried job is prepared again and finds other data than the first time.
+
+    Its checkpoints and its numbers belong to the data that it had.
+    """
+    before = request.prepared
+    if before is not None and before.data_fingerprint != entry.folder.name:
+        raise StageError(
+            FailureCode.DATA_CHANGED,
+            "The prepared data of this job was removed, and what its data set, its tokenizer and "
+            "the libraries that read them give now is not the same.",
+            before=before.data_fingerprint,
+            now=entry.folder.name,
+        )
 
 
 def _resolve_data(request: StageRequest, events: "Events") -> Data:
@@ -114,8 +135,12 @@ class Origins:
 
 
 def locate_model(request: StageRequest) -> Origins:
-    """Look up the repositories or folders; `model.revision` is that of the model alone."""
+    """Look up the repositories or folders; `model.revision` is that of the model alone.
+
+    A job that is prepared again takes the commit that it took before.
+    """
     spec = request.spec.model
+    before = None if request.prepared is None else request.prepared.model_revision
 
     def locate(name: str, revision: str | None, setting: str) -> Located:
         return model_files.locate(
@@ -132,7 +157,7 @@ def locate_model(request: StageRequest) -> Origins:
     if spec.name_or_path is None:
         assert tokenizer is not None, "the spec sees to it"
         return Origins(None, None, tokenizer)
-    model = locate(spec.name_or_path, spec.revision, "model.name_or_path")
+    model = locate(spec.name_or_path, before or spec.revision, "model.name_or_path")
     config = model
     if spec.config_name is not None:
         config = locate(spec.config_name, None, "model.config_name")
@@ -195,7 +220,7 @@ class Preparation:
 
     def run(self, cache_dir: Path) -> cache.Entry:
         key = cache.address(self._ingredients())
-        entry = cache.get_or_build(cache_dir / "prepared", key, self._build)
+        entry = cache.get_or_build(cache_dir / prepared.FOLDER, key, self._build)
         if entry.found:
             message = "Found the prepared data of an earlier job: nothing to check or tokenise"
             self._events.notice(Notice(message=message, data={"fingerprint": key}))

@@ -5,20 +5,13 @@ Every step can be repeated: what has arrived already is not sent again.
 """
 
 import hashlib
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils.tqdm import disable_progress_bars
-
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged
-from service.contract.failures import FailureCode, StageError
-from service.contract.spec import HubSpec
 from service.contract.stages import PublishResult, StageRequest
 from service.contract.states import Phase
-from worker import model_card
+from worker import hub, model_card
 from worker.stages.base import Channel, run_stage
 from worker.trackers import (
     MODEL_FOLDER,
@@ -30,7 +23,6 @@ from worker.trackers import (
 
 _MLFLOW_SECONDS = 60
 """Longer than for numbers: the server answers an upload when it has stored it."""
-_MAIN = "main"
 
 
 def main(request: StageRequest, channel: Channel) -> PublishResult:
@@ -102,54 +94,16 @@ def _push(
     if target is None:
         return None, None
     channel.send(PhaseChanged(phase=Phase.PUSHING))
-    disable_progress_bars()
-    api = HfApi(endpoint=request.hub_endpoint, token=_token(), library_name="finetune-service")
-    try:
-        url = _make_room(api, target)
-        files = {**files, **_checkpoint_files(request.checkpoints, target)}
-        commit = _commit(api, target, files, request.job_id)
-    except HFValidationError as error:
-        raise StageError(FailureCode.HUB_REJECTED, str(error)) from error
+    files = {**files, **hub.checkpoint_files(request.checkpoints, target)}
+    with hub.refusals_explained():
+        repository = hub.Repository(target, request.hub_endpoint)
+        url = repository.make_room()
+        change = repository.change(files, request.workspace)
+        commit = change.commit(target.commit_message or f"Fine-tuned model of {request.job_id}")
     message = f"The model is on the Hub: {commit.commit_url}"
     data = {"url": url, "commit": commit.oid, "revision": target.revision, "files": len(files)}
     channel.send(Notice(message=message, data=data))
     return url, commit.oid
-
-
-def _token() -> str:
-    token = os.environ.get("HF_TOKEN")
-    if not token:
-        raise StageError(FailureCode.HUB_UNAUTHORIZED, "The operator has set no Hub token.")
-    return token
-
-
-def _make_room(api: HfApi, target: HubSpec) -> str:
-    """The repository and the branch exist afterwards; the repository's URL."""
-    url = api.create_repo(target.model_id, private=target.private, exist_ok=True)
-    if target.revision != _MAIN:
-        api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
-    return str(url)
-
-
-def _checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> dict[str, Path]:
-    """Name in the repository → file, under the folders that Trainer's strategies use."""
-    last = target.strategy == "checkpoint"
-    return {
-        f"{'last-checkpoint' if last else f'checkpoint-{folder.name}'}/{path.name}": path
-        for folder in checkpoints
-        for path in sorted(folder.iterdir())
-    }
-
-
-def _commit(api: HfApi, target: HubSpec, files: Mapping[str, Path], job_id: str) -> CommitInfo:
-    """One commit with all files. The client leaves out those that the Hub has already, and makes
-    no commit where none is left: that is how a retry finds its own commit again."""
-    return api.create_commit(
-        target.model_id,
-        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=p) for name, p in files.items()],
-        commit_message=target.commit_message or f"Fine-tuned model of {job_id}",
-        revision=target.revision,
-    )
 
 
 if __name__ == "__main__":

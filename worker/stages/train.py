@@ -4,6 +4,7 @@ Started as `python -m worker.stages.train <request.json>`; works offline on what
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,22 +20,26 @@ from transformers.integrations.neftune import activate_neftune, deactivate_neftu
 from transformers.trainer_utils import enable_full_determinism
 
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged, StageEvent
+from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
-from worker import checkpoints
-from worker.stages.base import Channel, run_stage
+from worker import checkpoints, hub
+from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import (
     build,
     checkpoint,
+    device_lock,
     loop,
     optimizers,
+    quantized,
     sampling,
     schedules,
     smoothing,
     speed,
+    weights,
 )
 from worker.training.checkpoint import State
 from worker.training.evaluation import Evaluator
@@ -42,20 +47,37 @@ from worker.training.loading import Loader
 from worker.training.objective import Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
+from worker.training.ranks import Ranks
 from worker.training.reporting import Reporter
+from worker.training.sharing import Sharing
 
 
-def main(request: StageRequest, channel: Channel) -> TrainResult:
+def main(request: StageRequest, channel: Channel) -> TrainResult | None:
+    """None in all processes but the first."""
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     channel.send(PhaseChanged(phase=Phase.LOADING))
-    job = _load(request, channel.send)
+    job = _load(request, channel)
+    _leave_settings_for_pushes(job)
     if request.resume_from is not None:
         job.training.resume(request.resume_from)
     elif job.validation.given:
         _evaluate_baseline(job)
-    with _noise(job):
-        loop.train(job.training)
+    _train(job, channel.soft_stop)
     return _finish(job)
+
+
+def _train(job: "_Job", soft_stop: SoftStop) -> None:
+    """Make the steps that are left. Raises Stopped when a soft stop came before their end."""
+    soft_stop.postpone()
+    try:
+        with _noise(job):
+            loop.train(job.training)
+    except loop.StoppedEarlyError:
+        raise Stopped from None
+    if job.training.is_saved:
+        soft_stop.honour()
+    else:  # what is left takes less time than the steps that would be made again
+        soft_stop.ignore()
 
 
 @dataclass(frozen=True)
@@ -123,18 +145,26 @@ class _Validation:
         return self._last is not None and self._last[0] == step
 
 
-def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
+def _load(request: StageRequest, channel: Channel) -> _Job:
     assert request.prepared is not None, "`train` runs after `prepare`"
-    spec = request.spec.training
+    spec, send = request.spec.training, channel.send
+    if spec.compiles:
+        # Its own: a stage that is killed while it compiles leaves half a file, and all that share
+        # a cache would load it.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(request.attempt_dir / "compiled")
     accelerator = build.accelerator(request.spec)
+    ranks = Ranks.of(accelerator)
+    assert ranks.count == request.spec.resources.processes, "the launcher starts them all"
     if spec.full_determinism:
         enable_full_determinism(spec.seed)
     set_seed(spec.seed)  # a new head starts from these random numbers
     loaded = _load_parts(request, request.prepared, accelerator.device, send)
     features = loaded.objective.train_features
-    plan = Plan.of(spec, len(features))
+    plan = Plan.of(spec, len(features), ranks.count)
     send(_plan_notice(accelerator, plan))
-    state = _state(accelerator, loaded.model, plan)
+    state = _state(accelerator, loaded.model, plan, ranks)
+    if request.spec.peft is not None:
+        _keep_adapter_only(state, request)
     reporter = Reporter(send, plan, state.progress)
     evaluator = Evaluator(
         accelerator,
@@ -142,6 +172,8 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         loaded.objective,
         spec,
         reporter.tick,
+        ranks,
+        channel.soft_stop,
     )
     predictions = request.attempt_dir / "predictions"
     validation = _Validation(evaluator, state.progress, predictions, loaded.splits)
@@ -150,15 +182,17 @@ def _load(request: StageRequest, send: Callable[[StageEvent], None]) -> _Job:
         state=state,
         objective=loaded.objective,
         loss_sum=smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
-        order=sampling.order(features, spec),
-        loader=Loader(features, loaded.objective.collate, spec),
+        order=sampling.order(features, plan),
+        shares=Sharing(Loader(features, loaded.objective.collate, spec), features, ranks),
         evaluate=validation,
         best=BestMetric(spec),
         reporter=reporter,
         workspace=request.workspace,
         checkpoints_dir=request.attempt_dir / "checkpoints",
+        stop_requested=channel.soft_stop,
     )
-    set_seed(spec.seed)  # training draws the same numbers whatever loading has drawn
+    # Training draws the same numbers whatever loading has drawn, and each process its own.
+    set_seed((spec.seed + ranks.number) % 2**32)
     return _Job(request, loaded.tokenizer, training, validation)
 
 
@@ -169,15 +203,19 @@ def _load_parts(
     send: Callable[[StageEvent], None],
 ) -> _Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled."""
+    device_lock.share(request.cache_dir / "devices", device)
     task = registry.get(request.spec.task.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
     )
     splits = load_splits(prepared.prepared_dir)
     overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
-    model = _load_model(request, prepared, task, overrides, send)
-    build.choose_attention(model, device)
+    model, new_weights = _load_model(request, prepared, task, overrides, device, send)
+    if build.choose_attention(model, request.spec, device):
+        send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)
+    if request.spec.peft is not None:
+        model = _add_adapter(model, request.spec, prepared, new_weights, send)
     return _Loaded(tokenizer, model, objective, frozenset(splits))
 
 
@@ -186,24 +224,52 @@ def _load_model(
     prepared: PrepareResult,
     task: Task,
     overrides: Mapping[str, Any],
+    device: torch.device,
     send: Callable[[StageEvent], None],
-) -> torch.nn.Module:
-    """The base model with the task's head, or one from scratch."""
+) -> tuple[torch.nn.Module, list[str]]:
+    """The base model with the task's head, and which of its weights are new; or a model from
+    scratch."""
     parts = (task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides)
     if request.spec.model.config is not None:
         model = build.model_from_scratch(*parts)
         count = sum(parameter.numel() for parameter in model.parameters())
         message = f"A model from scratch: {count:,} weights, drawn from `training.seed`"
         send(Notice(message=message, data={"parameters": count}))
-        return model
-    model, new_weights = build.model(*parts)
+        return model, []
+    loading = quantized.loading(request.spec, task.auto_model(), prepared.model_dir, device)
+    model, new_weights = build.model(*parts, **loading)
     if new_weights:
         message = "These weights are not in the base model and start at random"
         send(Notice(message=message, data={"weights": new_weights}))
-    return model
+    return model, new_weights
 
 
-def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan) -> State:
+def _add_adapter(
+    model: torch.nn.Module,
+    spec: JobSpec,
+    prepared: PrepareResult,
+    new_weights: list[str],
+    send: Callable[[StageEvent], None],
+) -> torch.nn.Module:
+    from worker.training import peft  # takes seconds, and most jobs have no adapter
+
+    wrapped = peft.wrap(model, spec, prepared.tokenizer_dir, new_weights)
+    send(peft.notice(wrapped))
+    return wrapped
+
+
+def _keep_adapter_only(state: State, request: StageRequest) -> None:
+    """Checkpoints without the base model's weights; for the Hub they hold what peft loads, too."""
+    from worker.training import peft
+
+    assert request.prepared is not None
+    state.base = weights.identity(request.prepared.model_dir)
+    if request.spec.hub is not None and request.spec.hub.strategy != "end":
+        adapted: Any = state.bare_model
+        state.export = partial(peft.export, adapted)
+
+
+def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan, ranks: Ranks) -> State:
     build.prepare_model(model, plan.spec)
     optimizer = optimizers.build(model, plan.spec, accelerator.device)
     prepared, optimizer = accelerator.prepare(model, optimizer)
@@ -213,7 +279,8 @@ def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan) -> Stat
         optimizer=optimizer,
         scheduler=schedules.build(optimizer, plan),
         progress=TrainingProgress(),
-        tally=LossTally(accelerator.device),
+        tally=LossTally(accelerator.device, ranks=ranks),
+        ranks=ranks,
     )
 
 
@@ -224,7 +291,9 @@ def _noise(job: _Job) -> Iterator[None]:
     if alpha is None:
         yield
         return
-    model = job.training.state.bare_model
+    model: Any = job.training.state.bare_model
+    if job.request.spec.peft is not None:
+        model = model.get_base_model()
     hook = activate_neftune(model, alpha)
     yield
     deactivate_neftune(model, hook)
@@ -238,9 +307,15 @@ def _plan_notice(accelerator: Accelerator, plan: Plan) -> Notice:
         where = f"the CPU with {torch.get_num_threads()} threads"
     names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
     precision = names[accelerator.mixed_precision]
+    together = f" in {plan.processes} processes" if plan.processes > 1 else ""
     return Notice(
-        message=f"Training on {where} in {precision}, {plan.total_steps} steps",
-        data={"device": str(device), "precision": precision, "steps": plan.total_steps},
+        message=f"Training on {where}{together} in {precision}, {plan.total_steps} steps",
+        data={
+            "device": str(device),
+            "precision": precision,
+            "steps": plan.total_steps,
+            "processes": plan.processes,
+        },
     )
 
 
@@ -255,19 +330,26 @@ def _evaluate_baseline(job: _Job) -> None:
     reporter.evaluated(metrics)
 
 
-def _finish(job: _Job) -> TrainResult:
-    """Choose the model, save it, evaluate it, and make the test predictions."""
+def _finish(job: _Job) -> TrainResult | None:
+    """Choose the model, save it, evaluate it, and make the test predictions.
+
+    Of several processes the first one writes and has the result.
+    """
     training, state = job.training, job.training.state
     step = _load_best(job)
     output = job.request.attempt_dir / "output"
     training.reporter.phase(Phase.SAVING)
-    with checkpoint.disk_full_explained("the finished model was written"):
-        _save_model(job, output)
-    _announce(job, {f"model/{path.name}": path for path in sorted(output.iterdir())})
+    if state.ranks.is_first:
+        with checkpoint.disk_full_explained("the finished model was written"):
+            _save_model(job, output)
+        files = sorted(path for path in output.rglob("*") if path.is_file())
+        _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
     _use_full_eval_dtype(job)
     final = _evaluate_final(job, step)
     progress = state.progress
     train_loss = (progress.loss_total + state.tally.total()) / progress.step
+    if not state.ranks.is_first:
+        return None
     return TrainResult(
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
@@ -301,9 +383,46 @@ def _load_best(job: _Job) -> int:
 
 def _save_model(job: _Job, output: Path) -> None:
     model: Any = job.training.state.bare_model
-    model.save_pretrained(output)
+    if job.request.spec.peft is None:
+        model.save_pretrained(output)
+    else:
+        _save_adapted(job, model, output)
     job.tokenizer.save_pretrained(output)
     checkpoints.sync_tree(output)
+
+
+def _leave_settings_for_pushes(job: _Job) -> None:
+    """All of the model but its weights, which each checkpoint has, where they are pushed."""
+    target = job.request.spec.hub
+    if target is None or not target.pushes_while_training:
+        return
+    model: Any = job.training.state.bare_model
+    folder = hub.settings_dir(job.request.attempt_dir)
+    if job.request.spec.peft is None:
+        model.save_pretrained(folder, state_dict={})
+    else:
+        _save_adapter(job, model, folder)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    job.tokenizer.save_pretrained(folder)
+
+
+def _save_adapted(job: _Job, model: Any, output: Path) -> None:
+    """The adapter alone, or the base model with it in its weights."""
+    from worker.training import peft
+
+    assert job.request.spec.peft is not None
+    if job.request.spec.peft.merges:
+        peft.merge(model).save_pretrained(output)
+    else:
+        _save_adapter(job, model, output)
+
+
+def _save_adapter(job: _Job, model: Any, folder: Path) -> None:
+    from worker.training import peft
+
+    assert job.request.prepared is not None
+    peft.save(model, folder, job.request.spec, job.request.prepared.model_revision)
 
 
 def _use_full_eval_dtype(job: _Job) -> None:
@@ -345,6 +464,8 @@ def _evaluate_again(job: _Job, step: int) -> Evaluation:
 
 
 def _announce(job: _Job, files: dict[str, Path]) -> None:
+    if not job.training.state.ranks.is_first:
+        return
     for name, path in files.items():
         job.training.reporter.send(
             ArtifactWritten(

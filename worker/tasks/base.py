@@ -22,6 +22,11 @@ def parameters_of(spec: JobSpec, kind: type[P]) -> P:
     return spec.task
 
 
+def longest(wished: int | None, limit: int | None, default: int) -> int:
+    """Tokens: as wished, else the default or as many as the model can take, if that is fewer."""
+    return wished or min(default, limit or default)
+
+
 class RowError(ValueError):
     """What is wrong with one row; the reader adds where the row stands."""
 

@@ -12,8 +12,8 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
-from worker.tasks import lm_features, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
+from worker.tasks import lm_features, lm_samples, predictions
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.lm_scores import IGNORED, Scores, losses
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
@@ -27,7 +27,7 @@ class CausalLM:
     needs_pad_token = False
 
     def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
-        return parameters.block_size or lm_features.default_length(limit)
+        return longest(parameters.block_size, limit, lm_features.DEFAULT_LENGTH)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForCausalLM
@@ -58,18 +58,21 @@ class CausalLM:
     def bind(
         self,
         spec: JobSpec,
-        tokenizer: Any,  # noqa: ARG002
+        tokenizer: Any,
         model: Any,
         splits: Mapping[str, PreparedSplit],
     ) -> Objective:
         if parameters_of(spec, CausalLMSpec).separate_documents:
             require_separable(model)
-        return CausalLMObjective(splits, model)
+        return CausalLMObjective(splits, model, tokenizer)
 
 
 class CausalLMObjective:
-    def __init__(self, splits: Mapping[str, PreparedSplit], model: torch.nn.Module) -> None:
+    def __init__(
+        self, splits: Mapping[str, PreparedSplit], model: torch.nn.Module, tokenizer: Any
+    ) -> None:
         self._splits = splits
+        self._tokenizer = tokenizer
         caches = "use_cache" in inspect.signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches else {}
         self.train_features: Features = splits["train"].features
@@ -99,10 +102,15 @@ class CausalLMObjective:
             labels = _labels([features[index] for index in indices])
             scores.add(indices, output.logits[:, :-1], labels[:, 1:])
         rows = scores.rows([{"block": number} for number in range(len(features))])
-        return Evaluation(
-            metrics=scores.metrics() if is_validation(split) else {},
-            files=predictions.write(rows, split, folder),
-        )
+        files = predictions.write(rows, split, folder)
+        if not is_validation(split):
+            return Evaluation({}, files)
+        samples = lm_samples.continuations(features, self._tokenizer, forward, self._logits)
+        return Evaluation(scores.metrics(), files, samples)
+
+    def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        logits: torch.Tensor = self._output(model, batch).logits
+        return logits
 
     def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}

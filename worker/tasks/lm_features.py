@@ -29,10 +29,6 @@ class Tokens:
     """As long as `ids`; None where nobody asked."""
 
 
-def default_length(limit: int | None) -> int:
-    return min(DEFAULT_LENGTH, limit or DEFAULT_LENGTH)
-
-
 def example_schema() -> Any:
     from datasets import Features, Value
 

@@ -10,12 +10,14 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import MaskedLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
-from worker.tasks import lm_features, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
-from worker.tasks.lm_scores import IGNORED, Scores, losses
+from worker.tasks import lm_features, lm_samples, predictions
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.lm_scores import IGNORED, Scores
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
 from worker.tasks.padding import Padding
-from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+from worker.tasks.token_labels import TokenLabels
+from worker.training import build, heads
+from worker.training.objective import Batch, Evaluation, Forward, Objective
 
 
 class MaskedLM:
@@ -24,7 +26,7 @@ class MaskedLM:
     needs_pad_token = True
 
     def max_length(self, parameters: MaskedLMSpec, limit: int | None) -> int:
-        return parameters.max_seq_length or lm_features.default_length(limit)
+        return longest(parameters.max_seq_length, limit, lm_features.DEFAULT_LENGTH)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForMaskedLM
@@ -63,35 +65,39 @@ class MaskedLM:
     ) -> Objective:
         parameters = parameters_of(spec, MaskedLMSpec)
         masking = Masking.of(tokenizer, spec.training.seed, parameters.mlm_probability)
-        return MaskedLMObjective(splits, masking, Padding(tokenizer, model))
+        selects = build.is_padding_free(spec) and heads.can_select(model)
+        bare_model = model if selects else None
+        padding = Padding(tokenizer, model)
+        return MaskedLMObjective(splits, masking, padding, tokenizer, bare_model)
 
 
-class MaskedLMObjective:
+class MaskedLMObjective(TokenLabels):
     def __init__(
         self,
         splits: Mapping[str, PreparedSplit],
         masking: Masking,
         padding: Padding,
+        tokenizer: Any,
+        bare_model: Any = None,
     ) -> None:
-        self._splits = splits
+        """`bare_model`, where its head may be computed for the masked tokens alone, else None."""
+        super().__init__(splits, EpochMasks(splits["train"].features, masking), padding)
+        self._bare_model = bare_model
         self._masking = masking
-        self._padding = padding
-        self.train_features: Features = EpochMasks(splits["train"].features, masking)
-
-    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        return {**self._padding.inputs(features), "labels": self._labels(features)}
-
-    def item_count(self, batch: Batch) -> int:
-        return int((batch["labels"] != IGNORED).sum())
-
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return losses(*self.logits_and_labels(model, batch)).sum()
+        self._tokenizer = tokenizer
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(1, masked, vocabulary) and (1, masked) where the head is so computed, else of all
+        tokens."""
+        if self._bare_model is None:
+            return super().logits_and_labels(model, batch)
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        return model(**inputs).logits, batch["labels"]
+        labels = batch["labels"]
+        masked = labels != IGNORED
+        with heads.only_at(self._bare_model, masked, batch["attention_mask"]):
+            return model(**inputs).logits, labels[masked][None]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Under masks that are the same at every evaluation."""
@@ -99,17 +105,16 @@ class MaskedLMObjective:
             return None
         features = MaskedFeatures(self._splits[split].features, self._masking)
         scores = Scores(len(features))
+        masks = lm_samples.Masks(features, self._tokenizer)
         for indices, output in forward(features, self._padding.inputs):
             labels = self._labels([features[index] for index in indices])
             scores.add(indices, output.logits, labels)
-        rows = scores.rows(_keys(self._splits[split].features))
-        return Evaluation(
-            metrics=scores.metrics() if is_validation(split) else {},
-            files=predictions.write(rows, split, folder),
-        )
-
-    def _labels(self, features: list[Mapping[str, Any]]) -> torch.Tensor:
-        return self._padding.rectangle([each["labels"] for each in features], IGNORED)
+            masks.add(indices, output.logits, labels)
+        keys = _keys(self._splits[split].features)
+        files = predictions.write(scores.rows(keys), split, folder)
+        if not is_validation(split):
+            return Evaluation({}, files)
+        return Evaluation(scores.metrics(), files, masks.rows(keys))
 
 
 def _keys(features: Any) -> list[dict[str, int]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from service.contract.splits import prefix
 
-_SAMPLES: Final = 3
+SAMPLES: Final = 3
 _SHOWN: Final = 300  # characters of a text
 
 
@@ -25,12 +25,16 @@ def samples(
     rows: Sequence[Mapping[str, Any]], examples: Any, *columns: str
 ) -> list[dict[str, Any]]:
     """Predictions spread over the split, with the beginnings of the texts that they are about."""
-    count = min(_SAMPLES, len(rows))
-    picked = [len(rows) * number // count for number in range(count)]
     return [
         {
             **{name: examples[index][name][:_SHOWN] for name in columns if examples[index][name]},
             **rows[index],
         }
-        for index in picked
+        for index in spread(len(rows), SAMPLES)
     ]
+
+
+def spread(length: int, count: int) -> list[int]:
+    """At most `count` of `length` places, evenly apart."""
+    count = min(count, length)
+    return [length * number // count for number in range(count)]

@@ -1,6 +1,6 @@
 """Questions and contexts → windows of tokens with the labels and offsets that belong to them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,9 +143,3 @@ def label_of(answers: Mapping[str, Any], offsets: Integers, null: int) -> tuple[
     start = tokens[np.searchsorted(offsets[tokens, 0], first, side="right") - 1]
     end = tokens[np.searchsorted(offsets[tokens, 1], last, side="left")]
     return int(start), int(end)
-
-
-def batches(total: int, size: int) -> Iterator[range]:
-    """The numbers 0 … total - 1 in runs of at most `size`."""
-    for first in range(0, total, size):
-        yield range(first, min(first + size, total))

@@ -13,10 +13,10 @@ from service.contract.events import Notice
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, is_validation, prefix
-from worker.tasks import qa_metrics
+from worker.tasks import feature_file, qa_metrics
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.padding import pad, takes_token_types
-from worker.tasks.qa_features import Windows, batches
+from worker.tasks.qa_features import Windows
 from worker.tasks.qa_postprocessing import (
     Answers,
     Floats,
@@ -33,7 +33,6 @@ from worker.tasks.qa_rows import RowCleaner
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
-_ROWS_AT_ONCE: Final = 500
 _SAMPLES: Final = 3
 _LABELS: Final = ("start_positions", "end_positions")
 
@@ -82,22 +81,18 @@ class QuestionAnswering:
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        from datasets.arrow_writer import ArrowWriter
-
         parameters = parameters_of(context.spec, QuestionAnsweringSpec)
         windows = Windows(context.tokenizer, parameters, token_types=self.token_types)
         with_offsets = self.offsets_in_training or split != TRAIN
-        features = _feature_schema(windows.token_types, with_offsets=with_offsets)
-        with ArrowWriter(path=str(target), features=features) as writer:
-            for rows in batches(len(examples), _ROWS_AT_ONCE):
-                batch = examples[rows.start : rows.stop]
-                columns = windows.features(batch, rows.start, with_offsets=with_offsets)
-                writer.write_batch(columns)
-                context.progress(rows.stop, len(examples))
-            count, _bytes = writer.finalize()
+        schema = _feature_schema(windows.token_types, with_offsets=with_offsets)
+
+        def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+            return windows.features(rows, first, with_offsets=with_offsets)
+
+        count = feature_file.write(examples, columns, schema, context, target)
         if windows.shortened:
             context.notice(_shortened_notice(split, windows.shortened))
-        return int(count)
+        return count
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
@@ -108,8 +103,8 @@ class QuestionAnswering:
         )
 
 
-def _feature_schema(token_types: bool, *, with_offsets: bool) -> Any:
-    from datasets import Features, List, Value
+def _feature_schema(token_types: bool, *, with_offsets: bool) -> dict[str, Any]:
+    from datasets import List, Value
 
     schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
     if token_types:
@@ -118,7 +113,7 @@ def _feature_schema(token_types: bool, *, with_offsets: bool) -> Any:
     if with_offsets:
         schema |= {"example": Value("int32"), "null_token": Value("int32")}
         schema |= {"offset_start": List(Value("int32")), "offset_end": List(Value("int32"))}
-    return Features(schema)
+    return schema
 
 
 def _shortened_notice(split: str, count: int) -> Notice:

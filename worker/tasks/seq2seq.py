@@ -13,16 +13,16 @@ from transformers import GenerationConfig
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
+from service.contract.peft import PrefixTuningSpec
 from service.contract.seq2seq import Seq2SeqSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, prefix
-from worker.tasks import predictions
+from worker.tasks import feature_file, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
 IGNORED: Final = -100
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
-_ROWS_AT_ONCE: Final = 500
 
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 """(generated texts, references) → metrics."""
@@ -75,23 +75,24 @@ class Seq2Seq:
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        from datasets import Features, List, Value
-        from datasets.arrow_writer import ArrowWriter
+        from datasets import List, Value
 
         parameters = parameters_of(context.spec, Seq2SeqSpec)
-        _check_decoder(context.config, parameters)
+        peft = context.spec.peft
+        # A prefix stands before the targets as well, a prompt before the sources only.
+        prefix = peft.num_virtual_tokens if isinstance(peft, PrefixTuningSpec) else 0
+        _check_decoder(context.config, parameters, prefix)
         set_languages(context.tokenizer, self.languages(parameters))
         pairs = _Pairs(context.tokenizer, parameters, split)
-        schema = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
-        with ArrowWriter(path=str(target), features=schema) as writer:
-            for first in range(0, len(examples), _ROWS_AT_ONCE):
-                batch = examples[first : first + _ROWS_AT_ONCE]
-                writer.write_batch(pairs.features(batch["source"], batch["target"]))
-                context.progress(first + len(batch["source"]), len(examples))
-            count, _bytes = writer.finalize()
+        schema = {"input_ids": List(Value("int32")), "labels": List(Value("int32"))}
+
+        def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+            return pairs.features(rows["source"], rows["target"])
+
+        count = feature_file.write(examples, columns, schema, context, target)
         for notice in pairs.notices():
             context.notice(notice)
-        return int(count)
+        return count
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
@@ -119,7 +120,7 @@ def check_split(split: str, parameters: Seq2SeqSpec) -> None:
         )
 
 
-def _check_decoder(config: Any, parameters: Seq2SeqSpec) -> None:
+def _check_decoder(config: Any, parameters: Seq2SeqSpec, reserved: int) -> None:
     """The sources' length is checked like any other task's, that of the targets here."""
     names = ("max_decoder_position_embeddings", "max_position_embeddings")
     limit = next((getattr(config, name) for name in names if hasattr(config, name)), None)
@@ -129,10 +130,11 @@ def _check_decoder(config: Any, parameters: Seq2SeqSpec) -> None:
         "generation_max_length": parameters.generated_length(),
     }
     for option, length in lengths.items():
-        if limit is not None and length > limit:
+        if limit is not None and length + reserved > limit:
             raise StageError(
                 FailureCode.SEQUENCE_TOO_LONG,
-                f"`{option}` is {length}, but the model's decoder holds {limit} positions",
+                f"`{option}` is {length}, but the model's decoder holds {limit} positions"
+                + (f", {reserved} of them for virtual tokens" if reserved else ""),
                 limit=limit,
                 **{option: length},
             )

@@ -13,15 +13,14 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
-from worker.tasks import classification_metrics, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
+from worker.tasks import classification_metrics, feature_file, predictions
+from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.classification_metrics import Floats
 from worker.tasks.padding import Padding
 from worker.tasks.text_rows import MULTI, REGRESSION, SINGLE, RowCleaner, Scheme
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
-_ROWS_AT_ONCE: Final = 1000
 _DEFAULT_LENGTH: Final = 128
 
 
@@ -31,7 +30,7 @@ class TextClassification:
     needs_pad_token = True
 
     def max_length(self, parameters: TextClassificationSpec, limit: int | None) -> int:
-        return parameters.max_seq_length or min(_DEFAULT_LENGTH, limit or _DEFAULT_LENGTH)
+        return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForSequenceClassification
@@ -71,23 +70,22 @@ class TextClassification:
         return Scheme.of(parameters, splits["train"].examples).config()
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        from datasets.arrow_writer import ArrowWriter
-
         parameters = parameters_of(context.spec, TextClassificationSpec)
         scheme = Scheme.of(parameters, context.train_examples)
-        names, cut = _input_names(context.tokenizer), 0
-        with ArrowWriter(path=str(target), features=_feature_schema(names, scheme)) as writer:
-            for first in range(0, len(examples), _ROWS_AT_ONCE):
-                rows = examples[first : first + _ROWS_AT_ONCE]
-                encoded = _encode(context, rows)
-                cut += sum(bool(encoding.overflowing) for encoding in encoded.encodings)
-                columns = {name: encoded[name] for name in names}
-                writer.write_batch({**columns, "labels": scheme.targets(split, first, rows)})
-                context.progress(first + len(rows["text"]), len(examples))
-            count, _bytes = writer.finalize()
+        inputs, cut = feature_file.inputs(context.tokenizer), 0
+
+        def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+            nonlocal cut
+            encoded = _encode(context, rows)
+            cut += sum(bool(encoding.overflowing) for encoding in encoded.encodings)
+            labels = scheme.targets(split, first, rows)
+            return {**{name: encoded[name] for name in inputs}, "labels": labels}
+
+        schema = {**inputs, "labels": scheme.target_type()}
+        count = feature_file.write(examples, columns, schema, context, target)
         if cut:
             context.notice(_cut_notice(split, cut, context.max_length))
-        return int(count)
+        return count
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
@@ -108,17 +106,6 @@ def _encode(context: PrepareContext, rows: Mapping[str, Any]) -> Any:
         padding=False,
         return_attention_mask=False,
     )
-
-
-def _input_names(tokenizer: Any) -> list[str]:
-    return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
-
-
-def _feature_schema(names: list[str], scheme: Scheme) -> Any:
-    from datasets import Features, List, Value
-
-    inputs = {"input_ids": List(Value("int32")), "token_type_ids": List(Value("int8"))}
-    return Features({**{name: inputs[name] for name in names}, "labels": scheme.target_type()})
 
 
 def _cut_notice(split: str, count: int, length: int) -> Notice:

@@ -1,27 +1,35 @@
 """A tag for each word: named entities, parts of speech, marked spans."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from service.contract.events import Notice
 from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
-from worker.tasks import chunk_metrics, labels, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, Row, RowError, parameters_of
+from worker.tasks import chunk_metrics, feature_file, labels, predictions
+from worker.tasks.base import (
+    Cleaner,
+    PrepareContext,
+    PreparedSplit,
+    Row,
+    RowError,
+    longest,
+    parameters_of,
+)
 from worker.tasks.labels import Classes
+from worker.tasks.lm_scores import IGNORED, losses
 from worker.tasks.padding import Padding
-from worker.training.objective import Batch, Evaluation, Features, Forward
+from worker.tasks.token_labels import TokenLabels
+from worker.training.objective import Evaluation, Forward
 
-IGNORED: Final = -100  # the label of a token that is not asked for; torch's own
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
-_ROWS_AT_ONCE: Final = 500
 _DEFAULT_LENGTH: Final = 512
 
 
@@ -31,7 +39,7 @@ class TokenClassification:
     needs_pad_token = True
 
     def max_length(self, parameters: TokenClassificationSpec, limit: int | None) -> int:
-        return parameters.max_seq_length or min(_DEFAULT_LENGTH, limit or _DEFAULT_LENGTH)
+        return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForTokenClassification
@@ -62,20 +70,14 @@ class TokenClassification:
         return _classes(spec, splits["train"].examples).config()
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        from datasets.arrow_writer import ArrowWriter
-
         give_words_their_space(context.tokenizer)
         words = Words(context, _classes(context.spec, context.train_examples))
         schema = _feature_schema(context.tokenizer)
-        with ArrowWriter(path=str(target), features=schema) as writer:
-            for first in range(0, len(examples), _ROWS_AT_ONCE):
-                rows = examples[first : first + _ROWS_AT_ONCE]
-                writer.write_batch(words.features(split, first, rows))
-                context.progress(first + len(rows["tokens"]), len(examples))
-            count, _bytes = writer.finalize()
+        columns = partial(words.features, split)
+        count = feature_file.write(examples, columns, schema, context, target)
         if words.cut:
             context.notice(_cut_notice(split, words.cut, context.max_length))
-        return int(count)
+        return count
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
@@ -101,13 +103,11 @@ def give_words_their_space(tokenizer: Any) -> None:
         tokenizer.add_prefix_space = True  # saved with it
 
 
-def _feature_schema(tokenizer: Any) -> Any:
-    from datasets import Features, List, Value
+def _feature_schema(tokenizer: Any) -> dict[str, Any]:
+    from datasets import List, Value
 
-    schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
-    if "token_type_ids" in tokenizer.model_input_names:
-        schema["token_type_ids"] = List(Value("int8"))
-    return Features({**schema, "labels": List(Value("int32")), "firsts": List(Value("int32"))})
+    numbers = List(Value("int32"))
+    return {**feature_file.inputs(tokenizer), "labels": numbers, "firsts": numbers}
 
 
 def _cut_notice(split: str, count: int, length: int) -> Notice:
@@ -206,33 +206,13 @@ def inside_of(tag: str) -> str:
     return f"I-{tag[2:]}" if tag.startswith("B-") else tag
 
 
-class TokenClassificationObjective:
+class TokenClassificationObjective(TokenLabels):
     def __init__(
         self, classes: Classes, padding: Padding, splits: Mapping[str, PreparedSplit]
     ) -> None:
+        super().__init__(splits, splits["train"].features, padding)
         self._names = classes.names
         self._ids = classes.ids
-        self._padding = padding
-        self._splits = splits
-        self.train_features: Features = splits["train"].features
-
-    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        batch = self._padding.inputs(features)
-        rows = [feature["labels"] for feature in features]
-        batch["labels"] = self._padding.rectangle(rows, IGNORED)
-        return batch
-
-    def item_count(self, batch: Batch) -> int:
-        return int((batch["labels"] != IGNORED).sum())
-
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return _losses(*self.logits_and_labels(model, batch)).sum()
-
-    def logits_and_labels(
-        self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        return model(**inputs).logits, batch["labels"]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
@@ -296,8 +276,8 @@ class _Found:
     def add(self, indices: list[int], logits: torch.Tensor) -> None:
         rows = self._features[indices]
         targets = self._padding.rectangle(rows["labels"], IGNORED).to(logits.device)
-        losses = _losses(logits, targets).sum(dim=1)
-        self._losses[indices] = losses.double().cpu().numpy()
+        sums = losses(logits, targets).sum(dim=1)
+        self._losses[indices] = sums.double().cpu().numpy()
         self._counts[indices] = (targets != IGNORED).sum(dim=1).cpu().numpy()
         likeliest = logits.argmax(dim=-1).cpu().numpy()
         shifts = self._padding.shifts(rows["labels"])
@@ -310,10 +290,3 @@ class _Found:
     def mean_loss(self) -> float:
         """Over all labelled tokens of the split."""
         return float(self._losses.sum() / max(self._counts.sum(), 1))
-
-
-def _losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """(batch, length) in float32, as under autocast too; 0 where nothing is asked for."""
-    return functional.cross_entropy(
-        logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none"
-    )

@@ -1,27 +1,28 @@
 """The whole state of a training on disk: written by one process, restored by another, bit for bit.
 
-Files: `model.safetensors`; `optimizer.pt`, `scheduler.pt`, `scaler.pt` (fp16 only) and
-`rng_<rank>.pt`, all read with `weights_only=True`; `progress.json`. `worker.checkpoints` makes
-the directory appear whole or not at all.
+Files: `model.safetensors`, which beside a frozen base model holds only what trains;
+`optimizer.pt`, `scheduler.pt`, `scaler.pt` (fp16 only) and `rng_<rank>.pt`, all read with
+`weights_only=True`; `progress.json`. `worker.checkpoints` makes the directory appear whole or not
+at all. Of several processes the first one writes all of it.
 """
 
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_model, save_model
 
 from service.contract.failures import FailureCode, StageError
 from worker import checkpoints
-from worker.training import randomness
+from worker.training import randomness, weights
 from worker.training.plan import Plan
 from worker.training.progress import LossTally, TrainingProgress
+from worker.training.ranks import Ranks
 from worker.training.schedules import Schedule
 
 
@@ -35,6 +36,11 @@ class State:
     scheduler: Schedule
     progress: TrainingProgress
     tally: LossTally
+    ranks: Ranks = field(default_factory=Ranks)
+    base: str | None = None
+    """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
+    export: Callable[[Path], None] = lambda _folder: None
+    """Writes the weights once more into a checkpoint, as others load them."""
 
     @property
     def bare_model(self) -> torch.nn.Module:
@@ -50,22 +56,36 @@ class State:
 
 
 def save(state: State, plan: Plan, folder: Path) -> None:
-    """Write `folder`, replacing what an unfinished writer left there.
+    """Write `folder`, replacing what an unfinished writer left there; all processes wait for it.
 
     Raises StageError(disk_full); every older checkpoint is then as it was.
     """
-    what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
-    with disk_full_explained(what), checkpoints.writing(folder) as partial:
-        save_model(state.bare_model, str(partial / "model.safetensors"))
-        for name, part in state._torch_states().items():
-            _write_torch(partial / f"{name}.pt", part.state_dict())
-        _write_torch(partial / _rng_name(state.accelerator), randomness.capture())
-        progress = {
-            "progress": state.progress.state_dict(),
-            "loss_since_log": state.tally.total(),
-            "data": _cursor(plan, state.progress.step),
-        }
-        (partial / "progress.json").write_text(json.dumps(progress, indent=1))
+    random_states = state.ranks.gathered(randomness.capture())
+    losses = state.tally.totals()
+    if state.ranks.is_first:
+        what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
+        with disk_full_explained(what), checkpoints.writing(folder) as partial:
+            _write(state, plan, partial, random_states, losses)
+    state.ranks.wait()
+
+
+def _write(
+    state: State, plan: Plan, partial: Path, random_states: list[Any], losses: list[float]
+) -> None:
+    file = partial / "model.safetensors"
+    weights.save(state.bare_model, file, trained_only=state.base is not None)
+    state.export(partial)
+    for name, part in state._torch_states().items():
+        _write_torch(partial / f"{name}.pt", part.state_dict())
+    for rank, random_state in enumerate(random_states):
+        _write_torch(partial / _rng_name(rank), random_state)
+    progress = {
+        "progress": state.progress.state_dict(),
+        "loss_since_log": losses,
+        "data": _cursor(plan, state.progress.step),
+        "base": state.base,
+    }
+    (partial / "progress.json").write_text(json.dumps(progress, indent=1))
 
 
 def restore(state: State, plan: Plan, folder: Path) -> Plan:
@@ -81,13 +101,15 @@ def restore(state: State, plan: Plan, folder: Path) -> Plan:
             plan = plan.with_batches_of(state.progress.batch_size)
         cursor = _cursor(plan, state.progress.step)
         _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
-        load_model(state.bare_model, folder / "model.safetensors", device=_device(state))
+        _require(saved["base"] == state.base, "the base model's weights have changed since")
+        _load_weights(state, folder)
         for name, part in state._torch_states().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
         _undo_casts(state.optimizer, _read_torch(folder / "optimizer.pt"))
-        state.tally = LossTally(state.accelerator.device, saved["loss_since_log"])
+        losses = saved["loss_since_log"]
+        state.tally = LossTally(state.accelerator.device, losses, state.ranks)
         # Last: nothing above may draw from what it puts back.
-        randomness.restore(_read_torch(folder / _rng_name(state.accelerator)))
+        randomness.restore(_read_torch(folder / _rng_name(state.ranks.number)))
     return plan
 
 
@@ -95,7 +117,13 @@ def restore_weights(state: State, folder: Path) -> None:
     """Only the model, for `load_best_model_at_end`. StageError(checkpoint_unreadable)."""
     with _unreadable_explained(folder):
         _require(checkpoints.verify(folder), "its manifest does not match its files")
-        load_model(state.bare_model, folder / "model.safetensors", device=_device(state))
+        _load_weights(state, folder)
+
+
+def _load_weights(state: State, folder: Path) -> None:
+    file, device = folder / "model.safetensors", str(state.accelerator.device)
+    device = "cpu" if device.startswith("cpu") else device  # cpu:0 is Accelerate's alone
+    weights.load(state.bare_model, file, device, trained_only=state.base is not None)
 
 
 def _undo_casts(optimizer: Any, saved: dict[str, Any]) -> None:
@@ -117,15 +145,12 @@ def _cursor(plan: Plan, step: int) -> dict[str, int]:
         "batch": batch,
         "batches_per_epoch": plan.batches_per_epoch,
         "total_steps": plan.total_steps,
+        "processes": plan.processes,
     }
 
 
-def _device(state: State) -> str:
-    return str(state.accelerator.device)
-
-
-def _rng_name(accelerator: Accelerator) -> str:
-    return f"rng_{accelerator.process_index}.pt"
+def _rng_name(rank: int) -> str:
+    return f"rng_{rank}.pt"
 
 
 def _write_torch(path: Path, value: Any) -> None:

@@ -15,10 +15,17 @@ from worker.training.loading import Loader, chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
 from worker.training.progress import EVAL_PREFIX
+from worker.training.ranks import Ranks
 from worker.training.sampling import lengths
 
 
+class EvaluationLeftError(Exception):
+    """Left in the middle, as it was asked for; the training is as it was before."""
+
+
 class Evaluator:
+    """`leave` says, after each batch, whether to give up at once."""
+
     def __init__(
         self,
         accelerator: Accelerator,
@@ -26,20 +33,38 @@ class Evaluator:
         objective: Objective,
         spec: TrainingSpec,
         tick: Callable[[], None],
+        ranks: Ranks,
+        leave: Callable[[], bool] = lambda: False,
     ) -> None:
         self._accelerator = accelerator
         self._model = model
         self._objective = objective
         self._spec = spec
         self._tick = tick
+        self._ranks = ranks
+        self._leave = leave
         self._in_hand = BatchInHand()
 
     def __call__(self, split: str, folder: Path) -> Evaluation | None:
         """The task's evaluation of `split`, its files under `folder`; None without such a split.
+        EvaluationLeftError.
 
         Metrics are named as Trainer names them: `eval_loss`, of one of several validation sets
-        `eval_<name>_loss`.
+        `eval_<name>_loss`. Of several processes the first one evaluates, and all are given what it
+        found: metrics are then those of one process, and all draw the same conclusions.
         """
+        outcome: Evaluation | EvaluationLeftError | None = None
+        if self._ranks.is_first:
+            try:
+                outcome = self._evaluate(split, folder)
+            except EvaluationLeftError as left:
+                outcome = left
+        outcome = self._ranks.from_first(outcome)
+        if isinstance(outcome, EvaluationLeftError):
+            raise outcome
+        return outcome
+
+    def _evaluate(self, split: str, folder: Path) -> Evaluation | None:
         folder.mkdir(parents=True, exist_ok=True)
         was_training = self._model.training
         self._model.eval()
@@ -72,12 +97,16 @@ class Evaluator:
                 output = self._run(on_device(batch, self._accelerator), run)
             yield indices, output
             self._tick()
+            if self._leave():
+                raise EvaluationLeftError
 
     def _run(self, batch: Batch, run: Run | None) -> Any:
-        if run is None:
+        if run is None and self._ranks.count == 1:
             return self._model(**batch)
-        # Unwrapped it has its own methods; its forward keeps the job's precision.
-        return run(self._accelerator.unwrap_model(self._model, keep_torch_compile=False), batch)
+        # Unwrapped it has its own methods, and its forward keeps the job's precision, but calls no
+        # other process.
+        bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
+        return bare(**batch) if run is None else run(bare, batch)
 
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:

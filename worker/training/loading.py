@@ -1,5 +1,6 @@
 """Batches from features, made in this process or in others ahead of time."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from service.contract.training import TrainingSpec
+from worker.lifeline import die_with_parent
 from worker.training.objective import Batch, Collate, Features, at_epoch
 
 Address = tuple[int, int]
@@ -54,11 +56,13 @@ class Loader:
         self._batches = _Batches()
         workers: dict[str, Any] = {}
         if spec.dataloader_num_workers:
+            trainer = os.getpid()
             workers = {
                 "persistent_workers": keep_workers and spec.dataloader_persistent_workers,
                 "prefetch_factor": spec.dataloader_prefetch_factor,
                 # They share the memory-mapped data, and never touch the GPU.
                 "multiprocessing_context": "fork",
+                "worker_init_fn": lambda _number: die_with_parent(trainer),
             }
         self._loader: DataLoader[Batch] = DataLoader(
             _Addressed(features),  # type: ignore[arg-type]  # it is one by its methods

@@ -5,27 +5,44 @@ of them, clip, update, schedule. Losses stay on the device until a number is due
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import torch
 from accelerate.utils.memory import clear_device_cache
 
 from service.contract.events import CheckpointSaved
-from service.contract.failures import FailureCode, StageError
 from service.contract.states import Phase
 from worker import checkpoints
 from worker.training import batch_size, checkpoint, early_stopping
 from worker.training.checkpoint import State
-from worker.training.evaluation import on_device
-from worker.training.loading import Loader, chunks
+from worker.training.evaluation import EvaluationLeftError, on_device
+from worker.training.loading import chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
+from worker.training.rollback import NonFiniteError, roll_back
+from worker.training.sharing import Share, Sharing
 from worker.training.smoothing import LossSum
+
+
+class StoppedEarlyError(Exception):
+    """Steps are left, but the training was asked to stop; a checkpoint of this step is written."""
+
+
+class Totals(NamedTuple):
+    """Of one accumulated batch, over all processes."""
+
+    items: int
+    examples: int
+    tokens: int
+    padded_tokens: int
+    stop_requests: int
 
 
 @dataclass
@@ -39,7 +56,7 @@ class Training:
     """The objective's own, unless labels are smoothed."""
     order: Callable[[int], Sequence[int]]
     """Epoch → indices of the training features; a pure function."""
-    loader: Loader
+    shares: Sharing
     """Of the training features."""
     evaluate: Callable[[], dict[str, float]]
     """Metrics of the validation split under names with `eval_`."""
@@ -47,7 +64,25 @@ class Training:
     reporter: Reporter
     workspace: Path
     checkpoints_dir: Path
+    stop_requested: Callable[[], bool] = lambda: False
+    """Looked at once after each optimizer step; of several processes before it."""
     in_hand: BatchInHand = field(default_factory=BatchInHand)
+
+    def __post_init__(self) -> None:
+        self._first_plan = self.plan
+        self.stop_agreed = False
+        """By several processes, for the end of the step in hand."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop_requested() if self.state.ranks.count == 1 else self.stop_agreed
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether a checkpoint of this very step is written, with all that followed from it."""
+        progress = self.state.progress
+        newest = progress.last_checkpoint
+        return newest is not None and int(Path(newest).name) == progress.step
 
     @property
     def ended(self) -> bool:
@@ -56,7 +91,15 @@ class Training:
 
     def resume(self, folder: Path) -> None:
         """Continue from a checkpoint. StageError(checkpoint_unreadable)."""
-        self.plan = self.reporter.plan = checkpoint.restore(self.state, self.plan, folder)
+        plan = checkpoint.restore(self.state, self._first_plan, folder)
+        self.plan = self.reporter.plan = plan
+
+    def resume_newest(self) -> None:
+        """Continue from the checkpoint that was written last. StageError(checkpoint_unreadable)."""
+        newest = self.state.progress.last_checkpoint
+        assert newest is not None, "with rollbacks there is one before the first step"
+        self.resume(self.workspace / newest)
+        self.reporter.start()
 
     def take_smaller_batches(self, plan: Plan) -> None:
         """Go on by `plan`, which differs from the present one in the size of batches alone."""
@@ -77,51 +120,81 @@ def train(run: Training) -> None:
     """Make the optimizer steps that are left, with what is due after each.
 
     Raises StageError: non_finite_loss, out_of_memory, disk_full, invalid_option (an unknown
-    `metric_for_best_model`).
+    `metric_for_best_model`); StoppedEarlyError after a checkpoint when `stop_requested` says so.
     """
     run.state.model.train()
     run.reporter.start()
-    while not run.ended:
-        with batch_size.again_when_shrunk():
-            _rest_of_epoch(run)
+    if run.plan.spec.on_non_finite == "rollback" and run.state.progress.last_checkpoint is None:
+        _save(run, None)
+    while run.state.progress.is_unjudged or not run.ended:
+        try:
+            with batch_size.again_when_shrunk():
+                _rest_of_epoch(run)
+        except NonFiniteError as error:
+            roll_back(error, run.plan.spec, run.state, run.reporter, run.resume_newest)
     run.reporter.stop()
 
 
 def _rest_of_epoch(run: Training) -> None:
     progress = run.state.progress
+    if progress.is_unjudged:
+        _conclude(run)
+        return
     for window in _windows(run, *run.plan.cursor(progress.step)):
         learning_rate = run.state.scheduler.learning_rate()
         grad_norm = _optimizer_step(run, window)
         due, last = run.plan.due(progress.step), progress.step == run.plan.total_steps
-        if due.log or due.evaluate or due.save or last:
+        stopping = run.is_stopping
+        if due.log or due.evaluate or due.save or last or stopping:
             _require_finite(run)
         if due.log:
             _log(run, grad_norm, learning_rate)
-        run.reporter.tick(now=last)
-        metric = _evaluate(run) if due.evaluate else None
-        is_best = progress.best_step == progress.step
-        if due.save or (is_best and run.plan.spec.save_strategy == "best"):
-            _save(run, metric)
+        run.reporter.tick(now=last or stopping)
+        if stopping:
+            _stop(run)
+        _conclude(run)
         if run.ended:
             break
 
 
-def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Batch]]:
-    """The batches of each optimizer step of an epoch, from `first_batch` on, on the CPU."""
-    spec = run.plan.spec
+def _conclude(run: Training) -> None:
+    """What is due after the numbers of a step: its evaluation and its checkpoint."""
+    progress = run.state.progress
+    due = run.plan.due(progress.step)
+    try:
+        metric = _evaluate(run) if due.evaluate else None
+    except EvaluationLeftError:
+        _stop(run)
+    progress.is_unjudged = False
+    is_best = progress.best_step == progress.step
+    if due.save or (is_best and run.plan.spec.save_strategy == "best"):
+        _save(run, metric)
+
+
+def _stop(run: Training) -> NoReturn:
+    """Write this step's checkpoint; an evaluation that is due is the resumed training's first."""
+    run.state.progress.is_unjudged = run.plan.due(run.state.progress.step).evaluate
+    _save(run, None)
+    raise StoppedEarlyError
+
+
+def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Share]]:
+    """This process's part of each optimizer step of an epoch, from batch `first_batch` on."""
     examples = run.order(epoch)[: run.plan.examples]
-    batches = chunks(examples, spec.per_device_train_batch_size)
-    loaded = run.loader.over(batches[first_batch:], epoch)
-    while window := list(islice(loaded, spec.gradient_accumulation_steps)):
+    batches = chunks(examples, run.plan.batch_size)
+    shares = run.shares.over(batches[first_batch:], epoch)
+    while window := list(islice(shares, run.plan.spec.gradient_accumulation_steps)):
         yield window
 
 
-def _optimizer_step(run: Training, window: list[Batch]) -> torch.Tensor:
+def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
     """Train on one accumulated batch; its gradient norm before clipping, on the device."""
     state, spec = run.state, run.plan.spec
+    totals = _totals(run, window)
+    run.stop_agreed = totals.stop_requests > 0
     explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
     with batch_size.shrinking(run.plan, run.take_smaller_batches), explained:
-        loss = _backward(run, window)
+        loss = _backward(run, window, totals.items)
     explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
     with explained:
         # As in Trainer the norm is wanted even where nothing is clipped.
@@ -138,22 +211,33 @@ def _optimizer_step(run: Training, window: list[Batch]) -> torch.Tensor:
     if state.accelerator.scaler is None:
         finite &= norm.isfinite()
     state.tally.add(state.progress.step, loss, finite)
-    for batch in window:
-        run.reporter.count(*_size(batch))
+    run.reporter.count(totals.examples, totals.tokens, totals.padded_tokens)
     if spec.torch_empty_cache_steps and state.progress.step % spec.torch_empty_cache_steps == 0:
         clear_device_cache()
     return norm
 
 
-def _backward(run: Training, window: list[Batch]) -> torch.Tensor:
-    """Add the gradients of one accumulated batch up; its mean loss, on the device."""
-    state = run.state
-    items = max(sum(run.objective.item_count(batch) for batch in window), 1)
+def _totals(run: Training, window: list[Share]) -> Totals:
+    """Count the step's batches, over all processes, before any of them is computed on."""
+    counted = [(run.objective.item_count(b), *_size(b)) for b, is_own in window if is_own]
+    own = [sum(values) for values in zip(*counted, strict=True)] or [0, 0, 0, 0]
+    return Totals(*run.state.ranks.sums(*own, int(run.stop_requested())))
+
+
+def _backward(run: Training, window: list[Share], items: int) -> torch.Tensor:
+    """Add the gradients of one accumulated batch up; this process's share of its mean loss, on
+    the device. The last backward pass leaves the gradient of all processes with each of them."""
+    state, processes = run.state, run.state.ranks.count
     loss = torch.zeros((), device=state.accelerator.device)
-    for batch in window:
+    for number, (batch, is_own) in enumerate(window, start=1):
         run.in_hand.see(batch)
-        part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / items
-        state.accelerator.backward(part)
+        last = number == len(window)
+        # Around the forward pass, too: it is there that DDP decides.
+        with nullcontext() if last else state.accelerator.no_sync(state.model):
+            part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / max(items, 1)
+            part = part if is_own else part * 0
+            # Gradients are averaged over the processes, and here their sum is wanted.
+            state.accelerator.backward(part * processes)
         loss += part.detach()
         run.reporter.tick()
     return loss
@@ -235,22 +319,12 @@ def _save(run: Training, metric: float | None) -> None:
 def _require_finite(run: Training) -> None:
     bad_step = run.state.tally.first_bad_step()
     if bad_step is not None:
-        raise _non_finite(run, bad_step, "the loss or its gradient")
+        raise NonFiniteError(run.state, bad_step, "the loss or its gradient")
 
 
 def _require_finite_weights(run: Training) -> None:
     """An update can overflow although its loss did not: such weights must not be kept."""
-    finite = torch.stack([value.isfinite().all() for value in run.state.model.parameters()])
+    trained = (value for value in run.state.model.parameters() if value.requires_grad)
+    finite = torch.stack([value.isfinite().all() for value in trained])
     if not bool(finite.all().item()):
-        raise _non_finite(run, run.state.progress.step, "a weight after the update")
-
-
-def _non_finite(run: Training, step: int, what: str) -> StageError:
-    good = run.state.progress.last_checkpoint
-    return StageError(
-        FailureCode.NON_FINITE_LOSS,
-        f"{what} was not finite at step {step}; "
-        + (f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"),
-        step=step,
-        last_good_checkpoint=good,
-    )
+        raise NonFiniteError(run.state, run.state.progress.step, "a weight after the update")

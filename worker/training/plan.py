@@ -25,17 +25,25 @@ class Plan:
     """Of an epoch, without those that `dataloader_drop_last` leaves out."""
     batches_per_epoch: int
     total_steps: int
+    processes: int = 1
+    """That train together; a batch below is that of all of them."""
 
     @classmethod
-    def of(cls, spec: TrainingSpec, examples: int) -> "Plan":
-        size = spec.per_device_train_batch_size
+    def of(cls, spec: TrainingSpec, examples: int, processes: int = 1) -> "Plan":
+        size = spec.per_device_train_batch_size * processes
         # A data set smaller than one batch is still trained on.
         if spec.dataloader_drop_last and examples > size:
             examples -= examples % size
         batches = math.ceil(examples / size)
         steps_per_epoch = math.ceil(batches / spec.gradient_accumulation_steps)
         epochs_steps = math.ceil(spec.num_train_epochs * steps_per_epoch)
-        return cls(spec, examples, batches, spec.max_steps if spec.max_steps > 0 else epochs_steps)
+        steps = spec.max_steps if spec.max_steps > 0 else epochs_steps
+        return cls(spec, examples, batches, steps, processes)
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of one forward pass, on all devices together."""
+        return self.spec.per_device_train_batch_size * self.processes
 
     def with_batches_of(self, size: int) -> "Plan":
         """The same steps over the same examples in smaller batches; `size` divides the present
@@ -48,7 +56,8 @@ class Plan:
                 "gradient_accumulation_steps": spec.gradient_accumulation_steps * parts,
             }
         )
-        return replace(self, spec=smaller, batches_per_epoch=math.ceil(self.examples / size))
+        batches = math.ceil(self.examples / (size * self.processes))
+        return replace(self, spec=smaller, batches_per_epoch=batches)
 
     @property
     def steps_per_epoch(self) -> int:

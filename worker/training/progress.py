@@ -1,6 +1,8 @@
 """Where a training stands: what a resumed run must know beside weights and random numbers."""
 
+import math
 import operator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
+from worker.training.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
 
@@ -34,6 +37,10 @@ class TrainingProgress:
     best_checkpoint: str | None = None
     """Relative to the workspace; it may have been written by an earlier attempt."""
     last_checkpoint: str | None = None
+    is_unjudged: bool = False
+    """This step's evaluation, and what follows from it, is still to be made."""
+    rollbacks: int = 0
+    """How often a number was not finite and the training went back to a checkpoint."""
     evaluations_without_gain: int = 0
     batch_size: int | None = None
     """What `auto_find_batch_size` has found, once it had to look."""
@@ -50,10 +57,16 @@ class TrainingProgress:
 class LossTally:
     """Losses since the last log and the first step that was not finite, kept on the device.
 
-    Adding never waits for the device; only `total` and `first_bad_step` do.
+    Adding never waits for the device or for other processes; all else does. Each process adds its
+    own share of a step's loss.
     """
 
-    def __init__(self, device: torch.device, total: float = 0.0) -> None:
+    def __init__(
+        self, device: torch.device, totals: Sequence[float] = (), ranks: Ranks | None = None
+    ) -> None:
+        """`totals`: what `totals` once gave, one for each process."""
+        self._ranks = ranks or Ranks()
+        total = totals[self._ranks.number] if totals else 0.0
         self._total = torch.tensor(total, dtype=torch.float64, device=device)
         self._bad_step = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -64,13 +77,19 @@ class LossTally:
         self._bad_step = torch.where(known, self._bad_step, step)
 
     def total(self) -> float:
-        return float(self._total.item())
+        return math.fsum(self.totals())
+
+    def totals(self) -> list[float]:
+        """The share of each process."""
+        return self._ranks.gathered(float(self._total.item()))
 
     def reset(self) -> None:
         self._total.zero_()
 
     def first_bad_step(self) -> int | None:
-        return int(self._bad_step.item()) or None
+        """In any process."""
+        found = filter(None, self._ranks.gathered(int(self._bad_step.item())))
+        return min(found, default=None)
 
 
 class BestMetric:

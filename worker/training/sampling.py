@@ -10,31 +10,32 @@ import pyarrow.compute
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from service.contract.choices import Sampling
-from service.contract.training import TrainingSpec
 from worker.training import randomness
 from worker.training.objective import Features, ViewOfFeatures
+from worker.training.plan import Plan
 
 Order = Callable[[int], Sequence[int]]
 """Epoch → indices of the training features."""
 
 
-def order(features: Features, spec: TrainingSpec) -> Order:
-    """The order that `train_sampling_strategy` names."""
+def order(features: Features, plan: Plan) -> Order:
+    """The order that `train_sampling_strategy` names; that of all processes together."""
+    spec = plan.spec
     seed = spec.seed if spec.data_seed is None else spec.data_seed
-    return STRATEGIES[spec.train_sampling_strategy](features, seed, spec)
+    return STRATEGIES[spec.train_sampling_strategy](features, seed, plan)
 
 
-def _random(features: Features, seed: int, _spec: TrainingSpec) -> Order:
+def _random(features: Features, seed: int, _plan: Plan) -> Order:
     return partial(randomness.shuffled, len(features), seed)
 
 
-def _sequential(features: Features, _seed: int, _spec: TrainingSpec) -> Order:
+def _sequential(features: Features, _seed: int, _plan: Plan) -> Order:
     return lambda _epoch: range(len(features))
 
 
-def _group_by_length(features: Features, seed: int, spec: TrainingSpec) -> Order:
+def _group_by_length(features: Features, seed: int, plan: Plan) -> Order:
     """Random, and of similar length within each large batch; the longest example comes first."""
-    size = spec.per_device_train_batch_size * spec.gradient_accumulation_steps
+    size = plan.batch_size * plan.spec.gradient_accumulation_steps
     counted = lengths(features).tolist()
 
     def grouped(epoch: int) -> list[int]:
@@ -46,7 +47,7 @@ def _group_by_length(features: Features, seed: int, spec: TrainingSpec) -> Order
     return grouped
 
 
-STRATEGIES: Final[dict[Sampling, Callable[[Features, int, TrainingSpec], Order]]] = {
+STRATEGIES: Final[dict[Sampling, Callable[[Features, int, Plan], Order]]] = {
     "random": _random,
     "sequential": _sequential,
     "group_by_length": _group_by_length,

@@ -22,6 +22,9 @@ class Schedule(Protocol):
     def learning_rate(self) -> float:
         """Of the next optimizer step, of the first group."""
 
+    def scale(self, factor: float) -> None:
+        """Multiply all learning rates from the next optimizer step on."""
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -39,6 +42,12 @@ class _ByStep:
 
     def learning_rate(self) -> float:
         return float(self._scheduler.get_last_lr()[0])
+
+    def scale(self, factor: float) -> None:
+        scheduler = self._scheduler
+        _scale(scheduler.optimizer, factor)
+        scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+        scheduler._last_lr = [rate * factor for rate in scheduler.get_last_lr()]
 
     def state_dict(self) -> dict[str, Any]:
         return self._scheduler.state_dict()
@@ -61,12 +70,21 @@ class _ByMetric:
     def learning_rate(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
 
+    def scale(self, factor: float) -> None:
+        _scale(self._optimizer, factor)
+
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._scheduler.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._scheduler.load_state_dict(state)
+
+
+def _scale(optimizer: Any, factor: float) -> None:
+    for group in optimizer.param_groups:
+        for name in {"lr", "initial_lr"} & group.keys():
+            group[name] *= factor
 
 
 def build(optimizer: Any, plan: Plan) -> Schedule:

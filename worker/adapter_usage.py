@@ -1,0 +1,62 @@
+"""The code of a model's card, for an adapter: the base model first, then the adapter on it."""
+
+import re
+from typing import Final
+
+_LOAD: Final = re.compile(r'^model = (\w+)\.from_pretrained\("\{model\}"\)\.eval\(\)$', re.M)
+_PIPELINE: Final = re.compile(r'^(\w+ = pipeline\("([\w-]+)", )model="\{model\}"', re.M)
+_IMPORT: Final = re.compile(r"^from transformers import (.+)$", re.M)
+_CLASSES: Final = {
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "text-generation": "AutoModelForCausalLM",
+    "fill-mask": "AutoModelForMaskedLM",
+}
+_TOKENIZER: Final = 'tokenizer = AutoTokenizer.from_pretrained("{model}")\n'
+
+
+def of_adapter(code: str, base: str, revision: str | None, folder: str) -> str:
+    """`code` loads a whole model `{model}` or makes a pipeline of it; the same for an adapter.
+
+    `folder` is where the adapter keeps the base model's configuration.
+    """
+    pipeline = _PIPELINE.search(code)
+    if pipeline is None:
+        load = _LOAD.search(code)
+        assert load is not None, "a card's code loads its model in one of two ways"
+        auto_model = load[1]
+        code = _LOAD.sub(lambda _: _loading(auto_model, base, revision, folder), code)
+        new = {"AutoConfig"}
+    else:
+        auto_model = _CLASSES[pipeline[2]]
+        before = _TOKENIZER + _loading(auto_model, base, revision, folder)
+        code = _PIPELINE.sub(rf"{before}\n\1model=model, tokenizer=tokenizer", code)
+        new = {"AutoConfig", "AutoTokenizer", auto_model}
+    if ".generate(" in code or "text-generation" in code:
+        code = code.replace("\nmodel = PeftModel", f"\n{_generation(folder)}\nmodel = PeftModel")
+        new.add("GenerationConfig")
+    names = _IMPORT.search(code)
+    assert names is not None, "both ways import from transformers"
+    return _IMPORT.sub(_imports({*names[1].split(", "), *new}), code)
+
+
+def _loading(auto_model: str, base: str, revision: str | None, folder: str) -> str:
+    at = f'\n    revision="{revision}",' if revision else ""
+    return (
+        f'config = AutoConfig.from_pretrained("{{model}}", subfolder="{folder}")\n'
+        f'base = {auto_model}.from_pretrained(\n    "{base}",{at}\n    config=config,\n)\n'
+        'model = PeftModel.from_pretrained(base, "{model}").eval()'
+    )
+
+
+def _generation(folder: str) -> str:
+    return (
+        "base.generation_config = GenerationConfig.from_pretrained(\n"
+        f'    "{{model}}", subfolder="{folder}"\n)'
+    )
+
+
+def _imports(names: set[str]) -> str:
+    # Classes before functions, as import sorters have it.
+    ordered = "".join(f"    {name},\n" for name in sorted(names, key=lambda n: (n.islower(), n)))
+    return f"from peft import PeftModel\nfrom transformers import (\n{ordered})"

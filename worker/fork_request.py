@@ -1,0 +1,33 @@
+"""What passes between a supervisor, its fork server, and the processes that the server forks."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+READY: Final = b"ready"
+"""The server's first message, when it has imported everything; any other says why it is unfit."""
+FORK: Final = b"fork"
+"""To the server, with the descriptor of a socket: fork a process that listens there.
+
+When that is the supervisor's child it tells its pid and that of the process between, and waits for
+a ForkRequest, which comes with the descriptors of the job's log and of the event pipe."""
+MAX_MESSAGE: Final = 1 << 20
+
+LATE: Final = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE"})
+"""Variables that differ from stage to stage. The server has neither; all others it has from its
+start, because libraries read them when they are loaded."""
+
+
+class ForkRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: list[str]
+    """As for a new interpreter: `python -P -m <module> <arguments>`; the module has a `main`."""
+    environment: dict[str, str]
+    folder: str
+
+
+def lasting(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of a stage's environment is the same for all stages."""
+    return {name: value for name, value in environment.items() if name not in LATE}

@@ -1,0 +1,52 @@
+"""How a stage gets its process: what that is given, and the plain way, a new interpreter."""
+
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from service.contract.stages import EVENT_FD_VARIABLE
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`output` (the job's log), `events` (the pipe) and `stdin` are descriptors of this process."""
+
+    command: list[str]
+    environment: Mapping[str, str]
+    folder: Path
+    output: int
+    events: int
+    stdin: int = subprocess.DEVNULL
+
+
+class Process(Protocol):
+    """A child of this process, in a session of its own."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None:
+        """None until `wait` has been called."""
+
+    def wait(self) -> int:
+        """Wait for its end; its exit status, or minus the signal's number."""
+
+
+Start = Callable[[Launch], Process]
+
+
+def cold(launch: Launch) -> Process:
+    """Start an interpreter that has everything to import."""
+    return subprocess.Popen(
+        launch.command,
+        env={**launch.environment, EVENT_FD_VARIABLE: str(launch.events)},
+        cwd=launch.folder,
+        stdin=launch.stdin,
+        stdout=launch.output,
+        stderr=subprocess.STDOUT,
+        pass_fds=(launch.events,),
+        start_new_session=True,
+    )

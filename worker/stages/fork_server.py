@@ -1,0 +1,169 @@
+"""Imports the libraries of a stage once, and forks a process for each stage that is asked for.
+
+Started by worker.warm_start as `python -P -m worker.stages.fork_server <socket> <module> ...`. It
+holds no secret, runs no stage itself, starts no thread and no CUDA, and ends with its supervisor.
+"""
+
+import gc
+import importlib
+import os
+import select
+import socket
+import sys
+import time
+from contextlib import suppress
+from traceback import print_exc
+from typing import Any, NoReturn
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from service.contract.stages import EVENT_FD_VARIABLE
+from worker import linux
+from worker.fork_request import FORK, MAX_MESSAGE, READY, ForkRequest
+from worker.stages.base import EXIT_STOPPED, run_stage
+
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+_TRUE = {"1", "ON", "YES", "TRUE"}
+_OFFLINE_CONSTANTS = (
+    ("huggingface_hub.constants", "HF_HUB_OFFLINE"),
+    ("datasets.config", "HF_HUB_OFFLINE"),
+    ("datasets.config", "HF_DATASETS_OFFLINE"),
+)
+
+
+def serve(control: socket.socket, imports: list[str]) -> None:
+    """Until the supervisor hangs up, which it does when it hears that this process is unfit."""
+    supervisor = os.getppid()
+    if not linux.die_with_parent(supervisor):
+        return
+    for module in imports:
+        importlib.import_module(module)
+    pools = ThreadpoolController()
+    gc.collect()
+    gc.freeze()  # what is there stays: no collection in a stage writes to these shared pages
+    control.send(_fault().encode() or READY)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, len(FORK), 1)
+        if message != FORK:
+            return
+        with socket.socket(fileno=descriptors[0]) as gate:
+            fault = _fault()
+            if fault:
+                control.send(fault.encode())
+            elif between := _fork():
+                control.close()
+                _become_stage(gate, supervisor, between, pools)
+
+
+def _fault() -> str:
+    """Why this process must not fork; empty when it may."""
+    names = linux.threads()
+    if len(names) > 1:
+        return f"the fork server has threads: {', '.join(names[1:])}"
+    torch = sys.modules.get("torch")
+    return "the fork server has started CUDA" if torch and torch.cuda.is_initialized() else ""
+
+
+def _fork() -> int:
+    """Twice: the process between ends at once, so that the supervisor adopts the new one.
+
+    Returns 0 here, and in the new process the pid of the one between.
+    """
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        if os.fork() == 0:
+            return between
+        os._exit(0)
+    os.waitpid(between, 0)
+    return 0
+
+
+def _become_stage(
+    gate: socket.socket, supervisor: int, between: int, pools: ThreadpoolController
+) -> NoReturn:
+    """What a new interpreter would be by now; then the stage. Never returns into the server."""
+    try:
+        request = _wait_for_request(gate, supervisor, between)
+        _set_late_constants(request.environment)
+        pools.limit(limits=_blas_threads(request.environment), user_api="blas")
+        _draw_new_seeds()
+        run_stage(importlib.import_module(request.command[3]).main)
+    except BaseException:
+        with suppress(OSError):
+            print_exc()
+    os._exit(1)
+
+
+def _wait_for_request(gate: socket.socket, supervisor: int, between: int) -> ForkRequest:
+    """Be the supervisor's child, in a session of its own, until it says what to do."""
+    while os.getppid() != supervisor:
+        if select.select([gate], [], [], 0)[0]:  # it has given up, or ended
+            os._exit(EXIT_STOPPED)
+        time.sleep(0.0005)
+    os.setsid()
+    if not linux.die_with_parent(supervisor):
+        os._exit(EXIT_STOPPED)
+    gate.send(b"%d %d" % (os.getpid(), between))
+    try:
+        message, descriptors, _, _ = socket.recv_fds(gate, MAX_MESSAGE, 2)
+    except ConnectionResetError:  # it hung up and had not even heard the pid
+        message = b""
+    if not message:
+        os._exit(EXIT_STOPPED)
+    gate.close()
+    request = ForkRequest.model_validate_json(message)
+    _take_over(request, *descriptors)
+    return request
+
+
+def _take_over(request: ForkRequest, output: int, events: int) -> None:
+    """The stage's command line, folder, output and environment in the place of the server's."""
+    os.chdir(request.folder)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    # The one variable that an interpreter sets for itself (PEP 538).
+    coerced = {"LC_CTYPE": os.environ["LC_CTYPE"]} if "LC_CTYPE" in os.environ else {}
+    os.environ.clear()
+    os.environ.update({**coerced, **request.environment, EVENT_FD_VARIABLE: str(events)})
+    sys.argv[:] = request.command[3:]
+    sys.orig_argv[:] = request.command
+    linux.set_command_line(request.command)
+
+
+def _set_late_constants(environment: dict[str, str]) -> None:
+    """Give libraries what they would have read from the LATE variables when they were imported.
+
+    HF_TOKEN is looked up at each use.
+    """
+    offline = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
+    is_offline = offline.upper() in _TRUE
+    for name, constant in _OFFLINE_CONSTANTS:
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            setattr(module, constant, is_offline)
+
+
+def _draw_new_seeds() -> None:
+    """What is not seeded is random in each process; Python's own generator sees to that itself."""
+    np.random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def _blas_threads(environment: dict[str, str]) -> int:
+    """As OpenBLAS counts when it is loaded; the server has it loaded with one thread."""
+    for name in _BLAS_VARIABLES:
+        value = environment.get(name, "")
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+    return len(os.sched_getaffinity(0))
+
+
+if __name__ == "__main__":
+    _descriptor, *_imports = sys.argv[1:-1]  # the last one only takes room
+    linux.set_command_line(sys.orig_argv[:-1])
+    serve(socket.socket(fileno=int(_descriptor)), _imports)

@@ -1,0 +1,67 @@
+"""One stage in several processes: what each of them knows of the launcher that started it.
+
+The launcher (`worker.stages.launch`) is the process that the supervisor sees. Events of the first
+process go to the supervisor directly; how all ended is told by the launcher, once.
+"""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from service.contract.failures import Failure
+from worker import failures
+
+EVENTS: Final = 0
+"""Descriptor of the event pipe in a rank: its stdin, the one that torchrun hands on."""
+FAILURE_FILE_VARIABLE: Final = "FINETUNE_FAILURE_FILE"
+EXIT_PEER_LOST: Final = 113
+_PEER_LOST_SECONDS: Final = 5.0
+_PEER_ERRORS: Final = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+_PEER_LOST = re.compile(r"\bgloo\b|\bNCCL\b|Connection (closed|reset) by peer", re.IGNORECASE)
+
+
+def number(environment: Mapping[str, str] = os.environ) -> int | None:
+    """This process's place among the ranks; None: the stage has one process alone."""
+    return int(environment["RANK"]) if FAILURE_FILE_VARIABLE in environment else None
+
+
+def claim_event_pipe() -> int:
+    """A descriptor of the event pipe that no child inherits; stdin is then empty."""
+    pipe = os.dup(EVENTS)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), EVENTS)
+    return pipe
+
+
+def report(failure: Failure) -> None:
+    """Leave `failure` for the launcher, unless another rank was first."""
+    final = Path(os.environ[FAILURE_FILE_VARIABLE])
+    partial = final.with_name(f"{final.name}.{os.getpid()}")
+    partial.write_text(failure.model_dump_json())
+    try:
+        os.link(partial, final)  # whole or not at all, and only for one
+    except FileExistsError:
+        pass
+    finally:
+        partial.unlink()
+
+
+def reported(file: Path) -> Failure | None:
+    return Failure.model_validate_json(file.read_bytes()) if file.exists() else None
+
+
+def is_peer_lost(error: BaseException) -> bool:
+    """Whether `error` says only that another rank has gone: that one knows why."""
+    return any(
+        isinstance(link, RuntimeError)
+        and (type(link).__name__ in _PEER_ERRORS or _PEER_LOST.search(str(link)) is not None)
+        for link in failures.causes(error)
+    )
+
+
+def leave_to_the_others() -> None:
+    """Wait for the launcher's SIGTERM, which follows when another rank has ended."""
+    time.sleep(_PEER_LOST_SECONDS)

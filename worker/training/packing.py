@@ -1,0 +1,177 @@
+"""Padding-free batches: a padded batch goes into the model as one row without any padding.
+
+Two hooks on the model do it, so that neither a task nor a model knows of it: before the forward
+pass the real tokens are joined into one row whose positions restart with each sequence, and after
+it every output that has a place for each token is laid out as a padded rectangle again. The
+attention (`worker.training.attention`) keeps the sequences apart.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+
+from worker.training import attention
+from worker.training.probing import RTOL, Refusal, small_batch, tried_out
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the tokens of a padded batch lie in its row."""
+
+    batch: int
+    length: int
+    places: torch.Tensor
+    """(tokens,) of each real token in the flattened rectangle."""
+    sequences: attention.Sequences
+
+    @classmethod
+    def of(cls, mask: torch.Tensor) -> "_Layout":
+        """`mask`: (batch, length), not 0 where a token is real."""
+        places = mask.flatten().nonzero()[:, 0]
+        ends = accumulate(mask.ne(0).sum(dim=1).tolist(), initial=0)
+        return cls(mask.shape[0], mask.shape[1], places, tuple(ends))
+
+    def joined(self, rectangle: torch.Tensor) -> torch.Tensor:
+        """(batch, length) to (1, tokens)."""
+        return rectangle.flatten()[self.places][None]
+
+    def positions(self, first: int) -> torch.Tensor:
+        """(1, tokens): `first`, `first` + 1, … anew in each sequence."""
+        parts = [
+            torch.arange(first, first + end - start) for start, end in pairwise(self.sequences)
+        ]
+        return torch.cat(parts)[None].to(self.places.device)
+
+    def laid_out(self, row: torch.Tensor, fill: float) -> torch.Tensor:
+        """(1, tokens, …) to (batch, length, …), `fill` where there is padding."""
+        shape = (self.batch * self.length, *row.shape[2:])
+        rectangle = row.new_full(shape, fill).index_copy(0, self.places, row[0])
+        return rectangle.view(self.batch, self.length, *row.shape[2:])
+
+
+class Packing:
+    """Hooks on a model, or on its body. `first` is the model's first position."""
+
+    def __init__(self, model: torch.nn.Module, first: int, *, is_body: bool) -> None:
+        self._first = first
+        self._is_body = is_body
+        self._names = tuple(inspect.signature(model.forward).parameters)
+        self.used = False
+        self._layout: _Layout | None = None
+        self._handles = [
+            model.register_forward_pre_hook(self._join, with_kwargs=True),
+            model.register_forward_hook(self._lay_out, with_kwargs=True, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _join(
+        self, _model: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        given = {**dict(zip(self._names, arguments, strict=False)), **named}
+        inputs = {name: value for name, value in given.items() if value is not None}
+        mask = inputs.get("attention_mask")
+        if mask is None or mask.dim() != 2 or not _only_tokens(inputs, mask.shape):
+            return None
+        if "past_key_values" in inputs or inputs.get("use_cache"):
+            return None  # it generates
+        if bool(mask.all()):
+            # A rectangle already: without a mask it is attended to whole, and at once.
+            return (), {name: value for name, value in inputs.items() if name != "attention_mask"}
+        self.used = True
+        layout = self._layout = _Layout.of(mask)
+        attention.packed(True)
+        joined = {
+            name: layout.joined(value) if isinstance(value, torch.Tensor) else value
+            for name, value in inputs.items()
+            if name != "attention_mask"
+        }
+        joined["position_ids"] = layout.positions(self._first)
+        return (), {**joined, "sequences": layout.sequences}
+
+    def _lay_out(
+        self,
+        model: torch.nn.Module,
+        _arguments: tuple[Any, ...],
+        _inputs: dict[str, Any],
+        output: Any,
+    ) -> Any:
+        layout, self._layout = self._layout, None
+        attention.packed(False)
+        if layout is None or output is None:
+            return None
+        tokens = layout.sequences[-1]
+        for name, value in output.items():
+            if isinstance(value, torch.Tensor) and value.shape[:2] == (1, tokens):
+                # Padding gets the lowest logit there is: no softmax over places sees it. A head
+                # goes over the body's output, and must stay finite there.
+                fill = 0.0 if self._is_body else torch.finfo(value.dtype).min
+                output[name] = layout.laid_out(value, fill)
+        pooler: Any = getattr(model, "pooler", None)
+        if self._is_body and pooler is not None:
+            output["pooler_output"] = pooler(output[0])  # of each sequence's first token
+        return output
+
+
+def _only_tokens(inputs: Mapping[str, Any], shape: torch.Size) -> bool:
+    """Whether each tensor has one number for each token: labels and generation go as they are."""
+    tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
+    return "position_ids" not in inputs and all(value.shape == shape for value in tensors)
+
+
+@torch.no_grad()
+def install(model: Any) -> Packing | None:
+    """Let `model` compute without padding from now on, if it can: tried out on three short
+    sequences, which must give what they give in a padded batch. None if not."""
+    if model.dtype != torch.float32:
+        return None  # too coarse to tell an attention that mixes sequences from one that does not
+    with tried_out(model):
+        batch = small_batch(model)
+        try:
+            expected = _values(model, batch)
+        except Refusal:
+            return None
+        for part, first in _places(model):
+            packing = Packing(part, first, is_body=part is not model)
+            if _agrees(model, batch, expected) and packing.used:
+                return packing
+            packing.remove()
+    return None
+
+
+def _places(model: Any) -> Iterator[tuple[Any, int]]:
+    """Where the hooks may go, with the first position there."""
+    for part in (model, model.base_model):
+        if "position_ids" in inspect.signature(part.forward).parameters:
+            for first in _first_positions(model):
+                yield part, first
+
+
+def _first_positions(model: Any) -> tuple[int, ...]:
+    """RoBERTa's positions start after its padding id; most start with 0."""
+    pad = getattr(model.config, "pad_token_id", None)
+    return (0,) if pad is None else (0, pad + 1)
+
+
+def _agrees(model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    try:
+        found = _values(model, batch)
+    except Refusal:
+        return False
+    return len(found) == len(expected) and all(
+        one.shape == other.shape and bool((one - other).abs().max() <= RTOL * other.std())
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+def _values(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """What the model says, only of real tokens where it says something of each."""
+    real = batch["attention_mask"].bool()
+    tensors = [value for value in model(**batch).values() if isinstance(value, torch.Tensor)]
+    return [value[real] if value.shape[:2] == real.shape else value for value in tensors]

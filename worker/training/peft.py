@@ -1,0 +1,286 @@
+"""Adapters by the package peft around a loaded model: made, told of, saved, merged."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from peft import (
+    IA3Config,
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    PrefixTuningConfig,
+    PromptTuningConfig,
+    get_peft_model,
+    get_peft_model_state_dict,
+    prepare_model_for_kbit_training,
+)
+from peft.utils import ModulesToSaveWrapper
+from safetensors.torch import save_file
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.peft import (
+    BASE_CONFIG_FOLDER,
+    TASK_TYPES,
+    IA3Spec,
+    LoraSpec,
+    PrefixTuningSpec,
+    PromptTuningSpec,
+)
+from service.contract.spec import JobSpec
+
+# What peft trains beside the adapter in any case: ends of module names, by its task type.
+_HEADS: Final[dict[str | None, tuple[str, ...]]] = {
+    "SEQ_CLS": ("classifier", "score"),
+    "TOKEN_CLS": ("classifier", "score"),
+    "QUESTION_ANS": ("qa_outputs",),
+}
+
+
+# ---- made ---------------------------------------------------------------------------------------
+
+
+def wrap(model: Any, spec: JobSpec, tokenizer_dir: Path, new_weights: Sequence[str]) -> PeftModel:
+    """The model with its own weights frozen and an adapter that trains.
+
+    `new_weights` names those that were not in the base model: the modules that they belong to
+    train, too, and go with the adapter. StageError for one that cannot.
+    """
+    heads = _new_modules(model, new_weights)
+    config = config_of(spec, model, tokenizer_dir, heads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `prepare` has told what there is to tell
+        if getattr(spec.peft, "quantization", None) is not None:
+            prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+        wrapped = get_peft_model(model, config)
+    _require_trained(wrapped, heads)
+    if isinstance(spec.peft, PromptTuningSpec) and config.task_type == "CAUSAL_LM":
+        wrapped.register_forward_hook(_cutting(spec.peft.num_virtual_tokens))
+    if spec.training.activation_checkpointing:
+        # A checkpointed part is only looked at in the backward pass when its input has a gradient.
+        model.enable_input_require_grads()
+    return wrapped
+
+
+def config_of(
+    spec: JobSpec, model: Any, tokenizer_dir: Path, heads: Sequence[str] = ()
+) -> PeftConfig:
+    """peft's own configuration; `heads` are names of modules that train whole."""
+    task_type = TASK_TYPES.get(spec.task.variant())
+    given: list[str] = getattr(spec.peft, "modules_to_save", None) or []
+    whole = _whole(model, [*given, *_HEADS.get(task_type, ())], heads)
+    common = {"task_type": task_type, "modules_to_save": whole or None}
+    return _CONFIGS[type(spec.peft)](spec.peft, model, tokenizer_dir, common)
+
+
+def _lora(adapter: LoraSpec, _model: Any, _tokenizer: Path, common: dict[str, Any]) -> PeftConfig:
+    return LoraConfig(
+        **adapter.model_dump(exclude={"method", "quantization", "merge", "modules_to_save"}),
+        **common,
+    )
+
+
+def _ia3(adapter: IA3Spec, _model: Any, _tokenizer: Path, common: dict[str, Any]) -> PeftConfig:
+    return IA3Config(**adapter.model_dump(exclude={"method", "modules_to_save"}), **common)
+
+
+def _prompt_tuning(
+    adapter: PromptTuningSpec, model: Any, tokenizer: Path, common: dict[str, Any]
+) -> PeftConfig:
+    by_text = adapter.prompt_tuning_init == "TEXT"
+    return PromptTuningConfig(
+        **adapter.model_dump(exclude={"method"}),
+        **common,
+        **_shape(model.config),
+        # Not the hidden size, which peft takes: ALBERT's and ELECTRA's embeddings are narrower.
+        token_dim=model.get_input_embeddings().embedding_dim,
+        tokenizer_name_or_path=str(tokenizer) if by_text else None,
+    )
+
+
+def _prefix_tuning(
+    adapter: PrefixTuningSpec, model: Any, _tokenizer: Path, common: dict[str, Any]
+) -> PeftConfig:
+    shape = _shape(model.config)
+    stated = (getattr(model.config, name, None) for name in ("head_dim", "d_kv"))
+    size = next((each for each in stated if each), None)
+    heads = shape["num_attention_heads"]
+    width: Any = size * heads if size and heads else getattr(model.config, "hidden_size", None)
+    return PrefixTuningConfig(
+        **adapter.model_dump(exclude={"method"}),
+        **common,
+        **shape,
+        token_dim=width,
+    )
+
+
+def _shape(config: Any) -> dict[str, Any]:
+    """Layers and heads, of the decoder where there are two halves. peft reads only some names."""
+
+    def first(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(config, name, None))), None)
+
+    return {
+        "num_layers": first("num_decoder_layers", "decoder_layers", "num_hidden_layers"),
+        "num_attention_heads": first("decoder_attention_heads", "num_attention_heads"),
+    }
+
+
+_CONFIGS: Final[dict[type, Callable[[Any, Any, Path, dict[str, Any]], PeftConfig]]] = {
+    LoraSpec: _lora,
+    IA3Spec: _ia3,
+    PromptTuningSpec: _prompt_tuning,
+    PrefixTuningSpec: _prefix_tuning,
+}
+
+
+@contextmanager
+def known_warnings() -> Iterator[None]:
+    """Without what peft warns of every time, and what nobody can mend here."""
+    with warnings.catch_warnings():
+        # peft asks for the older name of activation checkpointing.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+        # It has set the right value itself when it says so.
+        warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+        yield
+
+
+def _cutting(virtual_tokens: int) -> Callable[[Any, Any, Any], Any]:
+    """A forward hook: tasks look for logits at their own tokens, (batch, length, vocabulary)."""
+
+    def hook(_model: Any, _inputs: Any, output: Any) -> Any:
+        output["logits"] = output["logits"][:, virtual_tokens:]
+        return output
+
+    return hook
+
+
+# ---- new heads ----------------------------------------------------------------------------------
+
+
+def _new_modules(model: torch.nn.Module, new_weights: Sequence[str]) -> list[str]:
+    """Names of the modules whose weights are new.
+
+    What is new but not random, in a module that holds others or shares a weight with the base
+    model, is left as it is: whoever loads the base model begins with the same numbers.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    owners: dict[str, None] = {}
+    for name in new_weights:
+        if name not in parameters:
+            continue
+        owner = name.rpartition(".")[0]
+        if _stands_alone(model.get_submodule(owner), parameters):
+            owners[owner] = None
+        elif not _is_constant(parameters[name]):
+            if not owner:
+                raise _cannot_train(name)
+            owners[owner] = None
+    return list(owners)
+
+
+def _stands_alone(module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> bool:
+    if next(module.children(), None) is not None:
+        return False
+    own = {id(each) for each in module.parameters()}
+    return sum(id(each) in own for each in parameters.values()) == len(own)
+
+
+def _is_constant(parameter: torch.Tensor) -> bool:
+    return bool((parameter == parameter.flatten()[0]).all())
+
+
+def _whole(model: torch.nn.Module, ends: Sequence[str], heads: Sequence[str]) -> list[str]:
+    """Full names of the modules that train whole, none inside another: those that peft's rule for
+    `modules_to_save` meets, and the heads.
+
+    In full, because peft goes by another rule where it keeps adapters away from them.
+    """
+    met = [name for name, _ in model.named_modules() if any(name.endswith(end) for end in ends)]
+    outermost: list[str] = []
+    for name in sorted({*met, *heads}, key=len):
+        if not any(name.startswith(f"{outer}.") for outer in outermost):
+            outermost.append(name)
+    return sorted(outermost)
+
+
+def _require_trained(model: PeftModel, heads: Sequence[str]) -> None:
+    base: Any = model.get_base_model()
+    trained = [
+        name for name, each in base.named_modules() if isinstance(each, ModulesToSaveWrapper)
+    ]
+    for head in heads:
+        if not any(f"{head}.".startswith(f"{name}.") for name in trained):
+            raise _cannot_train(head)
+
+
+def _cannot_train(name: str) -> StageError:
+    return StageError(
+        FailureCode.UNSUPPORTED_ARCHITECTURE,
+        f"{name!r} is not in the base model, and peft cannot train it beside an adapter",
+        weight=name,
+    )
+
+
+# ---- told of, saved, merged ---------------------------------------------------------------------
+
+
+def notice(model: PeftModel) -> Notice:
+    trained, count = model.get_nb_trainable_parameters()
+    return Notice(
+        message=f"Training {trained:,} of {count:,} parameters ({100 * trained / count:.2f} %)",
+        data={"trainable": trained, "parameters": count},
+    )
+
+
+def save(model: PeftModel, output: Path, spec: JobSpec, revision: str | None) -> None:
+    """adapter_model.safetensors and adapter_config.json, which names the user's base model at
+    `revision`, and the base model's configuration in a folder of its own."""
+    model.save_pretrained(str(output), save_embedding_layers=False)
+    (output / "README.md").unlink()  # the card is written when it is known where the model goes
+    _name_origins(output / "adapter_config.json", spec, revision)
+    base: Any = model.get_base_model()
+    config = type(base.config).from_dict(base.config.to_dict())
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.save_pretrained(output / BASE_CONFIG_FOLDER)
+    if base.can_generate():
+        base.generation_config.save_pretrained(output / BASE_CONFIG_FOLDER)
+
+
+def export(model: PeftModel, folder: Path) -> None:
+    """The adapter's weights as peft names them: of a prompt or a prefix what the model is given,
+    which is not what trains."""
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    contiguous = {name: value.contiguous() for name, value in state.items()}
+    save_file(contiguous, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def base_name(spec: JobSpec) -> str:
+    """The base model as an adapter names it: of a folder the last part only, because an adapter
+    must not tell how the worker's disk is laid out."""
+    name = spec.model.name_or_path or ""
+    return Path(name).name if Path(name).is_absolute() else name
+
+
+def _name_origins(file: Path, spec: JobSpec, revision: str | None) -> None:
+    """Put the user's names in place of local folders; sets of names in an order of their own."""
+    config = json.loads(file.read_bytes())
+    config |= {"base_model_name_or_path": base_name(spec), "revision": revision}
+    if config.get("tokenizer_name_or_path"):
+        config["tokenizer_name_or_path"] = spec.model.tokenizer_name or base_name(spec)
+    for name in ("target_modules", "exclude_modules", "feedforward_modules", "modules_to_save"):
+        if isinstance(config.get(name), list):
+            config[name] = sorted(set(config[name]))
+    file.write_text(json.dumps(config, indent=2, sort_keys=True))
+
+
+def merge(model: PeftModel) -> Any:
+    """The base model with the adapter in its weights. The adapter is gone afterwards."""
+    merging: Any = model
+    return merging.merge_and_unload(safe_merge=True)
