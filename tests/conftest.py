@@ -19,6 +19,9 @@ from service.store.models import Base
 from tests import services
 from tests.mlflow_server import MlflowServer
 
+# Stages are started with -P, and some of those that tests start are modules of the tests.
+os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+
 
 def _unavailable(error: services.UnavailableError) -> None:
     if os.environ.get("CI") == "true" or os.environ.get("FINETUNE_TEST_REQUIRE_ALL") == "1":

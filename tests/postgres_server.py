@@ -26,8 +26,8 @@ class PostgresServer:
         self.url = f"postgresql://tests@127.0.0.1:{port}/postgres"
         self._initialise()
         options = {"port": port, "unix_socket_directories": "", "fsync": "off"}
-        settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-        self._process = self._popen("postgres", "-D", str(self._data), *settings)
+        self._settings = [w for name, value in options.items() for w in ("-c", f"{name}={value}")]
+        self.start()
 
     @property
     def _data(self) -> Path:
@@ -56,6 +56,15 @@ class PostgresServer:
                 extra_groups=None if user is None else [],
             )
 
+    def start(self) -> None:
+        self._process = self._popen("postgres", "-D", str(self._data), *self._settings)
+
+    def end(self, with_signal: signal.Signals = signal.SIGINT) -> None:
+        """A fast shutdown, which does not wait for clients; SIGQUIT: an immediate one, which
+        recovers at the next start."""
+        self._process.send_signal(with_signal)
+        self._process.wait(30)
+
     def runs(self) -> bool:
         return self._process.poll() is None
 
@@ -64,9 +73,9 @@ class PostgresServer:
         return (self.folder / "server.log").read_text(errors="replace")[-1000:]
 
     def stop(self) -> None:
-        """A fast shutdown, which does not wait for clients; nothing of it stays."""
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(30)
+        """Nothing of it stays."""
+        if self.runs():
+            self.end()
         shutil.rmtree(self.folder)
 
 

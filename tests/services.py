@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import redis
 from sqlalchemy import create_engine, make_url, text
@@ -111,30 +112,57 @@ def valkey_binary() -> str:
     return str(found)
 
 
+class BrokerServer:
+    """A private server that keeps its port, and none of its keys, over restarts.
+
+    A context manager.
+    """
+
+    def __init__(self, binary: str) -> None:
+        self._binary = binary
+        self._port = free_port()
+        self._folder = tempfile.TemporaryDirectory()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = redis.Redis(port=self._port)
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.client.close()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        address = ("--bind", "127.0.0.1", "--port", str(self._port))
+        self._process = subprocess.Popen(
+            [self._binary, *address, "--save", "", "--dir", self._folder.name],
+            stdout=subprocess.DEVNULL,
+            # Ctrl-C is for whoever started it, who then stops it.
+            start_new_session=True,
+        )
+        wait_until(self._pings, 10, self._binary)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+    def _pings(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.ConnectionError:
+            return False
+
+
 @contextmanager
 def broker(binary: str) -> Iterator[str]:
-    """A private server on a free port, ended at the end; nothing else shares its keys."""
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [binary, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder],
-            stdout=subprocess.DEVNULL,
-        )
-        client = redis.Redis(port=port)
-        try:
-            wait_until(lambda: _pings(client), 10, binary)
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            client.close()
-            process.terminate()
-            process.wait(10)
-
-
-def _pings(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
+    """The URL of a private server on a free port, ended at the end; nothing shares its keys."""
+    with BrokerServer(binary) as server:
+        yield server.url
 
 
 def redis_binary() -> str:

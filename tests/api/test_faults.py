@@ -63,6 +63,10 @@ class TestCollect:
                 ),
             ),
             (
+                spec(peft={"method": "ia3", "use_dora": True}),
+                ("peft.use_dora", "unknown_field", "unknown field of this kind"),
+            ),
+            (
                 spec(task="questions-answering"),
                 (
                     "task",
@@ -176,11 +180,12 @@ class TestCollect:
                 ),
             ),
             (
-                spec(training={"fsdp": "full_shard"}),
+                spec(training={"parallelism_config": {}}),
                 (
-                    "training.fsdp",
+                    "training.parallelism_config",
                     "unsupported_option",
-                    "refused: how processes are spread and joined is the job's `resources` section",
+                    "refused: no layer is split between devices here; `resources.strategy` says "
+                    "what can be spread over processes",
                 ),
             ),
             (
@@ -242,7 +247,7 @@ class TestCollect:
                 "max_steps": -5,
             },
             "hub": {},
-            "resources": {"gpus": 2},
+            "resources": {"gpus": 65},
         }
         assert [line[:2] for line in lines(body)] == [
             ("dataset.source", "invalid_value"),

@@ -99,7 +99,10 @@ class TestInterrupted:
 
 
 class TestExampleSpecs:
-    @pytest.mark.parametrize("name", ["question-answering", "question-answering-v2"])
+    @pytest.mark.parametrize(
+        "name",
+        ["question-answering", "question-answering-v2", "question-answering-two-processes"],
+    )
     def test_is_a_valid_spec_once_its_files_are_uploaded(self, demo: ModuleType, name: str) -> None:
         spec = demo.read_spec(EXAMPLES / f"{name}.yaml")
         for split in ("train", "validation"):

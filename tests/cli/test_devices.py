@@ -5,7 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from service.cli import up
 from service.cli.devices import visible_gpus
+from service.settings import Settings
+from service.store.database import Database
 
 
 class NVMLError(Exception):
@@ -53,3 +56,21 @@ class TestVisibleGpus:
         command.write_text("#!/bin/sh\necho 0\necho 1\n")
         command.chmod(command.stat().st_mode | stat.S_IXUSR)
         assert visible_gpus({}) == ["0", "1"]
+
+
+class TestWorkersOfUp:
+    def test_each_has_its_gpus_alone(
+        self, two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        seen = {}
+        for size in (1, 2, 3):
+            settings = Settings(home=tmp_path, gpus_per_worker=size)
+            stack = up.Stack(settings, "http://127.0.0.1:1", None, None)
+            database = Database("sqlite://")
+            *_, workers = up._tiers(stack, database)
+            database.dispose()
+            seen[size] = [(part.name, part.env["CUDA_VISIBLE_DEVICES"]) for part in workers]
+        cpu = ("worker-cpu", "")
+        assert seen[1] == [cpu, ("worker-gpu0", "0"), ("worker-gpu1", "1")]
+        assert seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "0,1")]

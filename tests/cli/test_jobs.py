@@ -70,14 +70,6 @@ class TestGet:
         assert "job_not_found" in outcome.err
 
 
-class TestCancel:
-    def test_a_waiting_job_is_cancelled_and_cannot_be_again(self, cli: Cli, job_id: str) -> None:
-        assert cli("cancel", job_id).out == f"{job_id} is cancelled\n"
-        again = cli("cancel", job_id)
-        assert again.status == 2
-        assert "job_ended" in again.err
-
-
 class TestWatch:
     def test_follows_to_success(self, cli: Cli, store: Database, job_id: str) -> None:
         def work() -> None:

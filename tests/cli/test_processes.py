@@ -11,6 +11,7 @@ import pytest
 
 from service.cli import processes
 from service.cli.processes import Part, PartFailedError, ProcessManager
+from service.cli.system import StopEvent
 from tests.services import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -34,7 +35,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.stop = threading.Event()
+        self.stop = StopEvent()
         self.manager = ProcessManager(self.said.append, self.stop)
 
     def run_until(self, check: Callable[[], bool], seconds: float = 20) -> None:
@@ -125,6 +126,24 @@ class TestStop:
         watched.manager.start([make_part(tmp_path, "worker", SLEEP)])
         watched.manager.stop()
         assert watched.said[2:] == ["worker stopped", "broker stopped"]
+
+    def test_asked_twice_it_tells_the_parts_twice(self, watched: Watched, tmp_path: Path) -> None:
+        """One that takes its time, as a worker with a training does, ends at the second word."""
+        code = (
+            "import signal, sys, time\n"
+            "heard = []\n"
+            "signal.signal(signal.SIGTERM, lambda *_: heard.append(1))\n"
+            "print('ready', flush=True)\n"
+            "while len(heard) < 2: time.sleep(0.01)\n"
+        )
+        log = tmp_path / "slow.log"
+        ready: Callable[[int], str | None] = lambda _: log.read_text().strip() or None  # noqa: E731
+        watched.manager.start([make_part(tmp_path, "slow", code, ready=ready, grace_seconds=60)])
+        watched.stop.ask()
+        again = threading.Timer(0.5, watched.stop.ask)
+        again.start()
+        watched.manager.stop()
+        assert watched.said == ["slow ready", "slow stopped"]
 
     def test_a_part_that_ignores_sigterm_is_killed_with_its_children(
         self, watched: Watched, tmp_path: Path

@@ -14,6 +14,7 @@ class TestRules:
     def test_only_the_outside_and_the_machine_are_retried(self) -> None:
         assert {code for code, rule in RULES.items() if rule.retryable} == {
             FailureCode.WORKER_LOST,
+            FailureCode.HUNG,
             FailureCode.DEVICE_ERROR,
             FailureCode.HUB_CONFLICT,
             FailureCode.HUB_RATE_LIMITED,

@@ -122,9 +122,19 @@ class TestTraining:
         with pytest.raises(ValidationError, match="give only one of them"):
             job_spec(training={"warmup_ratio": 0.1, "warmup_steps": 10})
 
+    @pytest.mark.parametrize("given", [{"on_oom": "halve_batch"}, {"auto_find_batch_size": True}])
+    def test_one_option_with_two_names(self, given: dict[str, Any]) -> None:
+        training = job_spec(training=given).training
+        assert (training.on_oom, training.auto_find_batch_size) == ("halve_batch", True)
+        assert job_spec(training=training.model_dump()).training == training
+
     @pytest.mark.parametrize(
         ("training", "message"),
         [
+            ({"on_oom": "fail", "auto_find_batch_size": True}, "contradict each other"),
+            ({"on_oom": "halve_batch", "auto_find_batch_size": False}, "contradict each other"),
+            ({"non_finite_rollbacks": 2}, "does nothing without `on_non_finite: rollback`"),
+            ({"rollback_learning_rate_factor": 0.1}, "does nothing without"),
             ({"bf16": True, "fp16": True}, "exclude each other"),
             ({"fp16": True, "use_cpu": True}, "needs a GPU"),
             ({"load_best_model_at_end": True}, "chosen by evaluations"),

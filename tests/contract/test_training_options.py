@@ -11,13 +11,9 @@ import transformers
 from pydantic import ValidationError
 
 from service.contract.choices import parse_optim_args
-from service.contract.refused import (
-    REFUSED,
-    REFUSED_HUB_STRATEGIES,
-    REFUSED_OPTIMIZERS,
-    REFUSED_SAMPLING,
-)
+from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.spec import HubSpec
+from service.contract.strategies import REFUSED_STRATEGIES
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +37,7 @@ class TestEveryField:
 
     @pytest.mark.parametrize(
         "table",
-        [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REFUSED_HUB_STRATEGIES, ELSEWHERE],
+        [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REFUSED_STRATEGIES, ELSEWHERE],
     )
     def test_sentences(self, table: dict[str, str]) -> None:
         assert all(len(sentence.split()) > 1 for sentence in table.values())
@@ -93,12 +89,8 @@ class TestHubStrategy:
     def test_names_are_those_of_transformers(self) -> None:
         from transformers.trainer_utils import HubStrategy
 
-        ours = get_args(get_args(get_type_hints(HubSpec, include_extras=True)["strategy"])[0])
-        assert {name.value for name in HubStrategy} == {*ours, *REFUSED_HUB_STRATEGIES}
-
-    def test_every_save_is_refused(self) -> None:
-        with pytest.raises(ValidationError, match="nothing is pushed before the end"):
-            HubSpec.model_validate({"model_id": "org/m", "strategy": "every_save"})
+        ours = get_args(get_type_hints(HubSpec)["strategy"])
+        assert {name.value for name in HubStrategy} == set(ours)
 
 
 class TestForms:

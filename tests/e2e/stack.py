@@ -31,6 +31,7 @@ class Part:
 
     def __init__(self, name: str, arguments: list[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
+        self.arguments = arguments
         self._log = log
         with log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -68,6 +69,8 @@ class Part:
 class Stack:
     """Short leases, so that a lost worker is noticed within seconds."""
 
+    worker_module = "worker"
+
     def __init__(self, home: Path, variables: Mapping[str, str]) -> None:
         self.home = home
         port = services.free_port()
@@ -90,22 +93,23 @@ class Stack:
         self.parts: dict[str, Part] = {}
 
     def start(self) -> None:
-        subprocess.run([BIN / "finetune", "migrate"], env=self.env, check=True)
+        migrate = [BIN / "finetune", "migrate"]
+        subprocess.run(migrate, env=self.env, check=True, stdout=subprocess.DEVNULL)
         self.start_part("api", [str(BIN / "finetune"), "api"])
         self.start_part("reconciler", [str(BIN / "finetune"), "reconciler"])
         self.start_worker()
         services.wait_until(self._answers, 30, "the API")
 
-    def start_worker(self) -> None:
-        self.start_part("worker", [sys.executable, "-m", "worker", "--queues", "cpu,gpu"])
+    def start_worker(self, name: str = "worker") -> None:
+        self.start_part(name, [sys.executable, "-m", self.worker_module, "--queues", "cpu,gpu"])
 
     def start_part(self, name: str, arguments: list[str]) -> None:
         self.parts[name] = Part(name, arguments, self.env, self.home / f"{name}.log")
 
     def stop(self) -> None:
-        for name in ("worker", "reconciler", "api"):
-            if name in self.parts:
-                self.parts[name].stop()
+        """The workers first: they give their jobs back while all else still runs."""
+        for part in reversed(self.parts.values()):
+            part.stop()
         self.http.close()
 
     def _answers(self) -> bool:

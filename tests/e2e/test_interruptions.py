@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from tests.e2e.stack import Stack, is_alive
 from tests.e2e.test_main_job import job_body
@@ -39,25 +40,105 @@ class TestSigkill:
         job_id = stack.submit(body)
         stack.wait_for(job_id, _trained_to(20))
         family = stack.parts["worker"].family()
-        assert any("worker.stages.train" in process.cmdline() for process in family)
+        assert _trains(stack)
         stack.parts["worker"].kill()  # only the outermost: the rest must die with it
         wait_until(lambda: not any(is_alive(process) for process in family), 10, "their end")
         stack.start_worker()
         finished = stack.finish(job_id)
 
         assert finished["result"]["weights_sha256"] == undisturbed["result"]["weights_sha256"]
-        attempts = [
-            event
-            for event in stack.pages(f"/v1/jobs/{job_id}/events")
-            if event["type"] == "stage_started" and event["data"]["stage"] == "train"
-        ]
-        assert len(attempts) == 2
-        assert self._losses(stack, job_id) == self._losses(stack, undisturbed["id"])
+        assert _attempts_at_training(stack, job_id) == 2
+        assert _losses(stack, job_id) == _losses(stack, undisturbed["id"])
+
+
+@pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True)  # a minute is enough
+class TestWishes:
+    def test_paused_resumed_cancelled_and_retried_it_is_the_same_run(
+        self, stack: Stack, tiny_model: Path, squad: dict[str, Path], mlflow_uri: str
+    ) -> None:
+        def ask(action: str, of: str) -> dict[str, Any]:
+            answer = stack.http.post(f"/v1/jobs/{of}/{action}", json={})
+            assert answer.is_success, answer.text
+            page: dict[str, Any] = answer.json()
+            return page
+
+        job_id = stack.submit(job_body(stack, tiny_model, squad, training=_training(max_steps=100)))
+        stack.wait_for(job_id, _trained_to(15))
+        assert ask("pause", job_id)["state"] in ("pausing", "paused")
+        paused = stack.finish(job_id, "paused", seconds=15)
+        assert not _trains(stack)
+        ask("resume", job_id)
+        stack.wait_for(job_id, _trained_to(paused["progress"]["step"] + 10))
+        ask("cancel", job_id)
+        stack.finish(job_id, "cancelled", seconds=15)
+        retried = ask("retry", job_id)
+        assert (retried["state"], retried["stage"], retried["failure"]) == ("queued", "train", None)
+        finished = stack.finish(job_id)
+
+        assert _attempts_at_training(stack, job_id) == 3
+        events = stack.pages(f"/v1/jobs/{job_id}/events")
+        first, second = (e["data"]["step"] for e in events if e["type"] == "resumed")
+        assert (first >= paused["progress"]["step"], second >= first) == (True, True)
+        clone = ask("clone", job_id)
+        assert (clone["cloned_from"], clone["spec"]) == (job_id, finished["spec"])
+        ask("cancel", clone["id"])
+
+        assert stack.http.delete(f"/v1/jobs/{job_id}").status_code == 200
+        assert stack.http.get(f"/v1/jobs/{job_id}").status_code == 404
+        assert not (stack.home / "jobs" / job_id).exists()
+        run_id = finished["mlflow_url"].rpartition("/")[2]
+        client = MlflowClient(mlflow_uri)
+        wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
+        steps = [point.step for point in client.get_metric_history(run_id, "loss")]
+        assert sorted(steps) == list(range(1, 101))
+
+
+def _trains(stack: Stack) -> bool:
+    family = stack.parts["worker"].family()
+    return any("worker.stages.train" in process.cmdline() for process in family)
+
+
+def _attempts_at_training(stack: Stack, job_id: str) -> int:
+    events = stack.pages(f"/v1/jobs/{job_id}/events")
+    started = [event["data"] for event in events if event["type"] == "stage_started"]
+    return sum(data["stage"] == "train" for data in started)
+
+
+def _losses(stack: Stack, job_id: str) -> list[tuple[int, float]]:
+    rows = stack.pages(f"/v1/jobs/{job_id}/metrics")
+    return [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]]
+
+
+class TestSoftStop:
+    def test_pause_resume_and_a_worker_that_leaves(
+        self, stack: Stack, tiny_model: Path, squad: dict[str, Path]
+    ) -> None:
+        """Each stop writes a checkpoint of the step in hand, and the next attempt begins there."""
+        body = job_body(stack, tiny_model, squad, training=_training(max_steps=400, save_steps=500))
+        job_id = stack.submit(body)
+        stack.wait_for(job_id, _trained_to(10))
+        assert stack.http.post(f"/v1/jobs/{job_id}/pause").json()["state"] == "pausing"
+        stack.wait_for(job_id, lambda page: page["state"] == "paused", seconds=60)
+        paused_at = self._newest_checkpoint(stack, job_id)
+        assert stack.http.post(f"/v1/jobs/{job_id}/resume").json()["state"] == "queued"
+        stack.wait_for(job_id, _trained_to(paused_at + 5))
+        stack.parts["worker"].stop(seconds=60)
+        page = stack.job(job_id)
+        assert page["state"] == "queued"
+        assert self._newest_checkpoint(stack, job_id) == page["progress"]["step"] > paused_at
+        stack.start_worker()
+        stack.wait_for(job_id, _trained_to(page["progress"]["step"] + 1))
+        events = stack.pages(f"/v1/jobs/{job_id}/events")
+        resumed = [event["data"]["step"] for event in events if event["type"] == "resumed"]
+        assert resumed == [paused_at, page["progress"]["step"]]
+        assert not {"lease_expired", "attempt_failed"} & {event["type"] for event in events}
+        stack.http.post(f"/v1/jobs/{job_id}/cancel")
+        stack.finish(job_id, "cancelled", seconds=30)
 
     @staticmethod
-    def _losses(stack: Stack, job_id: str) -> list[tuple[int, float]]:
-        rows = stack.pages(f"/v1/jobs/{job_id}/metrics")
-        return [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]]
+    def _newest_checkpoint(stack: Stack, job_id: str) -> int:
+        events = stack.pages(f"/v1/jobs/{job_id}/events")
+        return int([e["data"]["step"] for e in events if e["type"] == "checkpoint"][-1])
 
 
 class TestCancel:

@@ -13,6 +13,7 @@ from tests.e2e.conftest import TOKEN
 from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
 from tests.services import wait_until
+from worker.checkpoints import file_sha256
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -130,6 +131,36 @@ class TestMainJob:
             assert TOKEN.encode() not in path.read_bytes(), path
         for route in ("", "/events", "/metrics", "/logs"):
             assert TOKEN not in stack.http.get(f"/v1/jobs/{finished['id']}{route}").text
+
+
+class TestEverySave:
+    def test_the_repository_grows_while_training_and_ends_as_the_model(
+        self, stack: Stack, tiny_model: Path, squad: dict[str, Path], hub: HubDouble, tmp_path: Path
+    ) -> None:
+        model_id = f"org/every-{stack.home.name.rpartition('-')[0] or stack.home.name}"
+        body = job_body(stack, tiny_model, squad)
+        body["hub"] = {"model_id": model_id, "strategy": "every_save"}
+        body["training"] |= {"eval_strategy": "no"}
+        job = stack.finish(stack.submit(body))
+        repo = hub.repo(model_id)
+        titles = [commit.title for commit in repo.commits[1:]]
+        assert titles[0] == "Training in progress, step 4"
+        assert titles[-1] == f"Fine-tuned model of {job['id']}"
+        for number, commit in enumerate(repo.commits[1:]):
+            folder = tmp_path / str(number)
+            snapshot_download(
+                model_id, revision=commit.sha, endpoint=hub.endpoint, token=TOKEN, local_dir=folder
+            )
+            AutoTokenizer.from_pretrained(folder)
+            _, report = AutoModelForQuestionAnswering.from_pretrained(
+                folder, output_loading_info=True
+            )
+            assert not any(report.values()), report
+        sums = [file_sha256(tmp_path / str(n) / "model.safetensors") for n in range(len(titles))]
+        assert sums[-1] == job["result"]["weights_sha256"]
+        assert len(set(sums)) == len(sums)
+        log = (stack.home / "jobs" / job["id"] / "job.log").read_text()
+        assert TOKEN not in log
 
 
 class TestSecondJob:

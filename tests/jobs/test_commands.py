@@ -1,21 +1,28 @@
 import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
+from service.contract.spec import JobSpec
 from service.contract.states import JobState
 from service.errors import (
+    DataGoneError,
     DomainError,
     IdempotencyInFlightError,
     IdempotencyKeyReusedError,
     JobEndedError,
     JobNotFoundError,
+    UploadInUseError,
+    WrongStateError,
 )
-from service.jobs.commands import Submitted, cancel, submit
+from service.jobs.commands import Submitted, cancel, delete, pause, retry, submit
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import idempotency, jobs
-from service.store.database import Database
+from service.store import claims, files, idempotency, jobs
+from service.store.database import Database, db_now
 from service.store.models import EventRow, JobRow
 from tests.factories import claim_job, make_job, make_spec
 from tests.store.test_jobs import get, put
@@ -25,6 +32,11 @@ from tests.store.test_jobs import get, put
 def away() -> Dispatcher:
     """No broker is configured: as if it were always away."""
     return Dispatcher(Settings(redis_url=None))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home")
 
 
 def count(database: Database) -> int:
@@ -118,6 +130,66 @@ class TestIdempotency:
         database.dispose()
 
 
+class TestUploads:
+    """A file that a job names is there for as long as the job is not over."""
+
+    def file(self, database: Database) -> str:
+        file_id = files.new_id()
+        with database.write() as session:
+            files.add(
+                session, file_id=file_id, filename="a", purpose="fine-tune", size=1, sha256="0"
+            )
+        return file_id
+
+    def spec_of(self, *ids: str) -> JobSpec:
+        return make_spec(dataset={"source": "upload", "train": list(ids)})
+
+    def test_a_file_that_went_after_the_examination(
+        self, database: Database, away: Dispatcher
+    ) -> None:
+        there, gone = self.file(database), files.new_id()
+        with pytest.raises(DataGoneError) as caught:
+            submit(database, away, self.spec_of(there, gone), idempotency_key="k")
+        assert caught.value.extra == {"missing": [gone]}
+        assert count(database) == 0
+
+    def test_the_first_of_a_new_job_and_a_removal_decides(
+        self, database: Database, away: Dispatcher
+    ) -> None:
+        kept, removed = self.file(database), self.file(database)
+        errors: list[DomainError] = []
+
+        def attempt(action: Callable[[], object]) -> None:
+            try:
+                action()
+            except DomainError as error:
+                errors.append(error)
+
+        def remove_kept() -> None:
+            with database.write() as session:
+                files.remove(session, kept)
+
+        with database.write() as session:
+            files.use(session, [kept])
+            jobs.insert(session, jobs.new_job_id(), self.spec_of(kept))
+            late = threading.Thread(target=attempt, args=(remove_kept,))
+            late.start()
+            late.join(0.3)
+            assert late.is_alive()
+        late.join(10)
+        with database.write() as session:
+            files.remove(session, removed)
+            late = threading.Thread(
+                target=attempt, args=(lambda: submit(database, away, self.spec_of(removed)),)
+            )
+            late.start()
+            late.join(0.3)
+            assert late.is_alive()
+        late.join(10)
+        assert [type(error) for error in errors] == [UploadInUseError, DataGoneError]
+        assert count(database) == 1
+
+
 class TestCancel:
     def test_a_waiting_job_ends_at_once(self, database: Database, away: Dispatcher) -> None:
         job_id = make_job(database)
@@ -145,3 +217,78 @@ class TestCancel:
     def test_an_unknown_job(self, database: Database, away: Dispatcher) -> None:
         with pytest.raises(JobNotFoundError):
             cancel(database, away, "job-unknown")
+
+
+class TestRaces:
+    """Whoever comes second sees what the first has done, and hears so."""
+
+    def at_once(self, *actions: Callable[[], object]) -> list[object]:
+        """What each of them returned or raised."""
+        barrier = threading.Barrier(len(actions))
+        outcomes: list[object] = [None] * len(actions)
+
+        def run(number: int, action: Callable[[], object]) -> None:
+            barrier.wait()
+            try:
+                outcomes[number] = action()
+            except DomainError as error:
+                outcomes[number] = type(error)
+
+        threads = [
+            threading.Thread(target=run, args=(number, action))
+            for number, action in enumerate(actions)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return outcomes
+
+    def failed(self, database: Database) -> str:
+        job_id = make_job(database)
+        put(database, job_id, state="failed", ended_at=db_now())
+        return job_id
+
+    def test_of_many_retries_one_is_made(
+        self, database: Database, away: Dispatcher, settings: Settings
+    ) -> None:
+        job_id = self.failed(database)
+        outcomes = self.at_once(*[partial(retry, database, away, settings, job_id)] * 6)
+        assert outcomes.count(JobState.QUEUED) == 1
+        assert outcomes.count(WrongStateError) == 5
+        with database.read() as session:
+            types = session.scalars(select(EventRow.type).where(EventRow.job_id == job_id)).all()
+        assert types.count("retried") == 1
+
+    def test_a_retry_and_a_deletion(
+        self, database: Database, away: Dispatcher, settings: Settings
+    ) -> None:
+        for _ in range(8):
+            job_id = self.failed(database)
+            workspace = settings.workspace(job_id)
+            workspace.mkdir(parents=True)
+            outcomes = self.at_once(
+                partial(retry, database, away, settings, job_id),
+                partial(delete, database, settings, job_id),
+            )
+            with database.read() as session:
+                kept = session.get(JobRow, job_id)
+            if kept is not None:
+                assert (outcomes, kept.state) == ([JobState.QUEUED, WrongStateError], "queued")
+            else:
+                assert outcomes == [JobNotFoundError, None]
+            assert workspace.exists() == (kept is not None)
+
+    def test_a_pause_and_a_claim(self, database: Database) -> None:
+        for _ in range(8):
+            job_id = make_job(database)
+
+            def claim(job_id: str = job_id) -> object:
+                with database.write() as session:
+                    return claims.claim(
+                        session, job_id, "w", queues=["cpu"], gpus=0, lease_seconds=60
+                    )
+
+            paused, claimed = self.at_once(partial(pause, database, job_id), claim)
+            assert paused == get(database, job_id).state
+            assert paused == (JobState.PAUSED if claimed is None else JobState.PAUSING)

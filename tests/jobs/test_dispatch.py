@@ -97,3 +97,18 @@ class TestWake:
         assert not rings.wake("job-1", "cpu", 5)
         assert not rings.ping()
         rings.close()
+
+
+class TestLostAll:
+    def test_is_told_once_after_each_loss(self, broker_url: str, client: redis.Redis) -> None:
+        one, other = dispatcher(broker_url), dispatcher(broker_url)
+        assert (one.lost_all(), other.lost_all(), one.lost_all()) == (True, False, False)
+        client.flushall()
+        assert (other.lost_all(), one.lost_all()) == (True, False)
+        one.close()
+        other.close()
+
+    def test_a_broker_that_is_away_may_have_lost_nothing(self) -> None:
+        rings = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
+        assert not rings.lost_all()
+        rings.close()

@@ -24,6 +24,11 @@ class Recorder(Dispatcher):
         super().__init__(Settings(redis_url=None))
         self.sent: list[tuple[str, str, int]] = []
         self.away = False
+        self.emptied = False
+
+    def lost_all(self) -> bool:
+        emptied, self.emptied = self.emptied, False
+        return emptied
 
     def wake(self, job_id: str, queue: str, priority: int) -> bool:
         if not self.away:
@@ -60,6 +65,19 @@ class TestStep:
         put(database, job_id, next_publish_at=db_now(-1))
         reconciler.step()
         assert recorder.sent == [(job_id, "cpu", 5)] * 2
+
+    def test_sends_all_again_that_the_broker_has_lost(
+        self, database: Database, reconciler: Reconciler, recorder: Recorder
+    ) -> None:
+        waiting, backing_off, running = (make_job(database) for _ in range(3))
+        reconciler.step()
+        put(database, backing_off, not_before=db_now(60))
+        claim_job(database, running)
+        recorder.sent.clear()
+        recorder.emptied = True
+        reconciler.step()
+        reconciler.step()
+        assert recorder.sent == [(waiting, "cpu", 5)]
 
     def test_what_the_broker_did_not_take_stays_due(
         self, database: Database, reconciler: Reconciler, recorder: Recorder

@@ -123,6 +123,24 @@ class TestHub:
         assert run(spec=HUB).status == 0
         assert hub.repo("org/tiny-qa").commits[-1].files["notes.txt"] == b"mine"
 
+    def test_what_pushes_left_and_the_model_lacks_goes(
+        self, run: Run, hub: HubDouble, tmp_path: Path
+    ) -> None:
+        """As when checkpoints were adapters and the finished model is not."""
+        pushed = ["adapter_config.json", "README.md", "config.json"]
+        there = [*pushed, "adapter_model.safetensors", "notes.txt", "last-checkpoint/scaler.pt"]
+        hub.add_repo("org/tiny-qa", dict.fromkeys(there, b"earlier"))
+        settings = tmp_path / "job" / "attempts" / "1" / "hub"
+        settings.mkdir()
+        for name in pushed:
+            (settings / name).write_text("earlier")
+        for strategy, gone in (("end", set()), ("every_save", set(there[:1] + there[3:4]))):
+            published = run(spec={"hub": HUB["hub"] | {"strategy": strategy}})
+            assert published.status == 0, published.log
+            files = hub.repo("org/tiny-qa").commits[-1].files
+            assert set(there) - set(files) == gone
+            assert files["config.json"] != b"earlier"
+
     def test_without_a_hub_section_nothing_is_asked(self, run: Run, hub: HubDouble) -> None:
         published = run(token=None)
         assert published.status == 0, published.log

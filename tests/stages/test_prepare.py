@@ -1,8 +1,10 @@
 """`prepare` on files and on local models."""
 
 import json
+import multiprocessing
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import pytest
 from transformers import AutoTokenizer, BertConfig, CanineTokenizer, GPT2Config, RobertaConfig
 
 from service.contract.events import Progress
-from service.contract.failures import FailureCode
+from service.contract.failures import FailureCode, StageError
 from service.contract.stages import PrepareResult
 from tests.data.squad_sample import squad_file, squad_rows
 from tests.models import minilm_dir
 from tests.stages.support import OFFLINE, Run, phases, request, spec, start_prepare
+from worker.stages import model_files
 from worker.tasks.base import load_splits
 
 
@@ -224,11 +227,52 @@ def fails(run: Run, body: Mapping[str, Any], **more: Any) -> tuple[FailureCode, 
     return failure.code, failure.message
 
 
+def _locate(folder: Path) -> tuple[str, str]:
+    with pytest.raises(StageError) as caught:
+        model_files.locate(
+            str(folder), None, roots=[folder.parent], setting="", cache_dir=folder.parent
+        )
+    return caught.value.failure.code, caught.value.failure.message
+
+
+def _as_nobody(call: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    """What `call` returns in a process that file permissions apply to: root may read all."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+
+    def run() -> None:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        writer.send(call())
+
+    child = context.Process(target=run)
+    child.start()
+    child.join(30)
+    assert reader.poll(), child.exitcode
+    code, message = reader.recv()
+    return code, message
+
+
 class TestModelFailures:
     def test_outside_the_roots(self, tmp_path: Path, run: Run, model: Path) -> None:
         code, message = fails(run, spec(model), model_roots=[tmp_path])
         assert code is FailureCode.MODEL_NOT_FOUND
         assert "FINETUNE_MODEL_ROOTS" in message
+
+    @pytest.mark.parametrize("closed", ["model.safetensors", "config.json", "."])
+    def test_files_that_the_workers_user_may_not_read(self, closed: str) -> None:
+        with tempfile.TemporaryDirectory() as root:  # nobody but us gets into pytest's own
+            folder = Path(root) / "tiny"
+            folder.mkdir()
+            Path(root).chmod(0o755)
+            for name in ("config.json", "model.safetensors"):
+                (folder / name).touch()
+            (folder / closed).chmod(0)
+            code, message = _as_nobody(lambda: _locate(folder))
+            folder.chmod(0o755)
+        what = "its folder" if closed == "." else closed
+        assert code == FailureCode.MODEL_ACCESS_DENIED
+        assert message == f"The worker's user may not read {what} of the model {str(folder)!r}"
 
     def test_weights_only_as_pickle(self, tmp_path: Path, run: Run, models: Path) -> None:
         folder = models / "tiny"

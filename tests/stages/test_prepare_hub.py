@@ -15,7 +15,10 @@ from tests.data.squad_sample import squad_rows
 from tests.fakes.hub import HubDouble, Repo, Request
 from tests.stages import support
 from tests.stages.support import TOKEN, Run, request, start_prepare
+from tests.tasks.classification import evaluations
+from tests.tasks.stages import StagedJob, write_rows
 
+NAMED = {"easy": "validation[:3]", "hard": "validation[3:7]"}
 _NUMBERS = itertools.count()
 
 
@@ -71,6 +74,30 @@ class TestHub:
         fetched = {request.path for request in filled.requests() if "/resolve/" in request.path}
         assert not any(path.endswith((".bin", ".py")) for path in fetched)
 
+    def test_named_validation_sets_train(
+        self, run: Run, filled: Repos, model: Path, tmp_path: Path
+    ) -> None:
+        """Each has the numbers that the same rows have from a file."""
+        training = {"max_steps": 1, "save_strategy": "no", "use_cpu": True}
+        body = filled.spec(train="train[:8]", validation=NAMED) | {"training": training}
+        prepared = run(body)
+        assert prepared.status == 0, prepared.log
+        result = PrepareResult.model_validate(prepared.result)
+        sizes = {split: counts["examples"] for split, counts in result.splits.items()}
+        assert sizes == {"train": 8, "validation.easy": 3, "validation.hard": 4}
+        assert result.dataset_revision == filled.data.branches["main"]
+
+        of_the_hub = StagedJob(tmp_path / "hub", body, prepared=result)
+        rows = squad_rows("validation")
+        files = {"easy": rows[:3], "hard": rows[3:7], "train": squad_rows("train")[:8]}
+        paths = {name: write_rows(tmp_path / name, part) for name, part in files.items()}
+        train = {"train": paths.pop("train"), "validation": paths}
+        local = {"model": {"name_or_path": str(model)}, "dataset": {"source": "path", **train}}
+        of_files = StagedJob(tmp_path / "files", body | local)
+        found, expected = (evaluations(job.train()[0]) for job in (of_the_hub, of_files))
+        assert {"eval_easy_f1", "eval_hard_f1", "eval_hard_loss"} <= set(found)
+        assert found == expected
+
     def test_an_old_revision_of_the_data(self, run: Run, filled: Repos) -> None:
         repo = filled.data
         old = repo.branches["main"]
@@ -78,6 +105,17 @@ class TestHub:
         ended = run(filled.spec(revision=old))
         assert ended.result["dataset_revision"] == old
         assert ended.result["splits"]["train"]["examples"] == 52
+
+    def test_a_job_that_is_prepared_again_takes_the_commits_that_it_had(
+        self, run: Run, filled: Repos
+    ) -> None:
+        first = run(filled.spec()).result
+        filled.data.commit("main", "new", {"train.jsonl": b'{"question": 1}\n'})
+        filled.model.commit("main", "new", {"config.json": b"{}"})
+        again = run(filled.spec(), prepared=first)
+        assert again.status == 0, again.log
+        for name in ("model_revision", "dataset_revision", "data_fingerprint"):
+            assert again.result[name] == first[name]
 
     def test_a_bad_row_is_named(self, run: Run, filled: Repos) -> None:
         rows = squad_rows("train")[:3]

@@ -2,6 +2,7 @@ import threading
 
 import pytest
 
+from service.contract.spec import SPEC_VERSION
 from service.contract.states import JobState
 from service.store import claims
 from service.store.claims import Claim
@@ -54,6 +55,12 @@ class TestClaim:
         assert sorted(wins) == [(job_id, 1) for job_id in job_ids]
         for job_id in job_ids:
             assert [e.seq for e in history_of(database, job_id)] == [1, 2]
+
+    def test_a_job_of_a_newer_version_waits_for_its_own_workers(self, database: Database) -> None:
+        job_id = make_job(database)
+        put(database, job_id, spec={"of": "tomorrow"}, spec_version=SPEC_VERSION + 1)
+        assert try_claim(database, job_id) is None
+        assert (get(database, job_id).state, get(database, job_id).epoch) == ("queued", 0)
 
     @pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.QUEUED])
     def test_only_a_queued_job(self, database: Database, state: JobState) -> None:

@@ -34,7 +34,8 @@ def expire(database: Database, job_id: str) -> JobState | None:
 
 class TestFinished:
     @pytest.mark.parametrize(
-        ("gpus", "queue", "min_gpus"), [(None, "gpu", 0), (1, "gpu", 1), (0, "cpu", 0)]
+        ("gpus", "queue", "min_gpus"),
+        [(None, "gpu", 0), (1, "gpu", 1), (4, "gpu.4", 4), (0, "cpu", 0)],
     )
     def test_the_next_stage_waits_in_its_queue(
         self, database: Database, gpus: int | None, queue: str, min_gpus: int
@@ -240,7 +241,27 @@ class TestExpire:
         row = get(database, job_id)
         assert row.failure is not None
         assert row.failure["code"] == "crash_limit"
+        assert row.failure["message"] == (
+            "3 attempts in a row at prepare ended without any progress. "
+            "The last: Worker worker-1 has not been heard of during prepare."
+        )
         assert row.ended_at is not None
+
+    def test_crashes_of_the_stage_count_with_lost_workers_and_not_as_retries(
+        self, database: Database
+    ) -> None:
+        job_id = make_job(database, max_retries=0)
+        killed = Failure.of(FailureCode.WORKER_LOST, "The stage was killed.")
+        hung = Failure.of(FailureCode.HUNG, "No step.")
+        assert end(database, claim_job(database, job_id), Ending.failed(killed)) == "queued"
+        claim_job(database, job_id)
+        assert expire(database, job_id) == "queued"
+        assert end(database, claim_job(database, job_id), Ending.failed(hung)) == "failed"
+        row = get(database, job_id)
+        assert row.failure is not None
+        assert row.failure["code"] == "crash_limit"
+        assert row.failure["details"] == {"last": "hung"}
+        assert row.retry_count == 0
 
     @pytest.mark.parametrize(
         ("state", "after"), [("cancelling", "cancelled"), ("pausing", "paused")]

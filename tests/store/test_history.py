@@ -100,6 +100,26 @@ class TestRecord:
         assert kept[0].progress_epoch == 0.5
         assert get(database, claimed.job_id).metric_seq == 3
 
+    def test_numbers_of_steps_that_were_made_anew_replace_the_others(
+        self, database: Database, claimed: Claim
+    ) -> None:
+        record(
+            database,
+            claimed,
+            Metric(kind="train", step=1, values={"loss": 2.0}),
+            Metric(kind="train", step=2, values={"loss": 1e30}),
+            Metric(kind="eval", step=2, values={"f1": 10.0}),
+        )
+        remade = Metric(kind="train", step=2, values={"loss": 1.0}, is_remade=True)
+        record(database, claimed, remade)
+        kept = rows(database, MetricRow, MetricRow.seq)
+        assert [(m.seq, m.kind, m.step, m.values) for m in kept] == [
+            (1, "train", 1, {"loss": 2.0}),
+            (3, "eval", 2, {"f1": 10.0}),
+            (4, "train", 2, {"loss": 1.0}),
+        ]
+        assert get(database, claimed.job_id).metric_seq == 4
+
     def test_last_metrics_are_merged(self, database: Database, claimed: Claim) -> None:
         record(
             database,

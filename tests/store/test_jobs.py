@@ -112,45 +112,6 @@ class TestMove:
         ]
 
 
-class TestCancel:
-    @pytest.mark.parametrize(
-        ("state", "after", "said"),
-        [
-            ("queued", "cancelled", "cancelled"),
-            ("paused", "cancelled", "cancelled"),
-            ("running", "cancelling", "cancel_requested"),
-            ("pausing", "cancelling", "cancel_requested"),
-            ("cancelling", "cancelling", None),
-            ("succeeded", "succeeded", None),
-            ("failed", "failed", None),
-            ("cancelled", "cancelled", None),
-        ],
-    )
-    def test_every_state(
-        self, database: Database, state: str, after: str, said: str | None
-    ) -> None:
-        job_id = make_job(database)
-        put(database, job_id, state=state)
-        with database.write() as session:
-            row = jobs.lock(session, job_id)
-            assert row is not None
-            assert jobs.cancel(session, row) == after
-        assert get(database, job_id).state == after
-        assert [e.type for e in history_of(database, job_id)[1:]] == ([said] if said else [])
-
-    def test_a_waiting_job_ends_with_its_reason(self, database: Database) -> None:
-        job_id = make_job(database)
-        with database.write() as session:
-            row = jobs.lock(session, job_id)
-            assert row is not None
-            jobs.cancel(session, row)
-        row = get(database, job_id)
-        assert row.failure is not None
-        assert row.failure["code"] == "cancelled"
-        assert row.ended_at is not None
-        assert row.tracking_retry_at is not None
-
-
 class TestOutbox:
     def test_due_in_the_order_of_priority_and_age(self, database: Database) -> None:
         low = make_job(database, priority=9)

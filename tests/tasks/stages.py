@@ -28,7 +28,7 @@ class StagedJob:
 
     def prepare(self) -> PrepareResult:
         recorder = Recorder()
-        request = self._request(Stage.PREPARE, attempt=1)
+        request = self.request(Stage.PREPARE, attempt=1)
         self.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
         self.notices = recorder.events
         return self.prepared
@@ -41,9 +41,11 @@ class StagedJob:
     ) -> tuple[TrainResult, Recorder]:
         if self.prepared is None:
             self.prepare()
-        return run(self._request(Stage.TRAIN, attempt, resume_from), recorder)
+        return run(self.request(Stage.TRAIN, attempt, resume_from), recorder)
 
-    def _request(self, stage: Stage, attempt: int, resume_from: Path | None = None) -> StageRequest:
+    def request(
+        self, stage: Stage = Stage.TRAIN, attempt: int = 2, resume_from: Path | None = None
+    ) -> StageRequest:
         attempt_dir = self.workspace / "attempts" / str(attempt)
         attempt_dir.mkdir(parents=True, exist_ok=True)
         return StageRequest(

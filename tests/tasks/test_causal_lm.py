@@ -169,7 +169,7 @@ def objective_of(
     rows: list[dict[str, Any]], model: transformers.PreTrainedModel
 ) -> CausalLMObjective:
     features = datasets.Dataset.from_list(rows)
-    return CausalLMObjective({"train": PreparedSplit(features, features)}, model)
+    return CausalLMObjective({"train": PreparedSplit(features, features)}, model, None)
 
 
 def architectures() -> list[Any]:
@@ -325,6 +325,28 @@ class TestJob:
                 "perplexity": pytest.approx(math.exp(float(output.loss)), rel=1e-4),
                 "accuracy": pytest.approx(float(right)),
             }
+
+    @pytest.mark.parametrize("separate", [False, True])
+    def test_samples(self, make: Make, tmp_path: Path, separate: bool) -> None:
+        """The beginning of a block, how it went on, and what the finished model makes of it."""
+        job = self.job(make, tmp_path, per_device_eval_batch_size=2)
+        job.body["task"] |= {"separate_documents": separate}
+        result, _ = job.train()
+        output = job.workspace / result.output_dir
+        model = transformers.AutoModelForCausalLM.from_pretrained(output)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+        blocks = tokens_of(job, "validation")
+        assert [sample["block"] for sample in result.samples] == [0, 3, 7]
+        for sample in result.samples:
+            prompt = tokenizer(sample["prompt"], return_tensors="pt").input_ids
+            begin = prompt.shape[1]
+            assert 2 <= begin <= 8
+            whole = sample["prompt"] + sample["reference"]
+            assert whole in tokenizer.decode(blocks[sample["block"]])
+            written = model.generate(
+                prompt, do_sample=False, min_new_tokens=begin, max_new_tokens=begin, pad_token_id=0
+            )
+            assert sample["prediction"] == tokenizer.decode(written[0, begin:])
 
     def test_resumed_bit_for_bit(self, make: Make, tmp_path: Path) -> None:
         whole, expected = self.job(make, tmp_path, save_steps=4).train()

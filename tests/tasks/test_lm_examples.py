@@ -51,6 +51,16 @@ class TestExamples:
         assert job.prepared is not None
         assert len(predictions(job)) == job.prepared.splits["test"]["features"]
 
+    def test_causal_lm_with_an_adapter(self, tmp_path: Path) -> None:
+        body = spec_of("causal-lm-lora")
+        assert body["task"].pop("block_size") == 256
+        body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
+        body["training"]["learning_rate"] = 1e-2
+        job, _ = run(tmp_path, body)
+        names = {path.name for path in (job.workspace / "attempts" / "2" / "output").iterdir()}
+        assert {"adapter_config.json", "adapter_model.safetensors"} <= names
+        assert "model.safetensors" not in names
+
     def test_masked_lm(self, tmp_path: Path) -> None:
         body = spec_of("masked-lm")
         body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "bert"))

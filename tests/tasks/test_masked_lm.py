@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,9 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
 from worker.tasks.lm_features import word_starts
+from worker.tasks.masked_lm import MaskedLMObjective
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
+from worker.tasks.padding import Padding
 from worker.training import sampling
 
 TEXTS = [
@@ -271,6 +274,41 @@ class TestJob:
                 "accuracy": pytest.approx(float(right)),
             }
 
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_samples(self, make: Make, bert: Path, tmp_path: Path, side: str) -> None:
+        """What the finished model holds likeliest where the validation split was masked."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
+        shutil.copytree(bert, tmp_path / "model")
+        tokenizer.save_pretrained(tmp_path / "model")
+        training = {**self.TRAINING, "max_steps": 5}
+        job = make(
+            training=training, model=tmp_path / "model", line_by_line=True, mlm_probability=0.5
+        )
+        result, _ = job.train()
+        model = transformers.AutoModelForMaskedLM.from_pretrained(job.workspace / result.output_dir)
+        assert job.prepared is not None
+        features = load_splits(job.prepared.prepared_dir)["validation"].features
+        masked = MaskedFeatures(features, Masking.of(tokenizer, 42, 0.5))
+        rows = features["row"]
+        assert [sample["row"] for sample in result.samples] == [rows[at] for at in (0, 2, 4)]
+        padding = Padding(tokenizer, model)
+        with torch.no_grad():
+            every = model(**padding.inputs(list(masked))).logits
+        shifts = padding.shifts(features["input_ids"])
+        for sample, at in zip(result.samples, (0, 2, 4), strict=True):
+            ids, labels = masked[at]["input_ids"], masked[at]["labels"]
+            assert sample["text"] == tokenizer.decode(ids)
+            logits = every[at, shifts[at] :]
+            places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
+            assert sample["masks"] == [
+                {
+                    "reference": tokenizer.decode([labels[place]]),
+                    "predictions": [tokenizer.decode([t]) for t in logits[place].topk(3).indices],
+                }
+                for place in places[:5]
+            ]
+        assert any(sample["masks"] for sample in result.samples)
+
     def test_resumed_bit_for_bit_in_the_middle_of_an_epoch(self, make: Make) -> None:
         training = {
             "per_device_train_batch_size": 2,
@@ -325,14 +363,12 @@ class TestJob:
         tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
         tokenizer.padding_side = "left"
         tokenizer.save_pretrained(left)
-        from worker.tasks.masked_lm import MaskedLMObjective
-        from worker.tasks.padding import Padding
-
         model = transformers.AutoModelForMaskedLM.from_pretrained(bert)
         masking = Masking.of(tokenizer, 1, 0.5)
         rows = [{"input_ids": IDS[:size].tolist()} for size in (9, 5)]
         features = list(MaskedFeatures(rows, masking))
-        objective = MaskedLMObjective({"train": _Split(rows)}, masking, Padding(tokenizer, model))  # type: ignore[dict-item]
+        padding = Padding(tokenizer, model)
+        objective = MaskedLMObjective({"train": _Split(rows)}, masking, padding, tokenizer)  # type: ignore[dict-item]
         batch = objective.collate(features)
         assert batch["attention_mask"].tolist()[1] == [0] * 4 + [1] * 5
         assert batch["labels"][1, :4].tolist() == [-100] * 4
@@ -346,3 +382,15 @@ def _never(*arguments: Any) -> Any:
 class _Split:
     def __init__(self, rows: Any) -> None:
         self.examples = self.features = rows
+
+
+@pytest.mark.parametrize("line_by_line", [False, True])
+def test_padding_free_trains_alike(make: Make, line_by_line: bool) -> None:
+    """With the head at the masked tokens alone, and lines without padding."""
+    losses = []
+    for padding_free in (False, True):
+        job = make(
+            training={"max_steps": 3, "padding_free": padding_free}, line_by_line=line_by_line
+        )
+        losses.append(job.train()[1].train_values("loss"))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -1,7 +1,6 @@
 """text-classification through the real prepare and train stages."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +12,18 @@ from safetensors.torch import load_file
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
-from service.contract.stages import TrainResult
 from tests.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
+from tests.tasks.classification import MakeJob, evaluations, maker, predictions
 from tests.tasks.stages import StagedJob, write_rows
 from worker.tasks import registry
 from worker.tasks.base import load_splits
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "classification"
-MakeJob = Callable[..., StagedJob]
 
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> MakeJob:
-    """`rows` of each split, or a file; the rest is the training section."""
-
-    def make(
-        rows: dict[str, Any],
-        task: dict[str, Any] | None = None,
-        model: Path | None = None,
-        dropout: float = 0.1,
-        **training: Any,
-    ) -> StagedJob:
-        home = tmp_path / "home"
-        home.mkdir(exist_ok=True)
-        given = {
-            split: write_rows(home / f"{split}.jsonl", part)
-            if isinstance(part, list)
-            else str(part)
-            for split, part in rows.items()
-        }
-        body = {
-            "task": {"type": "text-classification", **(task or {})},
-            "model": {
-                "name_or_path": str(model or save_tiny_bert(home / "model", dropout=dropout))
-            },
-            "dataset": {"source": "path", **given},
-            "training": {"logging_steps": 1, "max_steps": 2, "save_strategy": "no", **training},
-            "resources": {"gpus": 0},
-        }
-        return StagedJob(home, body)
-
-    return make
-
-
-def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
-    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_text())
-
-
-def evaluations(result: TrainResult) -> dict[str, float]:
-    return {name: value for name, value in result.metrics.items() if name.startswith("eval_")}
+    return maker(tmp_path / "home", "text-classification")
 
 
 ROWS = [{"text": f"number {n} is {'odd' if n % 2 else 'even'}", "label": n % 2} for n in range(12)]

@@ -1,7 +1,7 @@
 """token-classification through the real prepare and train stages."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +16,9 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
-from service.contract.stages import TrainResult
-from tests.models import minilm_dir, save_tiny_bert, train_tokenizer
-from tests.tasks.stages import StagedJob, write_rows
+from tests.models import minilm_dir, train_tokenizer
+from tests.tasks.classification import MakeJob, evaluations, maker, predictions
+from tests.tasks.stages import StagedJob
 from worker.tasks.base import RowError, load_splits
 from worker.tasks.token_classification import (
     RowCleaner,
@@ -28,7 +28,6 @@ from worker.tasks.token_classification import (
 )
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "classification"
-MakeJob = Callable[..., StagedJob]
 ROWS = [
     {"tokens": ["Ada", "wrote", "it", "in", "London"], "tags": ["B-PER", "O", "O", "O", "B-LOC"]},
     {"tokens": ["Charles", "Babbage", "did", "not"], "tags": ["B-PER", "I-PER", "O", "O"]},
@@ -39,43 +38,7 @@ ROWS = [
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> MakeJob:
-    """`rows` of each split, or a file; the rest is the training section."""
-
-    def make(
-        rows: dict[str, Any],
-        task: dict[str, Any] | None = None,
-        model: Path | None = None,
-        dropout: float = 0.1,
-        **training: Any,
-    ) -> StagedJob:
-        home = tmp_path / "home"
-        home.mkdir(exist_ok=True)
-        given = {
-            split: write_rows(home / f"{split}.jsonl", part)
-            if isinstance(part, list)
-            else str(part)
-            for split, part in rows.items()
-        }
-        body = {
-            "task": {"type": "token-classification", **(task or {})},
-            "model": {
-                "name_or_path": str(model or save_tiny_bert(home / "model", dropout=dropout))
-            },
-            "dataset": {"source": "path", **given},
-            "training": {"logging_steps": 1, "max_steps": 2, "save_strategy": "no", **training},
-            "resources": {"gpus": 0},
-        }
-        return StagedJob(home, body)
-
-    return make
-
-
-def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
-    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_text())
-
-
-def evaluations(result: TrainResult) -> dict[str, float]:
-    return {name: value for name, value in result.metrics.items() if name.startswith("eval_")}
+    return maker(tmp_path / "home", "token-classification")
 
 
 def features(job: StagedJob, split: str = "train") -> Any:

@@ -19,7 +19,7 @@ from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from tests.models import minilm_dir
 from worker.stages import train
-from worker.stages.base import run_stage
+from worker.stages.base import SoftStop, run_stage
 from worker.tasks import registry
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PreparedSplit
 from worker.training.objective import Batch, Evaluation, Features, Forward
@@ -205,10 +205,15 @@ class Recorder:
     """In the place of the pipe to the supervisor."""
 
     kill_after: Callable[[StageEvent], bool] = lambda event: False
+    stop_after: Callable[[StageEvent], bool] = lambda event: False
+    """As SIGUSR1 that arrives while the event is sent."""
     events: list[StageEvent] = field(default_factory=list)
+    soft_stop: SoftStop = field(default_factory=SoftStop)
 
     def send(self, event: StageEvent) -> None:
         self.events.append(event)
+        if self.stop_after(event):
+            self.soft_stop.request()
         if self.kill_after(event):
             raise Killed
 

@@ -145,7 +145,10 @@ class TestSampling:
     DATA = rows(61, seed=8)
 
     def order(self, epoch: int = 0, **options: Any) -> list[int]:
-        return list(sampling.order(self.DATA, TrainingSpec(**options))(epoch))
+        return list(sampling.order(self.DATA, self.plan(**options))(epoch))
+
+    def plan(self, **options: Any) -> Plan:
+        return Plan.of(TrainingSpec.model_validate(options), len(self.DATA))
 
     def test_sequential(self) -> None:
         assert self.order(train_sampling_strategy="sequential") == list(range(61))
@@ -154,8 +157,7 @@ class TestSampling:
         "options", [{"group_by_length": True}, {"train_sampling_strategy": "group_by_length"}]
     )
     def test_grouped_by_length(self, options: dict[str, Any]) -> None:
-        spec = TrainingSpec.model_validate({**options, "per_device_train_batch_size": 4})
-        order = list(sampling.order(self.DATA, spec)(0))
+        order = self.order(**options, per_device_train_batch_size=4)
         assert sorted(order) == list(range(61))
 
         def padding(indices: list[int]) -> int:
@@ -365,8 +367,11 @@ class TestPrecision:
 
 
 class TestCompile:
-    def test_the_model_is_compiled_and_saved_bare(self, make_job: Callable[..., Job]) -> None:
+    def test_the_model_is_compiled_and_saved_bare(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """With the back end that runs the traced graph as it is, to need no compiler here."""
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "that of all")
         torch.compiler.reset()
         options = {**SHORT, "dropout": 0.0, "eval_strategy": "epoch", "validation": rows(5)}
         before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -379,6 +384,8 @@ class TestCompile:
         assert compiled.metrics["eval_loss"] == pytest.approx(plain.metrics["eval_loss"], rel=1e-5)
         saved = load_file(job.workspace / compiled.output_dir / "model.safetensors")
         assert not any("_orig_mod" in name for name in saved)
+        own = job.request().attempt_dir / "compiled"
+        assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) == own, "no killed stage spoils it"
 
     def test_back_end_and_mode(self) -> None:
         plugin = build._compiler(TrainingSpec(torch_compile_mode="max-autotune"), has_gpu=True)

@@ -20,6 +20,7 @@ from worker.training import randomness
 from worker.training.evaluation import Evaluator
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
+from worker.training.ranks import Ranks
 from worker.training.reporting import Reporter
 
 
@@ -87,7 +88,7 @@ class TestRandomness:
 
 class TestLossTally:
     def test_the_first_bad_step_is_kept(self) -> None:
-        tally = LossTally(torch.device("cpu"), total=1.5)
+        tally = LossTally(torch.device("cpu"), [1.5])
         for step, loss in enumerate([1.0, math.nan, 2.0, math.inf], start=1):
             value = torch.tensor(loss)
             tally.add(step, value, value.isfinite())
@@ -96,7 +97,7 @@ class TestLossTally:
         assert tally.first_bad_step() == 2
 
     def test_sum(self) -> None:
-        tally = LossTally(torch.device("cpu"), total=1.5)
+        tally = LossTally(torch.device("cpu"), [1.5])
         tally.add(1, torch.tensor(0.25), torch.tensor(True))
         assert tally.total() == 1.75
         assert tally.first_bad_step() is None
@@ -220,7 +221,12 @@ class TestEvaluator:
         objective = TinyObjective({"train": PreparedSplit(features, features)})
         ticks: list[int] = []
         evaluator = Evaluator(
-            Accelerator(cpu=True), tiny_model(), objective, BY_FOUR, lambda: ticks.append(1)
+            Accelerator(cpu=True),
+            tiny_model(),
+            objective,
+            BY_FOUR,
+            lambda: ticks.append(1),
+            Ranks(),
         )
         lengths = [
             [len(data[index]["input_ids"]) for index in indices]
@@ -239,7 +245,9 @@ class TestEvaluator:
             {"validation": PreparedSplit(data, data), "train": PreparedSplit(data, data)}
         )
         model = tiny_model().train()
-        evaluator = Evaluator(Accelerator(cpu=True), model, objective, BY_FOUR, lambda: None)
+        evaluator = Evaluator(
+            Accelerator(cpu=True), model, objective, BY_FOUR, lambda: None, Ranks()
+        )
         before = torch.get_rng_state()
         result = evaluator("validation", tmp_path / "files")
         assert result is not None

@@ -12,11 +12,20 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from service.contract.events import STAGE_EVENT, CheckpointSaved, StageEvent
+from service.contract.events import (
+    STAGE_EVENT,
+    CheckpointSaved,
+    Metric,
+    PhaseChanged,
+    StageEvent,
+)
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import TrainResult
+from service.contract.states import Phase
+from tests.faults.small_disk import NoMountError, small_disk
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
 from worker import checkpoints
+from worker.stages.base import Stopped
 
 EVERY_STEP = {
     "num_train_epochs": 2.6,
@@ -115,6 +124,122 @@ class TestBitExact:
         ]
         assert results[0] == results[3]
         assert len(set(results)) == 3
+
+
+class TestSoftStop:
+    OPTIONS: dict[str, Any] = {  # noqa: RUF012
+        **EVERY_STEP,
+        "save_strategy": "epoch",
+        "eval_steps": 3,
+        "per_device_eval_batch_size": 2,
+    }
+
+    def stopped(self, job: Job, stop_after: Callable[[StageEvent], bool]) -> tuple[Path, Recorder]:
+        """A first attempt that is asked to stop; its newest checkpoint."""
+        recorder = Recorder(stop_after=stop_after)
+        with pytest.raises(Stopped):
+            run(job.request(1), recorder)
+        return job.workspace / recorder.of(CheckpointSaved)[-1].path, recorder
+
+    @pytest.mark.parametrize(
+        ("strategy", "logged", "step"),
+        [("epoch", 2, 3), ("no", 4, 5), ("epoch", 7, 8), ("no", 10, 11)],
+        ids=["before an evaluation", "between", "at a checkpoint", "at the last step"],
+    )
+    def test_it_saves_the_step_in_hand_and_goes_on_exactly(
+        self,
+        make_job: Callable[..., Job],
+        validation: Any,
+        strategy: str,
+        logged: int,
+        step: int,
+    ) -> None:
+        """Asked while the numbers of `logged` are told: the step after it is the last."""
+        options = {**self.OPTIONS, "save_strategy": strategy}
+        whole, recorder = run(make_job(**options, validation=validation).request())
+        job = make_job(**options, validation=validation)
+        folder, first = self.stopped(
+            job, lambda event: isinstance(event, Metric) and is_train(event, logged)
+        )
+        assert folder.name == str(step)
+        assert first.checkpoint_steps().count(step) == 1
+        assert max(first.train_values("loss")) == step
+        assert max(first.evaluations()) <= logged
+        resumed, again = run(job.request(2, resume_from=folder))
+        assert numbers(again, 0) == numbers(recorder, step)
+        assert evaluations(again, 0) == evaluations(recorder, step - 1)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        assert resumed.metrics["train_loss"] == whole.metrics["train_loss"]
+
+    def test_an_evaluation_is_left_and_made_again(
+        self, make_job: Callable[..., Job], validation: Any
+    ) -> None:
+        """Its verdict counts as without the stop: the best model and the learning rate."""
+        options = {
+            **self.OPTIONS,
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+            "lr_scheduler_kwargs": {"patience": 0, "threshold": 1.0},
+            "save_strategy": "best",
+            "load_best_model_at_end": True,
+        }
+        whole, recorder = run(make_job(**options, validation=validation).request())
+        job = make_job(**options, validation=validation)
+
+        def at_second_evaluation(event: StageEvent) -> bool:
+            return (
+                isinstance(event, PhaseChanged)
+                and event.phase is Phase.EVALUATING
+                and max(first.train_values("loss")) == 6
+            )
+
+        first = Recorder(stop_after=at_second_evaluation)
+        with pytest.raises(Stopped):
+            run(job.request(1), first)
+        assert list(first.evaluations()) == [0, 3]
+        newest = first.of(CheckpointSaved)[-1]
+        assert (newest.step, newest.metric, newest.best) == (6, None, False)
+        resumed, again = run(job.request(2, resume_from=job.workspace / newest.path))
+        assert numbers(again, 0) == numbers(recorder, 6)
+        assert len(set(numbers(again, 0)["learning_rate"].values())) > 1
+        assert evaluations(again, 0) == evaluations(recorder, 5)
+        assert [(e.step, e.best) for e in again.of(CheckpointSaved)] == [
+            (e.step, e.best) for e in recorder.of(CheckpointSaved) if e.step >= 6
+        ]
+        assert (resumed.best_step, resumed.weights_sha256) == (
+            whole.best_step,
+            whole.weights_sha256,
+        )
+
+    def test_before_the_first_step_it_stops_at_once(
+        self, make_job: Callable[..., Job], validation: Any
+    ) -> None:
+        recorder = Recorder(stop_after=in_phase(Phase.BASELINE))
+        with pytest.raises(Stopped):
+            run(make_job(**self.OPTIONS, validation=validation).request(), recorder)
+        assert recorder.of(CheckpointSaved) == []
+        assert recorder.evaluations() == {}
+
+    def test_after_the_last_step_only_if_that_is_saved(
+        self, make_job: Callable[..., Job], validation: Any
+    ) -> None:
+        job = make_job(**self.OPTIONS, validation=validation, test=rows(3))
+        _, first = self.stopped(job, in_phase(Phase.PREDICTING))
+        assert first.checkpoint_steps()[-1] == STEPS
+        unsaved = make_job(
+            **{**self.OPTIONS, "save_strategy": "no"}, validation=validation, test=rows(3)
+        )
+        whole, _ = run(unsaved.request(), Recorder(stop_after=in_phase(Phase.PREDICTING)))
+        resumed, again = run(job.request(2, job.workspace / first.of(CheckpointSaved)[-1].path))
+        assert again.train_values("loss") == {}
+        assert resumed.weights_sha256 == whole.weights_sha256
+
+
+def is_train(event: Metric, step: int) -> bool:
+    return event.kind == "train" and event.step == step
+
+
+def in_phase(phase: Phase) -> Callable[[StageEvent], bool]:
+    return lambda event: isinstance(event, PhaseChanged) and event.phase is phase
 
 
 class TestBestAcrossAttempts:
@@ -228,24 +353,22 @@ class TestUnreadable:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; only root may mount one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    try:
+        with small_disk(tmp_path / "small", mebibytes=1) as folder:
+            yield folder
+    except NoMountError as error:
+        pytest.skip(str(error))
 
 
 class TestDiskFull:
     def test_the_earlier_checkpoint_stays_whole(
-        self, make_job: Callable[..., Job], small_disk: Path
+        self, make_job: Callable[..., Job], disk: Path
     ) -> None:
         """Each checkpoint is 0.4 MB: the third does not fit any more."""
         job = make_job(max_steps=8, save_steps=1)
-        (job.home / "job").symlink_to(small_disk)
+        (job.home / "job").symlink_to(disk)
         recorder = Recorder()
         with pytest.raises(StageError) as caught:
             run(job.request(), recorder)
@@ -257,12 +380,12 @@ class TestDiskFull:
 
     @pytest.mark.parametrize("free", [4_000, 120_000, 200_000])
     def test_whichever_file_does_not_fit(
-        self, make_job: Callable[..., Job], small_disk: Path, free: int
+        self, make_job: Callable[..., Job], disk: Path, free: int
     ) -> None:
         """The weights, written by safetensors, or the optimizer, written by torch."""
-        (small_disk / "full").write_bytes(b"\0" * (2**20 - 16_384 - free))
+        (disk / "full").write_bytes(b"\0" * (2**20 - 16_384 - free))
         job = make_job(max_steps=1)
-        (job.home / "job").symlink_to(small_disk)
+        (job.home / "job").symlink_to(disk)
         with pytest.raises(StageError) as caught:
             run(job.request())
         assert caught.value.failure.code is FailureCode.DISK_FULL

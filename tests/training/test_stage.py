@@ -11,9 +11,16 @@ import pytest
 import torch
 import transformers
 
-from service.contract.events import STAGE_EVENT, ArtifactWritten, Metric, PhaseChanged, Progress
+from service.contract.events import (
+    STAGE_EVENT,
+    ArtifactWritten,
+    CheckpointSaved,
+    Metric,
+    PhaseChanged,
+    Progress,
+)
 from service.contract.states import Phase
-from tests.training.support import Job, Recorder, at_checkpoint, rows, run
+from tests.training.support import Job, Recorder, rows, run
 from worker.stages.base import EXIT_STOPPED
 
 
@@ -100,10 +107,12 @@ class TestResult:
 
 
 class TestStop:
-    def test_sigterm_ends_it_at_once_and_leaves_no_half_checkpoint(
-        self, make_job: Callable[..., Job]
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+    def test_a_signal_ends_it_and_leaves_no_half_checkpoint(
+        self, make_job: Callable[..., Job], number: signal.Signals
     ) -> None:
-        job = make_job(max_steps=100_000, save_steps=5, logging_steps=500)
+        """SIGTERM at once, SIGUSR1 after a checkpoint of the step in hand."""
+        job = make_job(max_steps=100_000, save_steps=5000, logging_steps=10)
         request = job.request()
         path = request.attempt_dir / "request.json"
         path.write_text(request.model_dump_json())
@@ -117,15 +126,20 @@ class TestStop:
         with os.fdopen(read, "rb") as pipe:
             for line in pipe:
                 event = STAGE_EVENT.validate_json(line)
-                if at_checkpoint(10)(event):
-                    process.send_signal(signal.SIGTERM)
+                if isinstance(event, Metric):
+                    process.send_signal(number)
                     break
             rest = pipe.read()
         assert process.wait(timeout=15) == EXIT_STOPPED
         assert b'"finished"' not in rest
         assert b'"failed"' not in rest
-        folder = request.attempt_dir / "checkpoints"
-        assert not [path for path in folder.iterdir() if path.suffix]
+        kept = list((request.attempt_dir / "checkpoints").glob("*"))
+        if number is signal.SIGTERM:
+            assert kept == []
+        else:
+            announced = STAGE_EVENT.validate_json(rest.splitlines()[-1])
+            assert isinstance(announced, CheckpointSaved)
+            assert [job.workspace / announced.path] == kept
 
 
 def test_train_numbers_have_no_gap(make_job: Callable[..., Job]) -> None:

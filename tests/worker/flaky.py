@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,8 @@ class Flaky(Database):
         super().__init__(url)
         self.is_away = False
         self.loses_answer_of: str | None = None
+        self.then_away_for = 0.0
+        """Seconds, after the answer was lost."""
         self.refused = 0
 
     @contextmanager
@@ -31,6 +34,9 @@ class Flaky(Database):
             yield session
         if self.loses_answer_of in said:
             self.loses_answer_of = None
+            if self.then_away_for:
+                self.is_away = True
+                threading.Timer(self.then_away_for, self._return).start()
             self._refuse()
 
     @contextmanager
@@ -38,6 +44,9 @@ class Flaky(Database):
         self._answer()
         with super().read() as session:
             yield session
+
+    def _return(self) -> None:
+        self.is_away = False
 
     def _answer(self) -> None:
         if self.is_away:

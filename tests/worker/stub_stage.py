@@ -2,7 +2,8 @@
 
 `stub.<stage>`: finish (default), fail:<code>, segfault, kill, exit:<status>, hang, deaf (ignores
 SIGTERM), chatter (invalid lines, then finish), fork (leaves a grandchild, then finishes),
-progress-then-hang. `stub.attempts`: misbehave only in that many first attempts of the stage.
+patient (until a soft stop; then one more checkpoint), stubborn (deaf to soft stops).
+`stub.attempts`: misbehave only in that many first attempts of the stage.
 """
 
 import os
@@ -44,26 +45,15 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
     behaviour = request.spec.metadata.get(f"stub.{request.stage}", "finish")
     if request.attempt <= int(request.spec.metadata.get("stub.attempts", "1000")):
         _behave(behaviour, request)
-    return _result(request)
+        _await_soft_stop(behaviour, request, channel)
+    return result(request)
 
 
 def _train(request: StageRequest, channel: Channel) -> None:
     first = 0 if request.resume_from is None else int(request.resume_from.name)
     channel.send(PhaseChanged(phase=Phase.TRAINING))
     for step in range(first + 1, 4):
-        channel.send(Progress(step=step, of=3, loss=1 / step))
-        channel.send(Metric(kind="train", step=step, values={"loss": 1 / step}))
-        folder = request.attempt_dir / "checkpoints" / str(step)
-        with checkpoints.writing(folder) as partial:
-            (partial / "state").write_text(f"{step}")
-        channel.send(
-            CheckpointSaved(
-                step=step,
-                path=str(folder.relative_to(request.workspace)),
-                bytes=checkpoints.total_bytes(folder),
-                manifest_sha256=checkpoints.manifest_sha256(folder),
-            )
-        )
+        _step(request, channel, step)
     path = request.attempt_dir / "predictions.json"
     path.write_text("{}")
     relative = str(path.relative_to(request.workspace))
@@ -71,8 +61,36 @@ def _train(request: StageRequest, channel: Channel) -> None:
     channel.send(Notice(message="trained", data={"from": first}))
 
 
+def _step(request: StageRequest, channel: Channel, step: int) -> None:
+    """An optimizer step and its checkpoint."""
+    channel.send(Progress(step=step, of=3, loss=1 / step))
+    channel.send(Metric(kind="train", step=step, values={"loss": 1 / step}))
+    folder = request.attempt_dir / "checkpoints" / str(step)
+    with checkpoints.writing(folder) as partial:
+        (partial / "state").write_text(f"{step}")
+    channel.send(
+        CheckpointSaved(
+            step=step,
+            path=str(folder.relative_to(request.workspace)),
+            bytes=checkpoints.total_bytes(folder),
+            manifest_sha256=checkpoints.manifest_sha256(folder),
+        )
+    )
+
+
 def _pipe() -> int:
     return int(os.environ[EVENT_FD_VARIABLE])
+
+
+def _await_soft_stop(behaviour: str, request: StageRequest, channel: Channel) -> None:
+    if behaviour not in ("patient", "stubborn"):
+        return
+    channel.soft_stop.postpone()
+    (request.attempt_dir / "ready").touch()
+    while behaviour == "stubborn" or not channel.soft_stop():
+        time.sleep(0.01)
+    _step(request, channel, 4)
+    channel.soft_stop.honour()
 
 
 def _behave(behaviour: str, request: StageRequest) -> None:
@@ -101,7 +119,7 @@ def _behave(behaviour: str, request: StageRequest) -> None:
             (request.attempt_dir / "grandchild").write_text(str(grandchild.pid))
 
 
-def _result(request: StageRequest) -> BaseModel:
+def result(request: StageRequest) -> BaseModel:
     results: dict[Stage, Any] = {
         Stage.PREPARE: PrepareResult(
             prepared_dir=request.cache_dir,
@@ -125,7 +143,7 @@ def _result(request: StageRequest) -> BaseModel:
     return results[request.stage]
 
 
-def command(stage: Stage, request_file: Path) -> list[str]:
+def command(request: StageRequest, request_file: Path) -> list[str]:
     """For the supervisor, in place of the real stages."""
     return [sys.executable, str(Path(__file__)), str(request_file)]
 

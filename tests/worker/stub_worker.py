@@ -6,26 +6,25 @@ from functools import lru_cache
 import worker.run
 from tests.worker import stub_stage
 from worker.__main__ import main
-from worker.app import STOPPING
-from worker.supervisor import Supervisor
-
-_real = worker.run.receiver
+from worker.app import SHUTDOWN
+from worker.supervisor import Command, Supervisor
 
 
-@lru_cache
-def _receiver() -> worker.run.Receiver:
-    real = _real()
-    supervisor = Supervisor(
-        real.database,
-        real.settings,
-        real.tracker,
-        command=stub_stage.command,
-        stopping=STOPPING.is_set,
-    )
-    return replace(real, supervisor=supervisor)
+def run(command: Command) -> None:
+    """A worker until SIGTERM, whose stages are what `command` starts."""
+    real_receiver = worker.run.receiver
 
+    @lru_cache
+    def receiver() -> worker.run.Receiver:
+        real = real_receiver()
+        supervisor = Supervisor(
+            real.database, real.settings, real.tracker, command=command, shutdown=SHUTDOWN
+        )
+        return replace(real, supervisor=supervisor)
 
-worker.run.receiver = _receiver
+    worker.run.receiver = receiver
+    main()
+
 
 if __name__ == "__main__":
-    main()
+    run(stub_stage.command)

@@ -96,6 +96,18 @@ class TestWake:
         types = [row.type for row in history_of(database, job_id)]
         assert types == ["submitted", "stage_started", "stage_finished"]
 
+    def test_a_claim_is_settled_when_the_database_is_back(
+        self, database: Database, receiver: Receiver, flaky: Flaky
+    ) -> None:
+        """Given up, it would be counted as a lost worker when its lease has run out."""
+        job_id = make_job(database)
+        flaky.loses_answer_of = "stage_started"
+        flaky.then_away_for = 0.5
+        wake(receiver, job_id)
+        assert flaky.refused > 1
+        types = [row.type for row in history_of(database, job_id)]
+        assert types == ["submitted", "stage_started", "stage_finished"]
+
     def test_a_database_that_is_away_changes_nothing(
         self, database: Database, receiver: Receiver, flaky: Flaky
     ) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from service.contract.stages import StageRequest
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import endings, jobs
+from service.store import endings, jobs, wishes
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, MetricRow
 from tests import services
@@ -20,15 +20,16 @@ from tests.store.test_jobs import get, history_of, put
 from tests.worker import stub_stage
 from tests.worker.flaky import Flaky
 from worker import child
+from worker.stopping import Shutdown
 from worker.supervisor import Supervisor
 from worker.trackers import NullTracker
 
 
 def supervisor(
-    database: Database, settings: Settings, stopping: Callable[[], bool] = lambda: False
+    database: Database, settings: Settings, shutdown: Shutdown | None = None
 ) -> Supervisor:
     return Supervisor(
-        database, settings, NullTracker(), command=stub_stage.command, stopping=stopping
+        database, settings, NullTracker(), command=stub_stage.command, shutdown=shutdown
     )
 
 
@@ -52,11 +53,21 @@ def started(settings: Settings, job_id: str, epoch: int = 1) -> Callable[[], boo
     return (settings.workspace(job_id) / "attempts" / str(epoch) / "environment").exists
 
 
+def ready(settings: Settings, job_id: str, epoch: int) -> Callable[[], bool]:
+    """Whether the stub puts soft stops off."""
+    return (settings.workspace(job_id) / "attempts" / str(epoch) / "ready").exists
+
+
+def ask_to_pause(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        jobs.move(session, job_id, JobState.RUNNING, JobState.PAUSING, "pause_requested")
+
+
 def ask_to_cancel(database: Database, job_id: str) -> None:
     with database.write() as session:
         row = jobs.lock(session, job_id)
         assert row is not None
-        jobs.cancel(session, row)
+        wishes.cancel(session, row)
 
 
 def children() -> list[psutil.Process]:
@@ -215,6 +226,50 @@ class TestFailure:
         assert failure is not None
         assert failure["code"] == "timeout"
 
+    def test_the_stages_time_is_up(self, database: Database, settings: Settings) -> None:
+        """Over all its attempts; those of other stages do not count."""
+        limits = {"prepare": 1, "train": 100}
+        metadata = {"stub.train": "hang"}
+        job_id = make_job(database, stage_timeout_seconds=limits, metadata=metadata)
+        put(database, job_id, stage="train")
+        claimed = claim_job(database, job_id)
+        with database.write() as session:
+            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-99.5)  # type: ignore[assignment]
+            endings.end(session, job_id, claimed.epoch, endings.Ending.released(), POLICY)
+        begun = time.monotonic()
+        assert run(database, settings, job_id) is JobState.FAILED
+        assert time.monotonic() - begun < 10
+        failure = get(database, job_id).failure
+        assert failure is not None
+        assert (failure["code"], failure["details"]) == (
+            "timeout",
+            {"option": "stage_timeout_seconds.train"},
+        )
+        assert failure["message"] == (
+            "`stage_timeout_seconds.train` is 100 s, which have passed: stopped in train."
+        )
+
+
+class TestHung:
+    def test_it_is_ended_and_tried_again_three_times_without_progress(
+        self, database: Database, settings: Settings
+    ) -> None:
+        settings = settings.model_copy(update={"hung_seconds": 2.0})
+        job_id = make_job(database, metadata={"stub.train": "hang"}, max_retries=0)
+        run(database, settings, job_id)
+        states = [run(database, settings, job_id) for _ in range(3)]
+        assert states == ["queued", "queued", "failed"]
+        failures = [attempt(database, job_id, epoch).failure for epoch in (2, 3, 4)]
+        assert [f is not None and f["code"] for f in failures] == ["hung"] * 3
+        assert failures[0] is not None
+        assert " after step 3; one takes " in failures[0]["message"]
+        row = get(database, job_id)
+        assert row.failure is not None
+        assert row.failure["code"] == "crash_limit"
+        assert "3 attempts in a row at train" in row.failure["message"]
+        assert "The last: The stage has done nothing for" in row.failure["message"]
+        assert children() == []
+
 
 class TestStop:
     @pytest.mark.parametrize("behaviour", ["hang", "deaf"])
@@ -231,10 +286,14 @@ class TestStop:
     def test_a_worker_that_shuts_down_gives_the_job_back(
         self, database: Database, settings: Settings
     ) -> None:
+        """At once in a stage that has nothing to lose."""
         job_id = make_job(database, metadata={"stub.prepare": "hang"})
-        claimed = claim_job(database, job_id)
-        state = supervisor(database, settings, started(settings, job_id)).supervise(claimed)
-        assert state is JobState.QUEUED
+        claimed, shutdown = claim_job(database, job_id), Shutdown()
+        thread = meanwhile(shutdown.ask, when=started(settings, job_id))
+        begun = time.monotonic()
+        assert supervisor(database, settings, shutdown).supervise(claimed) is JobState.QUEUED
+        thread.join()
+        assert time.monotonic() - begun < settings.drain_grace_seconds
         assert (attempt(database, job_id, 1).outcome, get(database, job_id).crash_count) == (
             "released",
             0,
@@ -276,6 +335,80 @@ class TestStop:
         thread.join()
         assert killed == [True]
         assert attempt(database, job_id, 1).outcome == "released"
+
+
+class TestSoftStop:
+    @pytest.mark.parametrize(("wish", "state"), [("pause", "paused"), ("shutdown", "queued")])
+    def test_training_goes_on_later_from_the_step_in_hand(
+        self, database: Database, settings: Settings, wish: str, state: str
+    ) -> None:
+        job_id = make_job(database, metadata={"stub.train": "patient", "stub.attempts": "1"})
+        run(database, settings, job_id)
+        claimed, shutdown = claim_job(database, job_id), Shutdown()
+
+        def ask() -> None:
+            ask_to_pause(database, job_id) if wish == "pause" else shutdown.ask()
+
+        thread = meanwhile(ask, when=ready(settings, job_id, 2))
+        assert supervisor(database, settings, shutdown).supervise(claimed) == state
+        thread.join()
+        row, ended = get(database, job_id), attempt(database, job_id, 2)
+        assert (row.crash_count, row.retry_count, row.worker_id) == (0, 0, None)
+        assert (ended.outcome, ended.failure) == ("released", None)
+        last = history_of(database, job_id)[-1]
+        assert (last.type, last.data["to"]) == ("released", state)
+        if wish == "pause":
+            with database.write() as session:
+                jobs.move(session, job_id, JobState.PAUSED, JobState.QUEUED, "resume_requested")
+        assert run(database, settings, job_id) is JobState.QUEUED
+        assert attempt(database, job_id, 3).resumed_from_step == 4
+        assert get(database, job_id).stage == "publish"
+
+    def test_after_the_grace_it_is_no_longer_soft(
+        self, database: Database, settings: Settings
+    ) -> None:
+        settings = settings.model_copy(update={"drain_grace_seconds": 0.5})
+        job_id = make_job(database, metadata={"stub.prepare": "stubborn"})
+        thread = meanwhile(lambda: ask_to_pause(database, job_id), when=ready(settings, job_id, 1))
+        assert run(database, settings, job_id) is JobState.PAUSED
+        thread.join()
+        assert children() == []
+
+    @pytest.mark.parametrize("how", ["cancel", "second signal", "timeout"])
+    def test_what_is_urgent_does_not_wait_for_the_grace(
+        self, database: Database, settings: Settings, how: str
+    ) -> None:
+        limit = {"timeout_seconds": 5} if how == "timeout" else {}
+        job_id = make_job(database, metadata={"stub.prepare": "stubborn"}, **limit)
+        claimed, shutdown = claim_job(database, job_id), Shutdown()
+
+        def ask() -> None:
+            shutdown.ask()
+            time.sleep(0.5)
+            if how == "cancel":
+                ask_to_cancel(database, job_id)
+            if how == "second signal":
+                shutdown.ask()
+
+        thread = meanwhile(ask, when=ready(settings, job_id, 1))
+        begun = time.monotonic()
+        state = supervisor(database, settings, shutdown).supervise(claimed)
+        thread.join()
+        assert time.monotonic() - begun < 20 < settings.drain_grace_seconds
+        assert state == {"cancel": "cancelled", "second signal": "queued", "timeout": "failed"}[how]
+
+    def test_a_stage_that_finishes_instead_has_finished(
+        self, database: Database, settings: Settings
+    ) -> None:
+        """And the job is paused at its next stage."""
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        ask_to_pause(database, job_id)
+        with database.write() as session:
+            finished = endings.Ending.finished({})
+            state = endings.end(session, job_id, claimed.epoch, finished, POLICY)
+        assert state is JobState.PAUSED
+        assert (get(database, job_id).stage, get(database, job_id).stage_attempt) == ("train", 0)
 
 
 class TestOutage:

@@ -1,0 +1,113 @@
+"""What can be done to a job, on the command line; the rules are the API's."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.cli.actions import merge_patch
+from service.cli.exits import UsageError
+from service.store.database import Database
+from tests.cli.conftest import Cli
+from tests.cli.test_jobs import end, job_id, write
+
+__all__ = ["job_id"]  # the fixture
+
+
+class TestCancel:
+    def test_a_waiting_job_is_cancelled_and_cannot_be_again(self, cli: Cli, job_id: str) -> None:
+        assert cli("cancel", job_id).out == f"{job_id} is cancelled\n"
+        again = cli("cancel", job_id)
+        assert again.status == 2
+        assert "job_ended" in again.err
+
+
+class TestPauseAndResume:
+    def test_there_and_back(self, cli: Cli, job_id: str) -> None:
+        assert cli("pause", job_id).out == f"{job_id} is paused\n"
+        assert "paused" in cli("get", job_id).out
+        assert cli("resume", job_id, "--json").json()["state"] == "queued"
+
+    def test_a_job_that_has_ended(self, cli: Cli, job_id: str, store: Database) -> None:
+        end(store, job_id, "succeeded")
+        for command in ("pause", "resume"):
+            outcome = cli(command, job_id)
+            assert (outcome.status, outcome.out) == (2, "")
+            assert "job_ended" in outcome.err
+
+
+class TestRetry:
+    def test_a_failed_job_is_queued_and_only_that(
+        self, cli: Cli, job_id: str, store: Database
+    ) -> None:
+        assert "wrong_state" in cli("retry", job_id).err
+        end(store, job_id, "failed")
+        assert cli("retry", job_id).out == f"{job_id} is queued\n"
+
+
+class TestClone:
+    def test_with_changes(self, cli: Cli, job_id: str) -> None:
+        changes = ("training.learning_rate=1e-4", "name=second try", "metadata.team=x")
+        outcome = cli("clone", job_id, *(word for c in changes for word in ("--set", c)))
+        clone = outcome.out.strip()
+        assert (outcome.status, clone.startswith("job-"), clone != job_id) == (0, True, True)
+        job = cli("get", clone, "--json").json()
+        assert (job["name"], job["cloned_from"]) == ("second try", job_id)
+        assert job["spec"]["training"]["learning_rate"] == 1e-4
+        assert job["metadata"] == {"team": "x"}
+
+    def test_the_same_key_is_the_same_clone(self, cli: Cli, job_id: str) -> None:
+        first, second = (cli("clone", job_id, "--idempotency-key", "k").out for _ in range(2))
+        assert first == second
+
+    def test_a_fault_is_named(self, cli: Cli, job_id: str) -> None:
+        outcome = cli("clone", job_id, "--set", "training.learning_rte=1")
+        assert outcome.status == 2
+        assert "training.learning_rte" in outcome.err
+
+    def test_watch_follows_the_clone(
+        self, cli: Cli, job_id: str, store: Database, http: httpx.Client
+    ) -> None:
+        clone = cli("clone", job_id, "--idempotency-key", "k", "--json").json()["id"]
+        end(store, clone, "failed", failure=None)
+        assert cli("clone", job_id, "--idempotency-key", "k", "--watch").status == 1
+
+
+class TestMergePatch:
+    @pytest.mark.parametrize(
+        ("changes", "patch"),
+        [
+            ([], {}),
+            (["name=x"], {"name": "x"}),
+            (["a.b=1", "a.c=null", "d=[1, 2]"], {"a": {"b": 1, "c": None}, "d": [1, 2]}),
+            (["a=x=y"], {"a": "x=y"}),
+            (["a="], {"a": ""}),
+            (['a="1"'], {"a": "1"}),
+        ],
+    )
+    def test_values(self, changes: list[str], patch: dict[str, Any]) -> None:
+        assert merge_patch(changes) == patch
+
+    @pytest.mark.parametrize("change", ["name", "=1", "a..b=1", ".a=1"])
+    def test_what_is_no_change(self, change: str) -> None:
+        with pytest.raises(UsageError, match="FIELD=VALUE"):
+            merge_patch([change])
+
+    def test_into_what_was_set(self) -> None:
+        with pytest.raises(UsageError, match="set before"):
+            merge_patch(["a=1", "a.b=2"])
+
+
+class TestDelete:
+    def test_an_ended_job_and_its_files(
+        self, cli: Cli, job_id: str, store: Database, home: Path
+    ) -> None:
+        write(store, job_id, state="running")
+        assert "wrong_state" in cli("delete", job_id).err
+        workspace = home / "jobs" / job_id
+        (workspace / "attempts" / "1").mkdir(parents=True)
+        end(store, job_id, "failed")
+        assert cli("delete", job_id).out == f"{job_id} is deleted\n"
+        assert not workspace.exists()
+        assert cli("get", job_id).status == 2

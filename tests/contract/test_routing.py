@@ -1,0 +1,37 @@
+"""service.contract.routing: which queue a stage waits in, and who listens there."""
+
+import pytest
+
+from service.contract.routing import QUEUES, heard_by, queue_for
+from service.contract.states import Stage
+from tests.contract.factories import job_spec
+
+
+class TestQueue:
+    @pytest.mark.parametrize(
+        ("gpus", "queue"), [(None, "gpu"), (0, "cpu"), (1, "gpu"), (2, "gpu.2"), (64, "gpu.64")]
+    )
+    def test_of_a_training(self, gpus: int | None, queue: str) -> None:
+        spec = job_spec(resources={"gpus": gpus})
+        assert queue_for(Stage.TRAIN, spec) == queue
+        assert queue in QUEUES
+        assert queue_for(Stage.PREPARE, spec) == queue_for(Stage.PUBLISH, spec) == "cpu"
+
+
+class TestHeardBy:
+    @pytest.mark.parametrize(
+        ("queues", "gpus", "heard"),
+        [
+            (["cpu", "gpu"], 0, ["cpu", "gpu"]),
+            (["cpu", "gpu"], 1, ["cpu", "gpu"]),
+            (["gpu"], 3, ["gpu", "gpu.2", "gpu.3"]),
+            (["cpu"], 3, ["cpu"]),
+            (["gpu.2"], 3, ["gpu.2"]),
+            (["gpu", "gpu.2"], 2, ["gpu", "gpu.2"]),
+        ],
+    )
+    def test_a_worker_with_gpus(self, queues: list[str], gpus: int, heard: list[str]) -> None:
+        assert heard_by(queues, gpus) == heard
+
+    def test_never_more_than_there_are_queues(self) -> None:
+        assert set(heard_by(["gpu"], 100)) <= set(QUEUES)

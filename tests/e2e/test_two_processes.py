@@ -1,0 +1,42 @@
+"""A job of two processes whose worker is killed and which is paused, through the whole service."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.stack import Stack, is_alive
+from tests.e2e.test_interruptions import _losses, _trained_to, _training
+from tests.e2e.test_main_job import job_body
+from tests.services import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
+def test_it_goes_on_from_its_checkpoints(
+    stack: Stack, tiny_model: Path, squad: dict[str, Path]
+) -> None:
+    training = _training(max_steps=50, per_device_train_batch_size=4, use_cpu=False)
+    body: dict[str, Any] = job_body(stack, tiny_model, squad, training=training)
+    body["resources"] = {"gpus": 0, "num_processes": 2}
+    job_id = stack.submit(body)
+    stack.wait_for(job_id, _trained_to(8))
+    family = stack.parts["worker"].family()
+    ranks = [process for process in family if "worker.lifeline" in process.cmdline()]
+    assert len(ranks) == 2
+    stack.parts["worker"].kill()  # only the outermost: the rest must die with it
+    wait_until(lambda: not any(is_alive(process) for process in family), 10, "their end")
+    stack.start_worker()
+    stack.wait_for(job_id, _trained_to(16))
+    assert stack.http.post(f"/v1/jobs/{job_id}/pause", json={}).is_success
+    paused = stack.finish(job_id, "paused", seconds=60)
+    assert 16 <= paused["progress"]["step"] < 50
+    assert not [p for p in stack.parts["worker"].family() if "worker.lifeline" in p.cmdline()]
+    assert stack.http.post(f"/v1/jobs/{job_id}/resume", json={}).is_success
+    assert stack.finish(job_id)["result"]["steps"] == 50
+
+    assert [step for step, _loss in _losses(stack, job_id)] == list(range(1, 51))
+    events = stack.pages(f"/v1/jobs/{job_id}/events")
+    first, second = (event["data"]["step"] for event in events if event["type"] == "resumed")
+    assert 5 <= first < second == paused["progress"]["step"]

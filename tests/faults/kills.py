@@ -1,0 +1,121 @@
+"""SIGKILL at random instants, of every kind of process that the service has."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Final
+
+from tests.e2e.stack import Part
+from tests.faults import checker
+from tests.faults.processes import helpers, stages, supervisors
+from tests.faults.rows import Row, Scale, timed
+from tests.faults.stack import FaultStack, Undisturbed, running
+
+HOLDS: Final = (
+    "each job reaches one terminal state, none succeeds twice, epochs rise, the weights are the "
+    "undisturbed run's, MLflow holds each number once, no process is left"
+)
+
+_KINDS: Final = ("stage", "supervisor", "helper", "worker", "api", "reconciler")
+_WEIGHTS: Final = (4, 2, 1, 2, 1, 1)
+_SPECS: Final = 5
+_SEARCH_SECONDS: Final = 15.0
+_OPEN: Final = ("queued", "running")
+
+
+def run(seed: int, scale: Scale) -> Row:
+    jobs = scale.pick(short=2, full=50)
+    kills = scale.pick(short=8, full=200)
+    mean_gap = scale.pick(short=0.7, full=1.5)
+    rng = random.Random(seed)
+    with (
+        timed("SIGKILL anywhere", HOLDS) as report,
+        running(
+            workers=2, database=scale.pick(short="sqlite", full="postgres"), mlflow=True
+        ) as stack,
+    ):
+        work = _Work(stack, specs=min(_SPECS, jobs))
+        for _ in range(jobs):
+            work.submit()
+        killed = _kill_many(stack, rng, kills, mean_gap, work)
+        stack.wait_for_ends(list(work.expected))
+        report.faults += checker.broken(stack, work.expected)
+        report.faults += checker.left_over(stack)
+        counts = ", ".join(f"{killed[kind]} {kind}" for kind in _KINDS)
+        jobs = len(work.expected)
+        report.done = f"{killed.total()} SIGKILLs over {jobs} jobs ({counts}), seed {seed}"
+        report.outcome = f"{jobs} of {jobs} succeeded with the undisturbed sha256 and losses"
+    return report.row()
+
+
+class _Work:
+    """Jobs of a few specs in turn, and what each must come to."""
+
+    def __init__(self, stack: FaultStack, specs: int) -> None:
+        self._stack = stack
+        self._bodies = [stack.material.body(seed=n, steps=300, save_steps=20) for n in range(specs)]
+        self._undisturbed = [stack.undisturbed(body) for body in self._bodies]
+        self.expected: dict[str, Undisturbed | None] = {}
+
+    def submit(self) -> None:
+        turn = len(self.expected) % len(self._bodies)
+        self.expected[self._stack.submit(self._bodies[turn])] = self._undisturbed[turn]
+
+    def go_on(self) -> None:
+        """There is always a job to be disturbed."""
+        params = {"state": _OPEN, "limit": 1}
+        if not self._stack.request("GET", "/v1/jobs", params=params).json()["data"]:
+            self.submit()
+
+
+def _kill_many(
+    stack: FaultStack, rng: random.Random, kills: int, mean_gap: float, work: _Work
+) -> Counter[str]:
+    """How many were killed of each kind."""
+    killed: Counter[str] = Counter()
+    while killed.total() < kills:
+        time.sleep(rng.expovariate(1 / mean_gap))
+        stack.revive()
+        work.go_on()
+        kind = rng.choices(_KINDS, _WEIGHTS)[0]
+        victim = _find(stack, kind, rng)
+        if victim is not None:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                killed[kind] += 1
+    return killed
+
+
+def _find(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
+    """A process of the kind, waited for a while; None when there is none."""
+    # Not every job and not every moment needs a helper: a fork server, or one that uploads.
+    deadline = time.monotonic() + (0.5 if kind == "helper" else _SEARCH_SECONDS)
+    while time.monotonic() < deadline:
+        candidates = _candidates(stack, kind)
+        if candidates:
+            return rng.choice(candidates)
+        stack.revive()
+        time.sleep(0.05)
+    return None
+
+
+def _candidates(stack: FaultStack, kind: str) -> list[int]:
+    workers = [stack.parts[name] for name in stack.workers]
+    match kind:
+        case "stage":
+            return [process.pid for part in workers for process in stages(part)]
+        case "supervisor":
+            return [process.pid for part in workers for process in supervisors(part)]
+        case "helper":
+            return [process.pid for part in workers for process in helpers(part)]
+        case "worker":
+            return [part.process.pid for part in workers if _lives(part)]
+        case _:
+            return [stack.parts[kind].process.pid] if _lives(stack.parts[kind]) else []
+
+
+def _lives(part: Part) -> bool:
+    return part.process.poll() is None

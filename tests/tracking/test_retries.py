@@ -1,0 +1,156 @@
+"""A job that ends more than once, or is deleted, and its one run."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from mlflow import MlflowClient
+
+from service.contract.events import Metric
+from service.contract.failures import Failure, FailureCode
+from service.contract.states import Stage
+from service.store import endings, history, jobs, wishes
+from service.store.endings import Ending
+from tests.factories import POLICY, claim_job
+from tests.tracking.conftest import PREPARED, Job
+from tests.tracking.test_tracking import TRAINED, expected_points, shipped_points, train
+from worker.trackers import MlflowTracker, Point, RunStatus
+from worker.tracking import Shipping, sync
+
+REFUSED = Failure.of(FailureCode.HUB_FORBIDDEN, "Not your namespace")
+
+
+def end(job: Job, ending: Ending) -> None:
+    with job.database.write() as session:
+        assert endings.end(session, job.id, job.claim.epoch, ending, POLICY) is not None
+
+
+def go_on(job: Job) -> None:
+    job.claim = claim_job(job.database, job.id)
+
+
+def retry(job: Job) -> None:
+    with job.database.write() as session:
+        row = jobs.lock(session, job.id)
+        assert row is not None
+        wishes.retry(session, row, Stage(row.stage), [])
+
+
+def delete(job: Job) -> None:
+    with job.database.write() as session:
+        row = jobs.lock(session, job.id)
+        assert row is not None
+        wishes.remove(session, row)
+
+
+def fail_at_publish(job: Job) -> None:
+    end(job, Ending.finished(PREPARED.model_dump(mode="json")))
+    go_on(job)
+    train(job, range(1, 30))
+    end(job, Ending.finished(TRAINED))
+    go_on(job)
+    end(job, Ending.failed(REFUSED))
+
+
+class TestRetry:
+    def test_one_run_that_is_running_again_and_ends_as_the_job_does(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        fail_at_publish(job)
+        assert sync(job.database, tracker, job.id, job.workspace)
+        failed = job.the_run(client)
+        assert (failed.info.status, failed.data.tags["finetune.state"]) == ("FAILED", "failed")
+        assert failed.data.tags["finetune.failure_code"] == "hub_forbidden"
+        retry(job)
+        go_on(job)
+        with Shipping(job.database, tracker, job.id, job.workspace):
+            pass
+        running = job.the_run(client)
+        assert running.info.run_id == failed.info.run_id
+        assert running.info.status == "RUNNING"
+        assert {name for name in running.data.tags if name.startswith("finetune.")} == {
+            *("finetune.job_id", "finetune.task", "finetune.model", "finetune.dataset")
+        }
+        end(job, Ending.finished({"hub_url": "https://hub/org/m", "hub_commit": "e" * 40}))
+        assert sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        assert (run.info.status, run.data.tags["finetune.state"]) == ("FINISHED", "succeeded")
+        ended = job.row.ended_at
+        assert ended is not None
+        assert run.info.end_time == round(ended.timestamp() * 1000)
+        points = shipped_points(client, run.info.run_id)
+        final = {name: points.pop(name) for name in list(points) if name.startswith("final_")}
+        assert points == expected_points(job)
+        assert {name: [value for _, value, _ in found] for name, found in final.items()} == {
+            "final_eval_f1": [81.25],
+            "final_train_runtime": [3.5],
+        }
+
+    def test_metrics_of_steps_that_are_repeated_are_kept_once(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        end(job, Ending.finished(PREPARED.model_dump(mode="json")))
+        go_on(job)
+        train(job, range(1, 10))
+        end(job, Ending.failed(Failure.of(FailureCode.OUT_OF_MEMORY, "too big")))
+        assert sync(job.database, tracker, job.id, job.workspace)
+        retry(job)
+        go_on(job)
+        train(job, range(5, 15))
+        assert not sync(job.database, tracker, job.id, job.workspace)
+        points = shipped_points(client, job.the_run(client).info.run_id)
+        assert [step for step, _, _ in points["loss"]] == list(range(1, 15))
+
+    def test_a_retry_while_the_end_is_sent_wins(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        class Slow(MlflowTracker):
+            def end(
+                self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
+            ) -> None:
+                retry(job)
+                super().end(run_id, status, at, tags)
+
+        fail_at_publish(job)
+        assert not sync(job.database, Slow(tracker._uri), job.id, job.workspace)
+        assert job.the_run(client).info.status == "RUNNING"
+        assert (job.row.state, job.row.tracking_final) == ("queued", False)
+
+    def test_an_end_while_the_run_is_reopened_wins(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        class Slow(MlflowTracker):
+            def reopen(self, run_id: str, tags: Sequence[str]) -> None:
+                end(job, Ending.failed(REFUSED))
+                super().reopen(run_id, tags)
+
+        fail_at_publish(job)
+        assert sync(job.database, tracker, job.id, job.workspace)
+        retry(job)
+        go_on(job)
+        with Shipping(job.database, Slow(tracker._uri), job.id, job.workspace):
+            pass
+        run = job.the_run(client)
+        assert (run.info.status, run.data.tags["finetune.state"]) == ("FAILED", "failed")
+
+
+class TestDelete:
+    def test_a_job_deleted_while_its_end_is_sent_leaves_a_run_that_ended(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        class Slow(MlflowTracker):
+            def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+                super().log_points(run_id, points)
+                if "loss" in {point.key for point in points}:
+                    delete(job)
+
+        with job.database.write() as session:  # two pages of numbers
+            many = [Metric(kind="train", step=step, values={"loss": 1.0}) for step in range(150)]
+            history.record(session, job.id, job.claim.epoch, many)
+        end(job, Ending.failed(REFUSED))
+        assert not sync(job.database, Slow(tracker._uri), job.id, job.workspace)
+        assert job.the_run(client).info.status == "FAILED"
+
+    def test_a_deleted_job_has_nothing_to_ship(self, job: Job, tracker: MlflowTracker) -> None:
+        end(job, Ending.failed(REFUSED))
+        delete(job)
+        assert sync(job.database, tracker, job.id, job.workspace)

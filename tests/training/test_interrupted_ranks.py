@@ -1,0 +1,81 @@
+"""A training in two processes that loses one, and is stopped softly, ends as if undisturbed."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from service.contract.events import STAGE_EVENT, CheckpointSaved, Failed, StageEvent
+from service.contract.failures import FailureCode
+from service.contract.stages import TrainResult
+from tests.stages.support import Running
+from tests.training.support import Job, Recorder, at_checkpoint
+from tests.training.two import Case, run_on_two
+from worker import checkpoints, failures
+from worker.stages.base import EXIT_STOPPED
+
+STEPS = 90
+
+
+def start(job: Job, attempt: int, resume_from: Path | None = None) -> Running:
+    """As the supervisor does."""
+    request = job.request(attempt, resume_from)
+    path = request.attempt_dir / "request.json"
+    path.write_text(request.model_dump_json())
+    command = ["-P", "-m", "worker.stages.launch", "2", "tests.training.support", str(path)]
+    return Running(command, job.home / "log", {})
+
+
+def read_until(running: Running, seen: Callable[[StageEvent], bool]) -> Recorder:
+    recorder = Recorder()
+    for line in running.events:
+        recorder.events.append(STAGE_EVENT.validate_json(line))
+        if seen(recorder.events[-1]):
+            break
+    return recorder
+
+
+def newest(job: Job, recorder: Recorder) -> Path:
+    return job.workspace / recorder.of(CheckpointSaved)[-1].path
+
+
+def test_the_job_goes_on_and_ends_with_the_same_weights(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    options = {"max_steps": STEPS, "save_steps": 10, "per_device_train_batch_size": 2}
+    resources = {"gpus": 0, "num_processes": 2}
+    undisturbed = make_job(**options, resources=resources)
+    (tmp_path / "two").mkdir()
+    whole = run_on_two(tmp_path / "two", {"whole": Case(undisturbed.request(), True)})["whole"]
+
+    job = make_job(**options, resources=resources)
+    running = start(job, 1)
+    first = read_until(running, at_checkpoint(20))
+    victim = psutil.Process(running.process.pid).children()[1]
+    victim.send_signal(signal.SIGKILL)
+    ended = running.wait()
+    assert not [event for event in ended.events if isinstance(event, Failed)]
+    assert failures.from_exit(ended.status).code is FailureCode.WORKER_LOST
+
+    first.events += ended.events
+    killed_at = newest(job, first)
+    running = start(job, 2, killed_at)
+    second = read_until(running, at_checkpoint(int(killed_at.name) + 20))
+    running.process.send_signal(signal.SIGUSR1)
+    ended = running.wait()
+    assert ended.status == EXIT_STOPPED
+    assert isinstance(ended.events[-1], CheckpointSaved)
+    second.events += ended.events
+    stopped_at = newest(job, second)
+    assert checkpoints.verify(stopped_at)
+    assert int(killed_at.name) + 20 <= int(stopped_at.name) < STEPS
+
+    ended = start(job, 3, stopped_at).wait()
+    result = TrainResult.model_validate(ended.result)
+    assert result.weights_sha256 == whole.result.weights_sha256
+    last = Recorder(events=ended.events)
+    steps = range(int(stopped_at.name) + 1, STEPS + 1)
+    assert last.train_values("loss") == {step: whole.losses[step] for step in steps}
+    between = {s: v for s, v in second.train_values("loss").items() if s > int(killed_at.name)}
+    assert between == {step: whole.losses[step] for step in between}

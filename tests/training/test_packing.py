@@ -1,0 +1,173 @@
+"""worker.training.packing and heads: the same numbers, without padding and unwanted logits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from service.contract.events import Notice
+from tests.training.support import Job, run
+from worker.training import attention, heads, packing
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+    "pad_token_id": 0,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+LLAMA = {name: value for name, value in SIZES.items() if "dropout" not in name}
+BERT = transformers.BertConfig(**SIZES)
+ROBERTA = transformers.RobertaConfig(**{**SIZES, "pad_token_id": 1})
+CONFIGS = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "electra": transformers.ElectraConfig(**SIZES),
+    "llama": transformers.LlamaConfig(**LLAMA, num_key_value_heads=1),
+}
+QA = transformers.AutoModelForQuestionAnswering
+LENGTHS = (5, 11, 2, 11)
+
+
+def model_of(auto: Any, config: Any) -> Any:
+    torch.manual_seed(0)
+    model = auto.from_config(config)
+    attention.register()
+    model.set_attn_implementation(attention.NAME)
+    return model.train()
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """Padded on the left: nothing depends on the side."""
+    torch.manual_seed(1)
+    mask = (torch.arange(11) >= 11 - torch.tensor(LENGTHS)[:, None]).long()
+    return {"input_ids": torch.randint(2, 99, mask.shape) * mask, "attention_mask": mask}
+
+
+def right(rectangle: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.flip(1) for name, value in rectangle.items()}
+
+
+def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {
+        name: value.grad.clone()
+        for name, value in model.named_parameters()
+        if value.grad is not None
+    }
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in other.items():
+        torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_models_numbers_are_those_of_the_padded_batch(name: str) -> None:
+    model, given = model_of(QA, CONFIGS[name]), right(batch())
+    real = given["attention_mask"].bool()
+    padded = model(**given)
+    expected = gradients(model, padded.start_logits[real].square().sum())
+    seen: list[torch.Size] = []
+    model.base_model.register_forward_hook(
+        lambda _model, _inputs, output: seen.append(output[0].shape)
+    )
+    assert packing.install(model) is not None
+    packed = model(**given)
+    assert seen[-1] == (1, sum(LENGTHS), 32)
+    torch.testing.assert_close(packed.start_logits[real], padded.start_logits[real])
+    lowest = torch.finfo(torch.float32).min
+    assert packed.end_logits[~real].unique().tolist() == [lowest]
+    found = gradients(model, packed.start_logits[real].square().sum())
+    assert_same(found, expected)
+
+
+def test_a_classifiers_first_token_is_each_sequences_own() -> None:
+    model, given = model_of(transformers.AutoModelForSequenceClassification, BERT), right(batch())
+    expected = model(**given).logits
+    packed = packing.install(model)
+    assert packed is not None
+    torch.testing.assert_close(model(**given).logits, expected)
+    packed.used = False
+    model(**given)
+    assert packed.used
+
+
+def test_a_rectangle_goes_in_whole() -> None:
+    model = model_of(QA, BERT)
+    given = {"input_ids": batch()["input_ids"], "attention_mask": torch.ones(4, 11).long()}
+    expected = model(**given).start_logits
+    packed = packing.install(model)
+    assert packed is not None
+    packed.used = False
+    torch.testing.assert_close(model(**given).start_logits, expected)
+    assert not packed.used
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.DebertaV2Config(**SIZES),  # an attention of its own
+        transformers.ModernBertConfig(**LLAMA),  # windows
+    ],
+)
+def test_a_model_that_would_mix_the_sequences_stays_padded(config: Any) -> None:
+    model = model_of(QA, config).eval()
+    given = right(batch())
+    before = model(**given).start_logits
+    generator = torch.get_rng_state()
+    assert packing.install(model) is None
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert torch.equal(model(**given).start_logits, before)
+
+
+def test_coarse_weights_stay_padded() -> None:
+    assert packing.install(model_of(QA, BERT).bfloat16()) is None
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
+def test_a_head_at_some_tokens_alone(name: str, padded: bool) -> None:
+    model = model_of(transformers.AutoModelForMaskedLM, CONFIGS[name])
+    given = right(batch())
+    wanted = given["attention_mask"].bool()
+    wanted[:, 1:3] = False
+    expected = model(**given).logits[wanted]
+    by_all = gradients(model, expected.square().sum())
+    assert heads.can_select(model)
+    if not padded:
+        assert packing.install(model) is not None
+    with heads.only_at(model, wanted, given["attention_mask"]):
+        found = model(**given).logits
+    assert found.shape == (1, int(wanted.sum()), 99)
+    torch.testing.assert_close(found[0], expected)
+    assert_same(gradients(model, found.square().sum()), by_all)
+    assert model(**given).logits.shape == (4, 11, 99)
+
+
+def test_the_training_is_the_same(make_job: Callable[..., Job]) -> None:
+    options: dict[str, Any] = {"max_steps": 4, "save_strategy": "no", "dropout": 0.0}
+    _, packed = run(make_job(**options, padding_free=True).request())
+    _, padded = run(make_job(**options).request())
+    assert packed.train_values("loss") == pytest.approx(padded.train_values("loss"), rel=1e-5)
+    said = [each.data for each in packed.of(Notice) if "padding_free" in each.data]
+    assert said == [{"padding_free": True}]
+    assert not [each for each in padded.of(Notice) if "padding_free" in each.data]
+
+
+def test_resumes_exactly(make_job: Callable[..., Job]) -> None:
+    """With dropout, drawn by our own attention."""
+    job = make_job(max_steps=6, save_steps=3, padding_free=True)
+    whole, recorder = run(job.request(1))
+    checkpoint = job.workspace / "attempts" / "1" / "checkpoints" / "3"
+    resumed, again = run(job.request(2, resume_from=checkpoint))
+    assert resumed.weights_sha256 == whole.weights_sha256
+    later = {step: loss for step, loss in recorder.train_values("loss").items() if step > 3}
+    assert again.train_values("loss") == later

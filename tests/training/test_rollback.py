@@ -1,0 +1,144 @@
+"""`on_non_finite: rollback`, by trainings that really diverge: a learning rate of 1e38."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
+from service.contract.failures import FailureCode, StageError
+from service.contract.training import TrainingSpec
+from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, run
+from worker.training import schedules
+from worker.training.plan import Plan
+
+OPTIONS: dict[str, Any] = {
+    "max_steps": 8,
+    "save_steps": 3,
+    "learning_rate": 1e38,
+    "max_grad_norm": 0.0,
+    "on_non_finite": "rollback",
+    "rollback_learning_rate_factor": 1e-40,
+}
+
+
+def rollbacks(recorder: Recorder) -> list[dict[str, Any]]:
+    return [event.data for event in recorder.of(Notice) if "rollback" in event.message]
+
+
+class TestRollback:
+    def test_to_the_start_with_the_lower_learning_rate(self, make_job: Callable[..., Job]) -> None:
+        """Then it is the training that had this learning rate from the start."""
+        plain = {"max_steps": 8, "max_grad_norm": 0.0, "learning_rate": 0.01}
+        _, expected = run(make_job(**plain, save_strategy="no").request())
+        result, recorder = run(make_job(**OPTIONS).request())
+        assert recorder.checkpoint_steps() == [0, 3, 6, 8]
+        [said] = rollbacks(recorder)
+        bad_step = said.pop("step")
+        assert bad_step in (2, 3)
+        told = [(event.step, event.is_remade) for event in recorder.of(Metric)]
+        assert told[: bad_step - 1] == [(step, False) for step in range(1, bad_step)]
+        assert told[bad_step - 1 :] == [(step, step <= bad_step) for step in range(1, 9)]
+        assert said == {"restored_step": 0, "learning_rate_factor": 1e-40, "rollbacks": 1}
+        last = {step: recorder.train_values("loss")[step] for step in range(1, 9)}
+        assert last == pytest.approx(expected.train_values("loss"), rel=1e-5)
+        assert recorder.train_values("learning_rate")[4] == pytest.approx(0.01 * 5 / 8)
+        assert result.steps == 8
+
+    def test_to_a_later_checkpoint(self, make_job: Callable[..., Job]) -> None:
+        """Warm-up from nothing: the first step's weights are good, the second's overflow."""
+        options = {**OPTIONS, "save_steps": 1, "warmup_steps": 8, "max_steps": 4}
+        options |= {"learning_rate": 8e39, "rollback_learning_rate_factor": 1e-42}
+        _, recorder = run(make_job(**options).request())
+        assert recorder.checkpoint_steps() == [0, 1, 2, 3, 4]
+        assert [(said["step"], said["restored_step"]) for said in rollbacks(recorder)] == [(2, 1)]
+        assert recorder.train_values("learning_rate")[4] == pytest.approx(3e-3)
+
+    def test_twice_to_the_same_checkpoint(self, make_job: Callable[..., Job]) -> None:
+        """Which knows of neither: both factors count."""
+        options = {**OPTIONS, "save_steps": 8, "rollback_learning_rate_factor": 1e-20}
+        _, recorder = run(make_job(**options).request())
+        assert [said["restored_step"] for said in rollbacks(recorder)] == [0, 0]
+        assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [1e-20, 1e-40]
+        assert recorder.train_values("learning_rate")[8] == pytest.approx(0.01 / 8)
+
+    @pytest.mark.parametrize("killed", ["before a checkpoint", "after one"])
+    def test_a_resumed_training_goes_the_same_way(
+        self, make_job: Callable[..., Job], killed: str
+    ) -> None:
+        whole, recorder = run(make_job(**OPTIONS).request())
+        job, first = make_job(**OPTIONS), Recorder()
+
+        def after_the_rollback(event: StageEvent) -> bool:
+            return isinstance(event, Metric) and event.step == 2 and bool(rollbacks(first))
+
+        first.kill_after = after_the_rollback if killed.startswith("before") else at_checkpoint(6)
+        with pytest.raises(Killed):
+            run(job.request(1), first)
+        newest = first.of(CheckpointSaved)[-1]
+        assert newest.step == (0 if killed.startswith("before") else 6)
+        resumed, again = run(job.request(2, resume_from=job.workspace / newest.path))
+        assert resumed.weights_sha256 == whole.weights_sha256
+        assert len(rollbacks(again)) == (1 if killed.startswith("before") else 0)
+        for name in ("loss", "learning_rate"):
+            after = {s: v for s, v in recorder.train_values(name).items() if s > newest.step}
+            assert again.train_values(name) == after
+
+    def test_it_is_bounded(self, make_job: Callable[..., Job]) -> None:
+        options = {**OPTIONS, "rollback_learning_rate_factor": 0.9, "non_finite_rollbacks": 2}
+        recorder = Recorder()
+        with pytest.raises(StageError, match=r"not finite at step \d, after 2 rollbacks") as caught:
+            run(make_job(**options).request(), recorder)
+        assert caught.value.failure.code is FailureCode.NON_FINITE_LOSS
+        factors = [said["learning_rate_factor"] for said in rollbacks(recorder)]
+        assert factors == pytest.approx([0.9, 0.81])
+
+    def test_behind_the_halving_of_the_batch(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The checkpoint is of the larger batches: they are tried, and halved, again."""
+        original = TinyObjective.loss_sum
+
+        def loss_sum(self: TinyObjective, model: Any, batch: Any) -> torch.Tensor:
+            if len(batch["input_ids"]) > 4:
+                torch.empty(2**60, dtype=torch.uint8)
+            return original(self, model, batch)
+
+        monkeypatch.setattr(TinyObjective, "loss_sum", loss_sum)
+        result, recorder = run(make_job(**OPTIONS, on_oom="halve_batch").request())
+        halved = [e for e in recorder.of(Notice) if e.message.startswith("Out of memory")]
+        assert (len(halved), len(rollbacks(recorder)), result.steps) == (2, 1, 8)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant", "cosine", "reduce_lr_on_plateau"])
+def test_a_scaled_schedule_stays_scaled(schedule: str) -> None:
+    """Also after it is saved and restored, together with its optimizer."""
+
+    def made() -> tuple[torch.optim.Optimizer, schedules.Schedule]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        by_metric = {"eval_strategy": "steps"} if schedule == "reduce_lr_on_plateau" else {}
+        spec = TrainingSpec.model_validate(
+            {"max_steps": 6, "lr_scheduler_type": schedule, **by_metric}
+        )
+        return optimizer, schedules.build(optimizer, Plan.of(spec, 100))
+
+    def rates(optimizer: torch.optim.Optimizer, scheduler: schedules.Schedule) -> list[float]:
+        seen = []
+        for _ in range(4):
+            optimizer.step()
+            scheduler.after_step()
+            scheduler.after_evaluation(1.0)
+            seen += [scheduler.learning_rate(), optimizer.param_groups[0]["lr"]]
+        return seen
+
+    plain = rates(*made())
+    optimizer, scheduler = made()
+    scheduler.scale(0.5)
+    assert scheduler.learning_rate() == 0.05 == optimizer.param_groups[0]["lr"]
+    restored_optimizer, restored = made()
+    restored_optimizer.load_state_dict(optimizer.state_dict())
+    restored.load_state_dict(scheduler.state_dict())
+    expected = pytest.approx([rate / 2 for rate in plain])
+    assert rates(optimizer, scheduler) == expected
+    assert rates(restored_optimizer, restored) == expected
