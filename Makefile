@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint containers bench docs constraints clean
+.PHONY: help demo up test lint faults containers bench bench-start bench-training docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,11 +31,20 @@ lint: $(VENV)/.dev ## Style, types, and which room may import which
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+faults: $(VENV)/.dev ## Attack the service and print what came of it; ARGS="--only kills --seed 7"
+	$(BIN)/python -m tests.faults $(ARGS)
+
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py
 
 bench: $(VENV)/.dev ## Time GET /v1/jobs with 100 and with 100,000 jobs
 	$(BIN)/python benchmarks/list_jobs.py $(ARGS)
+
+bench-start: $(VENV)/.dev ## Time small whole jobs, stages forked against new interpreters
+	$(BIN)/python -m benchmarks.start $(ARGS)
+
+bench-training: $(VENV)/.dev ## Train beside transformers.Trainer and print how much faster; ARGS="qa --pairs 3"
+	$(BIN)/python -m benchmarks.training_speed $(ARGS)
 
 docs: $(VENV)/.dev ## Write docs/training-options.md anew from the tables in service/contract
 	$(BIN)/python scripts/training_options.py > docs/training-options.md

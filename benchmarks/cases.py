@@ -1,0 +1,33 @@
+"""What a run of benchmarks/training_speed.py trains: shared with its reference process."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    """`qa`, `mlm` or `clm`."""
+    best: bool
+    """The Trainer at its best; else as the reference scripts set it up by default."""
+    steps: int
+    batch_size: int
+    max_length: int
+    learning_rate: float
+    from_scratch: bool
+    folder: Path
+    prepared_dir: Path
+    model_dir: Path
+    tokenizer_dir: Path
+
+    def write(self) -> Path:
+        path = self.folder / "case.json"
+        path.write_text(json.dumps(asdict(self), default=str))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> "Case":
+        values = json.loads(path.read_text())
+        paths = ("folder", "prepared_dir", "model_dir", "tokenizer_dir")
+        return cls(**{**values, **{name: Path(values[name]) for name in paths}})

@@ -1,0 +1,119 @@
+"""`transformers.Trainer` on features that `prepare` made: what benchmarks/training_speed.py runs
+beside the service, in a process of its own. Prints one line of JSON.
+
+    python -m benchmarks.reference CASE.json
+"""
+
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+from benchmarks.cases import Case
+from worker.tasks.base import load_splits
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+class _Counting:
+    """A collator that counts the tokens it is given, without padding."""
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+        self.tokens = 0
+
+    def __call__(self, features: list[dict[str, Any]]) -> Any:
+        self.tokens += sum(len(feature["input_ids"]) for feature in features)
+        return self._collate(features)
+
+
+def _qa(tokenizer: Any, max_length: int | None) -> Any:
+    """As run_qa: padded to the maximum length, or to the longest of the batch."""
+
+    def collate(features: list[dict[str, Any]]) -> Any:
+        batch = tokenizer.pad(
+            [{"input_ids": list(each["input_ids"])} for each in features],
+            padding="max_length" if max_length else True,
+            max_length=max_length,
+            return_tensors="pt",
+        )
+        types = torch.zeros_like(batch["input_ids"])
+        for row, each in enumerate(features):
+            types[row, : len(each["token_type_ids"])] = torch.tensor(each["token_type_ids"])
+        batch["token_type_ids"] = types
+        for name in ("start_positions", "end_positions"):
+            batch[name] = torch.tensor([each[name] for each in features])
+        return batch
+
+    return collate
+
+
+def _blocks(tokenizer: Any, *, mlm: bool) -> Any:
+    collate = DataCollatorForLanguageModeling(tokenizer, mlm=mlm)
+
+    def of_blocks(features: list[dict[str, Any]]) -> Any:
+        rows = [{"input_ids": list(each["input_ids"])} for each in features]
+        return collate(rows)
+
+    return of_blocks
+
+
+def _collator(case: Case, tokenizer: Any) -> Any:
+    if case.name == "qa":
+        return _qa(tokenizer, None if case.best else case.max_length)
+    return _blocks(tokenizer, mlm=case.name == "mlm")
+
+
+def _model(case: Case, folder: Path) -> Any:
+    auto = {
+        "qa": transformers.AutoModelForQuestionAnswering,
+        "mlm": transformers.AutoModelForMaskedLM,
+        "clm": transformers.AutoModelForCausalLM,
+    }[case.name]
+    transformers.set_seed(42)
+    if case.from_scratch:
+        return auto.from_config(transformers.AutoConfig.from_pretrained(folder))
+    return auto.from_pretrained(folder)
+
+
+def main(case: Case) -> dict[str, Any]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(case.tokenizer_dir)
+    features = load_splits(case.prepared_dir)["train"].features
+    counting = _Counting(_collator(case, tokenizer))
+    arguments = TrainingArguments(
+        output_dir=str(case.folder / "trainer"),
+        max_steps=case.steps,
+        per_device_train_batch_size=case.batch_size,
+        learning_rate=case.learning_rate,
+        logging_steps=case.steps,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+        bf16=case.best,
+        train_sampling_strategy="group_by_length" if case.best and case.name == "qa" else "random",
+    )
+    trainer = Trainer(
+        model=_model(case, case.model_dir),
+        args=arguments,
+        train_dataset=features,
+        data_collator=counting,
+    )
+    outcome = trainer.train()
+    return {
+        "seconds": outcome.metrics["train_runtime"],
+        "tokens": counting.tokens,
+        "loss": outcome.training_loss,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Case.read(Path(sys.argv[1])))))

@@ -1,0 +1,148 @@
+"""Training speed, side by side: the train stage against `transformers.Trainer` on the same data.
+
+    python -m benchmarks.training_speed [qa mlm clm] [--steps 30] [--pairs 3]
+
+For each task there are two references: the Trainer as run_qa, run_mlm and run_clm set it up by
+default (fp32, QA padded to 384), and the Trainer at its best (bf16, QA padded to the longest and
+grouped by length). Each pair runs ours and the reference in turn, each in a process of its own
+with all cores. Printed are real tokens (without padding) per second of training, the median ratio
+with its range, the mean loss of both over the same number of steps, and the peak memory.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import Case
+from tests.models import minilm_dir
+from tests.stages.support import Running, write_request
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+LENGTHS = {"qa": 384, "mlm": 512, "clm": 512}
+TASKS: dict[str, dict[str, Any]] = {
+    "qa": {"type": "question-answering", "max_seq_length": 384, "doc_stride": 128},
+    "mlm": {"type": "masked-lm", "max_seq_length": 512},
+    "clm": {"type": "causal-lm", "block_size": 512},
+}
+GPT2 = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 512}
+
+
+def spec(name: str, training: dict[str, Any]) -> dict[str, Any]:
+    model: dict[str, Any] = {"name_or_path": str(minilm_dir())}
+    if name == "clm":
+        model = {"config": {"model_type": "gpt2", "config_overrides": GPT2}}
+        model["tokenizer_name"] = str(minilm_dir())
+    file = "squad/train-v1.1.json" if name == "qa" else "wikitext/train.txt"
+    return {
+        "task": TASKS[name],
+        "model": model,
+        "dataset": {"source": "path", "train": str(EXAMPLES / file)},
+        "training": training,
+        "resources": {"gpus": 0},
+    }
+
+
+def stage(kind: str, folder: Path, body: dict[str, Any], **more: Any) -> Any:
+    """Run a stage in a process of its own, with all cores; what it said."""
+    roots = {"data_roots": [EXAMPLES], "model_roots": [minilm_dir()]}
+    request = write_request(folder, body, **{**roots, **more, "stage": kind})
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(os.cpu_count())}
+    return Running(
+        ["-m", f"worker.stages.{kind}", str(request)], folder / "log", environment
+    ).wait()
+
+
+def prepared(name: str, folder: Path, *, best: bool, steps: int) -> Case:
+    result = stage("prepare", folder / "prepare", spec(name, {})).result
+    return Case(
+        name=name,
+        best=best,
+        steps=steps,
+        batch_size=8,
+        max_length=LENGTHS[name],
+        learning_rate=5e-5,
+        from_scratch=name == "clm",
+        folder=folder,
+        prepared_dir=Path(result["prepared_dir"]),
+        model_dir=Path(result["model_dir"]),
+        tokenizer_dir=Path(result["tokenizer_dir"]),
+    )
+
+
+def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> dict[str, float]:
+    training = {
+        "max_steps": case.steps,
+        "per_device_train_batch_size": case.batch_size,
+        "learning_rate": case.learning_rate,
+        "logging_steps": case.steps,
+        "save_strategy": "no",
+        "bf16": True,
+        "padding_free": True,
+        "train_sampling_strategy": "group_by_length" if case.name == "qa" else "random",
+    }
+    folder = case.folder / f"ours-{number}"
+    ended = stage("train", folder, spec(case.name, training), prepared=prepare_result)
+    metrics = ended.result["metrics"]
+    return {
+        "rate": metrics["train_tokens_per_second"],
+        "loss": metrics["train_loss"],
+        "peak": metrics["train_peak_memory_bytes"],
+    }
+
+
+def reference(case: Case) -> dict[str, float]:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(os.cpu_count()), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "benchmarks.reference", str(case.write())]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    said = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "rate": said["tokens"] / said["seconds"],
+        "loss": said["loss"],
+        "peak": said["peak_bytes"],
+    }
+
+
+def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
+    folder.mkdir()
+    case = prepared(name, folder, best=False, steps=steps)
+    result = stage("prepare", folder / "prepare", spec(name, {})).result
+    for best in (False, True):
+        theirs_case = replace(case, best=best)
+        rows = [(ours(case, 2 * n + best, result), reference(theirs_case)) for n in range(pairs)]
+        ratios = [mine["rate"] / theirs["rate"] for mine, theirs in rows]
+        label = "Trainer at its best" if best else "reference's defaults"
+        mine, theirs = rows[-1]
+        print(
+            f"{name:4} against the {label:21} {statistics.median(ratios):5.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f})   tokens/s "
+            f"{statistics.median(m['rate'] for m, _ in rows):7.0f} : "
+            f"{statistics.median(t['rate'] for _, t in rows):7.0f}   loss {mine['loss']:.3f} : "
+            f"{theirs['loss']:.3f}   peak {mine['peak'] / 2**30:.2f} : "
+            f"{theirs['peak'] / 2**30:.2f} GiB",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("tasks", nargs="*", default=["qa", "mlm", "clm"], choices=list(TASKS))
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--pairs", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.tasks:
+            compare(name, Path(folder) / name, steps=options.steps, pairs=options.pairs)
+
+
+if __name__ == "__main__":
+    main()
