@@ -14,6 +14,8 @@ from service.contract.events import Metric
 from service.settings import get_settings
 
 _STOP_SECONDS: Final = 5.0
+_FIRST_SECONDS: Final = 1.0
+"""Until the first sample, so that a short stage has one as well."""
 
 
 class SystemSampler:
@@ -58,7 +60,9 @@ class SystemSampler:
     def _run(self) -> None:
         with _gpus() as gpus:
             self._usage()  # psutil measures CPU time between two looks
-            while not self._stop.wait(self._interval):
+            wait = min(self._interval, _FIRST_SECONDS)
+            while not self._stop.wait(wait):
+                wait = self._interval
                 values = self._usage()
                 if values is None:
                     return

@@ -51,8 +51,9 @@ REFUSED_STRATEGIES: Final[dict[str, str]] = {
 
 
 def _not_refused(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") in REFUSED_STRATEGIES:
-        raise ValueError(f"`{value['type']}` is refused: {REFUSED_STRATEGIES[value['type']]}")
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in REFUSED_STRATEGIES:
+        raise ValueError(f"`{kind}` is refused: {REFUSED_STRATEGIES[kind]}")
     return value
 
 

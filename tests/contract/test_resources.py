@@ -55,6 +55,7 @@ class TestStrategy:
     @pytest.mark.parametrize(
         ("strategy", "sentence"),
         [
+            ({"type": {}}, "Input should be 'ddp'"),
             ("fsdp", "`fsdp` is refused: weights are not spread"),
             ({"type": "deepspeed", "zero_stage": 2}, "`deepspeed` is refused: its package"),
             ({"type": "ddp", "bucket_cap": 1}, "Extra inputs are not permitted"),

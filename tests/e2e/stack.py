@@ -85,7 +85,7 @@ class Stack:
             "FINETUNE_POLL_SECONDS": "0.5",
             "FINETUNE_RECONCILE_SECONDS": "0.5",
             "FINETUNE_RETRY_BACKOFF_SECONDS": "1",
-            "FINETUNE_SYSTEM_METRICS_SECONDS": "1",
+            "FINETUNE_SYSTEM_METRICS_SECONDS": "0.25",
             "OMP_NUM_THREADS": "1",
             **variables,
         }

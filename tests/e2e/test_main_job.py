@@ -79,7 +79,7 @@ class TestMainJob:
     def test_the_machine_was_watched(self, stack: Stack, finished: dict[str, Any]) -> None:
         rows = stack.pages(f"/v1/jobs/{finished['id']}/metrics")
         system = [row for row in rows if row["kind"] == "system"]
-        assert len(system) >= 3, "a sample each second of three stages"
+        assert len(system) >= 3, "four samples each second of three stages"
         assert max(row["values"]["memory_rss_bytes"] for row in system) > 2**27
 
     def test_mlflow_has_the_same_numbers(self, stack: Stack, finished: dict[str, Any]) -> None:

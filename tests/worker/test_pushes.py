@@ -11,7 +11,7 @@ import pytest
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store import endings, jobs
+from service.store import endings, jobs, wishes
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from tests.factories import POLICY, claim_job, make_job
@@ -293,7 +293,7 @@ class TestEnd:
             with database.write() as session:
                 row = jobs.lock(session, job.id)
                 assert row is not None
-                jobs.cancel(session, row)
+                wishes.cancel(session, row)
             wait_until(lambda: not pushes(), 10, "the push's end")
 
         assert training.run(script) is JobState.CANCELLED

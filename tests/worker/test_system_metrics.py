@@ -54,6 +54,13 @@ class TestSystemSampler:
         time.sleep(0.5)
         assert len(found) == count
 
+    def test_a_short_stage_has_a_sample_as_well(
+        self, stage: subprocess.Popen[bytes], tmp_path: Path
+    ) -> None:
+        found: list[Metric] = []
+        with SystemSampler(stage.pid, found.append, datetime.now(UTC), 3600, disk=tmp_path):
+            wait_until(lambda: len(found) == 1, 20, "the first sample")
+
     def test_ends_with_the_stage(self, stage: subprocess.Popen[bytes], tmp_path: Path) -> None:
         found: list[Metric] = []
         sampler = SystemSampler(stage.pid, found.append, datetime.now(UTC), 0.05, disk=tmp_path)
