@@ -140,11 +140,12 @@ class TestEverySave:
         model_id = f"org/every-{stack.home.name.rpartition('-')[0] or stack.home.name}"
         body = job_body(stack, tiny_model, squad)
         body["hub"] = {"model_id": model_id, "strategy": "every_save"}
-        body["training"] |= {"eval_strategy": "no"}
+        # Long enough between the first save and the end for a push to begin: see LOOK_SECONDS.
+        body["training"] |= {"eval_strategy": "no", "max_steps": 160, "save_steps": 80}
         job = stack.finish(stack.submit(body))
         repo = hub.repo(model_id)
         titles = [commit.title for commit in repo.commits[1:]]
-        assert titles[0] == "Training in progress, step 4"
+        assert titles[0] == "Training in progress, step 80"
         assert titles[-1] == f"Fine-tuned model of {job['id']}"
         for number, commit in enumerate(repo.commits[1:]):
             folder = tmp_path / str(number)

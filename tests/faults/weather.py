@@ -5,12 +5,13 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
+
+from tests.local_http import BodyReader, LocalServer
 
 UPSTREAM_SECONDS = 60.0
 # Of the connection, not of what it carries.
@@ -67,32 +68,19 @@ class _Answer:
     body: bytes
 
 
-class WeatherProxy:
+class WeatherProxy(LocalServer):
     """Serves `url` on the loopback in front of `upstream`, an http URL. A context manager."""
 
     def __init__(self, upstream: str, forecast: Forecast, slow_seconds: float = 2.0) -> None:
+        super().__init__(_Handler)
         parts = urlsplit(upstream)
         assert parts.hostname is not None
         self.upstream = (parts.hostname, parts.port or 80)
         self.forecast = forecast
         self.slow_seconds = slow_seconds
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.daemon_threads = True
-        self._server.proxy = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BodyReader):
     protocol_version = "HTTP/1.1"
     # Or each answer waits for the acknowledgement of its own headers, 40 ms.
     disable_nagle_algorithm = True
@@ -112,8 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _answer(self) -> None:
-        proxy: WeatherProxy = self.server.proxy  # type: ignore[attr-defined]
-        body = self._read_body()
+        proxy: WeatherProxy = self.server.owner  # type: ignore[attr-defined]
+        body = self.read_body()
         weather = proxy.forecast(self.command, self.path)
         if weather is Weather.AWAY:
             self.close_connection = True
@@ -131,17 +119,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self._send(answer, cut=weather is Weather.TRUNCATED)
-
-    def _read_body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            return b"".join(self._chunks())
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def _chunks(self) -> Iterator[bytes]:
-        while size := int(self.rfile.readline(), 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
 
     def _forward(self, upstream: tuple[str, int], body: bytes) -> _Answer:
         connection = http.client.HTTPConnection(*upstream, timeout=UPSTREAM_SECONDS)

@@ -14,7 +14,6 @@ from service.contract.failures import Failure
 from service.contract.stages import EVENT_FD_VARIABLE
 from tests.data.squad_sample import squad_file
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 TOKEN: Final = "hf_" + "t" * 34
 
 
@@ -54,8 +53,7 @@ class Running:
         self.events = os.fdopen(reader, "rb")
         self.log = log
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FINETUNE_"))}
-        # Ranks are started with -P, and some of them are modules of the tests.
-        variables |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        variables |= {"OMP_NUM_THREADS": "1"}
         variables |= {EVENT_FD_VARIABLE: str(writer), **environment}
         with log.open("ab") as output:
             self.process = subprocess.Popen(

@@ -68,6 +68,10 @@ def _step(request: StageRequest, channel: Channel, step: int) -> None:
     folder = request.attempt_dir / "checkpoints" / str(step)
     with checkpoints.writing(folder) as partial:
         (partial / "state").write_text(f"{step}")
+    tell_of_checkpoint(request, channel, step, folder)
+
+
+def tell_of_checkpoint(request: StageRequest, channel: Channel, step: int, folder: Path) -> None:
     channel.send(
         CheckpointSaved(
             step=step,

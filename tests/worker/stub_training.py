@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from service.contract.events import CheckpointSaved
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from tests.worker import stub_stage
@@ -47,14 +46,7 @@ def _save(request: StageRequest, channel: Channel, step: int) -> None:
         (partial / "optimizer.pt").write_bytes(b"state %d" % step)
         if step == 1:
             (partial / "scaler.pt").write_bytes(b"only the first has one")
-    channel.send(
-        CheckpointSaved(
-            step=step,
-            path=str(folder.relative_to(request.workspace)),
-            bytes=checkpoints.total_bytes(folder),
-            manifest_sha256=checkpoints.manifest_sha256(folder),
-        )
-    )
+    stub_stage.tell_of_checkpoint(request, channel, step, folder)
 
 
 def weights(step: int) -> bytes:

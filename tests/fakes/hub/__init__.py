@@ -5,15 +5,13 @@ creating, committing (regular and LFS files), branches, and all reading. Content
 `hub.requests` and `hub.repo(...).commits` record what happened; `hub.fail(...)` injects faults.
 """
 
-import threading
 from collections.abc import Mapping
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
 
 from tests.fakes.hub import lfs, reading, writing
 from tests.fakes.hub.content import Repo
 from tests.fakes.hub.state import HubState, Request
+from tests.local_http import LocalServer
 
 __all__ = ["HubDouble", "Repo", "Request"]
 
@@ -22,23 +20,11 @@ class _Handler(writing.Writing, lfs.Lfs, reading.Reading):
     ROUTES = writing.ROUTES + lfs.ROUTES + reading.ROUTES
 
 
-class HubDouble(HubState):
+class HubDouble(HubState, LocalServer):
     def __init__(self, tokens: Mapping[str, set[str]] | None = None) -> None:
-        super().__init__(tokens)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.daemon_threads = True
-        self._server.hub = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        HubState.__init__(self, tokens)
+        LocalServer.__init__(self, _Handler)
+        self.endpoint = self.url
 
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
         """Variables that turn the client in a child process to this Hub, with its own cache."""

@@ -3,14 +3,14 @@
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fakes.hub.content import Commit, Repo, RepoType
 from tests.fakes.hub.state import HubState, Request
+from tests.local_http import BodyReader
 
 REPO = r"(?P<kind>model|dataset)s/(?P<repo>[^/]+/[^/]+|[^/]+)"
 Route = tuple[str, re.Pattern[str], str]
@@ -29,7 +29,7 @@ class HttpError(Exception):
         self.body = {"error": message}
 
 
-class Exchange(BaseHTTPRequestHandler):
+class Exchange(BodyReader):
     """Base of the families of routes; `ROUTES` are those of all of them."""
 
     protocol_version = "HTTP/1.1"
@@ -38,7 +38,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.hub = self.server.hub  # type: ignore[attr-defined]
+        self.hub = self.server.owner  # type: ignore[attr-defined]
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet: `hub.requests` is the record."""
@@ -60,7 +60,7 @@ class Exchange(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         url = urlsplit(self.path)
         self.query = parse_qs(url.query)
-        self.body = self._read_body()
+        self.body = self.read_body()
         self.hub.requests.append(Request(method, url.path, self.headers.get("Authorization")))
         fault = self.hub.next_fault(method, url.path)
         self.truncate = fault.truncate if fault else None
@@ -79,17 +79,6 @@ class Exchange(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self._send(method, status, headers, content)
-
-    def _read_body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            return b"".join(self._chunks())
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def _chunks(self) -> Iterator[bytes]:
-        while size := int(self.rfile.readline(), 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
 
     def _send(self, method: str, status: int, headers: Mapping[str, str], content: bytes) -> None:
         self.send_response(status)
