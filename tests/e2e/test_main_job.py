@@ -7,6 +7,7 @@ import mlflow
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard, snapshot_download
+from peft import PeftModel
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from tests.e2e.conftest import TOKEN
@@ -162,6 +163,33 @@ class TestEverySave:
         assert len(set(sums)) == len(sums)
         log = (stack.home / "jobs" / job["id"] / "job.log").read_text()
         assert TOKEN not in log
+
+
+class TestAdapter:
+    """A LoRA job: what is pushed is the adapter, by whose card anyone finds the base model."""
+
+    @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+    def test_from_post_to_the_hub(
+        self, stack: Stack, tiny_model: Path, squad: dict[str, Path], hub: HubDouble, tmp_path: Path
+    ) -> None:
+        model_id = f"org/adapter-{stack.home.name.rpartition('-')[0] or stack.home.name}"
+        peft = {"method": "lora", "r": 4, "target_modules": "all-linear"}
+        body = job_body(stack, tiny_model, squad, peft=peft, hub={"model_id": model_id})
+        job = stack.finish(stack.submit(body))
+        assert job["state"] == "succeeded"
+        folder = Path(
+            snapshot_download(model_id, endpoint=hub.endpoint, token=TOKEN, cache_dir=tmp_path)
+        )
+        assert (folder / "adapter_model.safetensors").stat().st_size < 2**17
+        assert not (folder / "model.safetensors").exists()
+        base = AutoModelForQuestionAnswering.from_pretrained(tiny_model)
+        model: Any = PeftModel.from_pretrained(base, str(folder))
+        assert model.peft_config["default"].r == 4
+        trained = [value for name, value in model.named_parameters() if "lora_B" in name]
+        assert all(value.abs().max() > 0 for value in trained)
+        uri, _, route = job["mlflow_url"].partition("/#/")
+        run = mlflow.MlflowClient(uri).get_run(route.split("/")[3])
+        assert (run.data.params["peft.method"], run.data.params["peft.r"]) == ("lora", "4")
 
 
 class TestSecondJob:

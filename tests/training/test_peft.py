@@ -17,9 +17,10 @@ CPU = torch.device("cpu")
 NONE = Path()
 
 
-def gpt2() -> Any:
+def gpt2(vocab_size: int = 9) -> Any:
     torch.manual_seed(0)
-    config = transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=9, n_positions=16)
+    shape = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    config = transformers.GPT2Config(vocab_size=vocab_size, **shape)
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -129,6 +130,18 @@ class TestPrompts:
         prompt = model.prompt_encoder["default"].embedding.weight
         table = base.get_input_embeddings().weight
         assert all((row == table).all(dim=1).any() for row in prompt)
+
+    def test_embeddings_of_a_text(self) -> None:
+        """As many virtual tokens as asked for: the text's, over and over."""
+        body = {"method": "prompt-tuning", "num_virtual_tokens": 5}
+        body |= {"prompt_tuning_init": "TEXT", "prompt_tuning_init_text": "sum up :"}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
+        base = gpt2(len(tokenizer))
+        model: Any = peft.wrap(base, job_spec(task="causal-lm", peft=body), minilm_dir(), [])
+        prompt = model.prompt_encoder["default"].embedding.weight
+        ids = tokenizer("sum up :")["input_ids"]
+        expected = base.get_input_embeddings().weight[(ids * 2)[:5]]
+        assert torch.equal(prompt, expected)
 
     def test_a_projected_prefix_has_a_network(self) -> None:
         body = {"method": "prefix-tuning", "num_virtual_tokens": 3, "prefix_projection": True}
@@ -241,6 +254,19 @@ class TestFewBits:
             optimizer.zero_grad()
             losses.append(float(loss.detach()))
         assert losses[-1] < losses[0] / 2
+
+    def test_four_bits_have_their_options(self) -> None:
+        few = {"bits": 4, "quant_type": "fp4", "double_quant": True, "compute_dtype": "bfloat16"}
+        spec = job_spec(task="question-answering", peft={"method": "lora", "quantization": few})
+        auto = transformers.AutoModelForQuestionAnswering
+        loading = quantized.loading(spec, auto, minilm_dir(), torch.device("cuda", 1))
+        assert loading["device_map"] == {"": torch.device("cuda", 1)}
+        config = loading["quantization_config"]
+        assert config.load_in_4bit
+        assert config.bnb_4bit_quant_type == "fp4"
+        assert config.bnb_4bit_use_double_quant
+        assert config.bnb_4bit_compute_dtype == torch.bfloat16
+        assert config.llm_int8_skip_modules == ["qa_outputs"]
 
     def test_four_need_a_gpu(self) -> None:
         with pytest.raises(StageError, match="is 4, which needs a GPU") as caught:
