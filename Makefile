@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint faults containers bench bench-start bench-training docs constraints clean
+.PHONY: help demo up test lint faults containers bench bench-api bench-start bench-training docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,6 +39,9 @@ containers: $(VENV)/.dev ## Build the images and run a job through docker-compos
 
 bench: $(VENV)/.dev ## Time GET /v1/jobs with 100 and with 100,000 jobs
 	$(BIN)/python benchmarks/list_jobs.py $(ARGS)
+
+bench-api: $(VENV)/.dev ## Time POST and GET of a job beside a bare FastAPI route
+	$(BIN)/python -m benchmarks.api $(ARGS)
 
 bench-start: $(VENV)/.dev ## Time small whole jobs, stages forked against new interpreters
 	$(BIN)/python -m benchmarks.start $(ARGS)

@@ -12,6 +12,7 @@ from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store.database import Database
 
+# Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.
 _JOB_ID = re.compile(r"job-[0-9a-f]{1,36}")
 
 
@@ -24,24 +25,24 @@ class Services:
     dispatcher: Dispatcher
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-def _settings(services: Annotated[Services, Depends(_services)]) -> Settings:
-    return services.settings
+async def _settings(request: Request) -> Settings:
+    return (await _services(request)).settings
 
 
-def _database(services: Annotated[Services, Depends(_services)]) -> Database:
-    return services.database
+async def _database(request: Request) -> Database:
+    return (await _services(request)).database
 
 
-def _dispatcher(services: Annotated[Services, Depends(_services)]) -> Dispatcher:
-    return services.dispatcher
+async def _dispatcher(request: Request) -> Dispatcher:
+    return (await _services(request)).dispatcher
 
 
-def _job_id(
+async def _job_id(
     job_id: Annotated[
         str,
         Path(description="Id of the job.", examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"]),

@@ -5,6 +5,7 @@ from service.api.schemas.jobs import JobPage
 from service.settings import Settings
 from service.store import queries
 from service.store.database import Database
+from service.store.models import JobRow
 
 ARTIFACTS_ON_PAGE = 100
 
@@ -12,12 +13,21 @@ ARTIFACTS_ON_PAGE = 100
 def read_page(database: Database, job_id: str, settings: Settings) -> JobPage:
     """The job as it is stored now. Raises JobNotFoundError."""
     with database.read() as session:
-        job = queries.get_job(session, job_id)
+        job, position = queries.job_in_queue(session, job_id)
+        if job.epoch == 0:
+            return page_of_new(job, position, settings)
         rows, _ = queries.artifacts(session, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
         return JobPage.build(
             job,
-            queue_position=queries.queue_position(session, job),
+            queue_position=position,
             attempts=queries.attempts(session, job_id),
             artifacts=[artifact_of(row) for row in rows],
             settings=settings,
         )
+
+
+def page_of_new(job: JobRow, queue_position: int | None, settings: Settings) -> JobPage:
+    """Of a job that no worker has ever had."""
+    return JobPage.build(
+        job, queue_position=queue_position, attempts=(), artifacts=(), settings=settings
+    )

@@ -141,11 +141,9 @@ class Authentication:
     def _check(self, authorization: str) -> str | None:
         """The key's id; None while the service is open. Raises UnauthorizedError."""
         scheme, _, key = authorization.partition(" ")
-        with self.database.read() as session:
-            if scheme.lower() == "bearer" and key:
-                row = keys.find_active(session, key.strip())
-                if row is not None:
-                    return row.id
-            if not keys.any_exist(session):
-                return None
+        with self.database.connect() as connection:
+            sent = key.strip() if scheme.lower() == "bearer" else None
+            visitor = keys.who(connection, sent or None)
+        if visitor.key_id is not None or visitor.is_open:
+            return visitor.key_id
         raise UnauthorizedError("Send a valid key as `Authorization: Bearer <key>`.")

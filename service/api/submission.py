@@ -10,7 +10,7 @@ from service.api.deps import Services
 from service.api.errors import InvalidSpecError
 from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
-from service.api.job_page import read_page
+from service.api.job_page import page_of_new, read_page
 from service.api.schemas.jobs import JobPage
 from service.jobs import commands
 
@@ -58,14 +58,18 @@ def submit(
         findings = examine(spec, services)
         if findings.faults or findings.spec is None:
             raise InvalidSpecError(findings.faults)
-        job_id = commands.submit(
+        made = commands.submit(
             services.database,
             services.dispatcher,
             findings.spec,
             idempotency_key=key,
             request_sha256=digest,
             cloned_from=cloned_from,
-        ).job_id
+        )
+        job_id = made.job_id
+        if made.job is not None:
+            response.headers["Location"] = f"/v1/jobs/{job_id}"
+            return page_of_new(made.job, made.queue_position, services.settings)
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     return read_page(services.database, job_id, services.settings)
 

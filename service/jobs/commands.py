@@ -16,7 +16,7 @@ from service.errors import JobEndedError, JobNotFoundError, WrongStateError
 from service.jobs import products, removal
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import files, idempotency, jobs, retention, wishes
+from service.store import files, idempotency, jobs, queries, retention, wishes
 from service.store.database import Database
 from service.store.models import JobRow
 
@@ -26,8 +26,13 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class Submitted:
     job_id: str
-    created: bool
-    """False when an earlier request with the same idempotency key made the job."""
+    job: JobRow | None = None
+    """None when an earlier request with the same idempotency key made it."""
+    queue_position: int | None = None
+
+    @property
+    def created(self) -> bool:
+        return self.job is not None
 
 
 def submit(
@@ -50,13 +55,16 @@ def submit(
         if idempotency_key is not None:
             earlier = idempotency.earlier_job(session, idempotency_key, digest)
             if earlier is not None:
-                return Submitted(earlier, created=False)
+                return Submitted(earlier)
         files.use(session, _uploads(spec))
-        message = jobs.insert(session, job_id, spec, cloned_from=cloned_from)
+        row = jobs.insert(
+            session, job_id, spec, cloned_from=cloned_from, due_in=dispatcher.head_start
+        )
         if idempotency_key is not None:
             idempotency.remember(session, idempotency_key, digest, job_id)
-    _ring(database, dispatcher, message)
-    return Submitted(job_id, created=True)
+        position = queries.place_of_new(session, row)
+    dispatcher.wake_soon(job_id, row.queue, row.priority)
+    return Submitted(job_id, row, position)
 
 
 def earlier_submission(database: Database, key: str, request_sha256: str) -> str | None:

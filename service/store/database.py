@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     DateTime,
     Dialect,
     Engine,
@@ -17,6 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.sql.visitors import InternalTraversal
 from sqlalchemy.types import TypeDecorator
 
 SQLITE_BUSY_SECONDS = 30
@@ -46,7 +48,9 @@ class db_now(ColumnElement[datetime]):  # lower case: reads as the SQL function 
     """The database's clock now, plus `offset` seconds. Machines' clocks differ; this one rules."""
 
     type = UtcDateTime()
-    inherit_cache = False
+    # What a compiled statement is found again by: there are few offsets, all from settings.
+    inherit_cache = True
+    _traverse_internals = [("offset", InternalTraversal.dp_plain_obj)]  # noqa: RUF012
 
     def __init__(self, offset: float = 0.0) -> None:
         self.offset = float(offset)
@@ -102,9 +106,8 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
-        self._read = sessionmaker(
-            self.engine.execution_options(read_only=True), expire_on_commit=False
-        )
+        self._read_only = self.engine.execution_options(read_only=True)
+        self._read = sessionmaker(self._read_only, expire_on_commit=False)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -116,6 +119,12 @@ class Database:
     def read(self) -> Iterator[Session]:
         with self._read() as session:
             yield session
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """As `read`, without the ORM."""
+        with self._read_only.connect() as connection:
+            yield connection
 
     def dispose(self) -> None:
         self.engine.dispose()

@@ -1,10 +1,20 @@
 """What the API reads about jobs and workers. Nothing here writes."""
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Select, and_, func, or_, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.orm import Session, aliased
 
 from service.contract.states import HELD, JobState
 from service.errors import ArtifactNotFoundError, JobNotFoundError
@@ -22,6 +32,62 @@ from service.store.models import (
 _Row = TypeVar("_Row")
 
 
+# Statements of every poll are built once: that takes SQLAlchemy longer than to run them.
+_AHEAD: Final = aliased(JobRow)
+_JOB_AND_AHEAD: Final = select(
+    JobRow,
+    case(
+        (
+            JobRow.state == JobState.QUEUED,
+            select(func.count())
+            .select_from(_AHEAD)
+            .where(
+                _AHEAD.state == literal_column(f"'{JobState.QUEUED}'"),
+                _AHEAD.queue == JobRow.queue,
+                or_(
+                    _AHEAD.priority < JobRow.priority,
+                    and_(
+                        _AHEAD.priority == JobRow.priority,
+                        tuple_(_AHEAD.queued_at, _AHEAD.id) < tuple_(JobRow.queued_at, JobRow.id),
+                    ),
+                ),
+            )
+            .correlate(JobRow)
+            .scalar_subquery(),
+        )
+    ),
+).where(JobRow.id == bindparam("job_id"))
+_WAITING: Final = select(func.count()).where(
+    JobRow.state == literal_column(f"'{JobState.QUEUED}'"),
+    JobRow.queue == bindparam("queue"),
+    JobRow.priority <= bindparam("priority"),
+)
+_ATTEMPTS: Final = (
+    select(AttemptRow).where(AttemptRow.job_id == bindparam("job_id")).order_by(AttemptRow.epoch)
+)
+_ARTIFACTS: Final = (
+    select(ArtifactRow).where(ArtifactRow.job_id == bindparam("job_id")).order_by(ArtifactRow.name)
+)
+
+
+def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, int | None]:
+    """The job, and its place among those that wait: 1 is next in its queue, None does not wait.
+
+    Raises JobNotFoundError.
+    """
+    found = session.execute(_JOB_AND_AHEAD, {"job_id": job_id}).one_or_none()
+    if found is None:
+        raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
+    row, ahead = found
+    return row, None if ahead is None else ahead + 1
+
+
+def place_of_new(session: Session, job: JobRow) -> int:
+    """The place in its queue of a job that was just inserted: behind all of its priority."""
+    given = {"queue": job.queue, "priority": job.priority}
+    return session.scalars(_WAITING, given).one()
+
+
 def get_job(session: Session, job_id: str) -> JobRow:
     """Raises JobNotFoundError."""
     row = session.get(JobRow, job_id)
@@ -36,28 +102,9 @@ def job_exists(session: Session, job_id: str) -> None:
         raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
 
 
-def queue_position(session: Session, job: JobRow) -> int | None:
-    """1 for the job that is next in its queue; None for one that does not wait."""
-    if job.state != JobState.QUEUED:
-        return None
-    ahead = select(func.count()).where(
-        JobRow.state == JobState.QUEUED.value,
-        JobRow.queue == job.queue,
-        or_(
-            JobRow.priority < job.priority,
-            and_(
-                JobRow.priority == job.priority,
-                tuple_(JobRow.queued_at, JobRow.id) < tuple_(job.queued_at, job.id),
-            ),
-        ),
-    )
-    return session.scalars(ahead).one() + 1
-
-
 def attempts(session: Session, job_id: str) -> list[AttemptRow]:
     """The oldest first."""
-    statement = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.epoch)
-    return list(session.scalars(statement))
+    return list(session.scalars(_ATTEMPTS, {"job_id": job_id}))
 
 
 # ---- what a job has written -------------------------------------------------------------------
@@ -103,7 +150,7 @@ def artifacts(
     session: Session, job_id: str, *, after: str | None, limit: int
 ) -> tuple[list[ArtifactRow], bool]:
     """Artifacts by name, beyond the name `after`."""
-    statement = select(ArtifactRow).where(ArtifactRow.job_id == job_id).order_by(ArtifactRow.name)
+    statement = _ARTIFACTS.params(job_id=job_id)
     if after is not None:
         statement = statement.where(ArtifactRow.name > after)
     return _page(session, statement, limit)

@@ -7,10 +7,11 @@ class TestKeys:
     def test_a_new_key_stands_alone_on_stdout_and_works(self, cli: Cli, store: Database) -> None:
         outcome = cli("keys", "create", "laptop")
         assert outcome.status == 0
+        with store.connect() as connection:
+            visitor = keys.who(connection, outcome.out.strip())
         with store.read() as session:
-            row = keys.find_active(session, outcome.out.strip())
-        assert row is not None
-        assert row.name == "laptop"
+            (row,) = keys.list_all(session)
+        assert (visitor.key_id, row.name) == (row.id, "laptop")
         assert row.id in outcome.err
 
     def test_the_list_holds_no_key(self, cli: Cli) -> None:
@@ -27,8 +28,8 @@ class TestKeys:
             "id": made["id"],
             "revoked": True,
         }
-        with store.read() as session:
-            assert keys.find_active(session, made["key"]) is None
+        with store.connect() as connection:
+            assert keys.who(connection, made["key"]) == keys.Visitor(None, is_open=False)
         again = cli("keys", "revoke", made["id"])
         assert again.status == 2
         assert "no active key" in again.err
