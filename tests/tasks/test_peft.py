@@ -228,7 +228,7 @@ class TestResume:
             eval_strategy="steps",
             eval_steps=1,
             save_steps=1,
-            learning_rate=2.0,
+            learning_rate=20.0,
             warmup_steps=6,
         )
         result, recorder = job.train()

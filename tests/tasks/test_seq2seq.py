@@ -88,10 +88,10 @@ def read_predictions(job: StagedJob, name: str = "predictions.json") -> list[dic
 
 
 def learning(make_job: Make) -> StagedJob:
-    """Trained long enough on what it is asked for that its texts share words with the answers."""
+    """Trained on what it is asked for until it knows it, whatever the processor rounds."""
     return make_job(
         {"num_beams": 2, "max_target_length": 8},
-        {"max_steps": 120, "per_device_train_batch_size": 12},
+        {"max_steps": 240, "per_device_train_batch_size": 12},
         validation=rows("summaries-train.jsonl", 6),
     )
 
@@ -505,24 +505,25 @@ class TestResume:
 
 class TestGolden:
     LOSSES = (
-        6.82328987,
+        6.82328939,
         6.37724876,
-        6.02982473,
-        5.86080551,
-        5.70299101,
-        5.79721498,
-        5.56606245,
-        5.60560417,
-        5.27816439,
-        5.36562586,
+        6.02942133,
+        5.86020088,
+        5.70112848,
+        5.79617882,
+        5.56285286,
+        5.60307503,
+        5.27005243,
+        5.35933638,
     )
 
     def test_first_ten_steps(self, make_job: Make) -> None:
         result, recorder = learning(make_job).train()
         losses = list(recorder.train_values("loss").values())[:10]
-        assert losses == pytest.approx(self.LOSSES, rel=1e-5)
-        assert result.metrics["eval_rouge1"] == pytest.approx(400 / 9)
-        assert result.metrics["eval_rouge2"] == pytest.approx(100 / 3)
-        assert result.metrics["eval_gen_len"] == 7.0
         # Rounding adds up over the steps, and differs between processors.
-        assert result.metrics["eval_loss"] == pytest.approx(1.1090664, rel=1e-3)
+        assert losses[:5] == pytest.approx(self.LOSSES[:5], rel=1e-5)
+        assert losses == pytest.approx(self.LOSSES, rel=2e-4)
+        assert result.metrics["eval_rouge1"] == pytest.approx(850 / 9)
+        assert result.metrics["eval_rouge2"] == pytest.approx(250 / 3)
+        assert result.metrics["eval_gen_len"] == 7.0
+        assert result.metrics["eval_loss"] == pytest.approx(0.1216, rel=0.05)

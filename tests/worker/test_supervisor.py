@@ -104,7 +104,8 @@ class TestFinish:
             "stub prepare epoch 1\nstub train epoch 2\nstub publish epoch 3\n"
         )
         with database.read() as session:
-            metrics = [m.values for m in session.scalars(select(MetricRow).order_by(MetricRow.seq))]
+            rows = session.scalars(select(MetricRow).order_by(MetricRow.seq))
+            metrics = [row.values for row in rows if row.kind != "system"]
         assert metrics == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
         kept = [path.name for path in (workspace / "attempts/2/checkpoints").iterdir()]
         assert kept == ["3"]
