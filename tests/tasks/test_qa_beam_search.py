@@ -267,7 +267,9 @@ class TestJob:
     EVAL_LOSS = 4.22216178
 
     def test_predictions_are_the_finished_models(self, make_job: Make) -> None:
-        job = make_job({"null_score_diff_threshold": 1e6}, {"max_steps": 3})
+        # Until it tells the places of a text apart: of equals, rounding would decide.
+        trained = {"max_steps": 30, "learning_rate": 1e-2}
+        job = make_job({"null_score_diff_threshold": 1e6}, trained)
         result, _ = job.train()
         assert job.prepared is not None
         model = XLNetForQuestionAnswering.from_pretrained(job.workspace / result.output_dir).eval()
@@ -303,12 +305,10 @@ class TestJob:
             for name in ("predictions", "nbest_predictions", "null_odds")
         }
         assert written["null_odds"] == pytest.approx(odds, rel=1e-4)
+        assert written["predictions"] == {
+            key: entries[0]["text"] if entries else "" for key, entries in nbest.items()
+        }
         for key, entries in nbest.items():
-            # One batch or window by window: which of two equals is first, rounding decides.
-            own = written["nbest_predictions"][key]
-            scores = [entry["start_logit"] + entry["end_logit"] for entry in own]
-            assert scores == pytest.approx([entry["score"] for entry in entries], rel=1e-3)
-            assert written["predictions"][key] == (own[0]["text"] if own else "")
             assert len(written["nbest_predictions"][key]) == len(entries)
         assert "eval_best_f1_thresh" in result.metrics
 
