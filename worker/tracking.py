@@ -339,10 +339,13 @@ def _description(job: TrackedJob) -> Description:
     prepared = job.results.get(Stage.PREPARE) or {}
     resolved = ("model_revision", "dataset_revision", "data_fingerprint")
     found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
+    trained = job.results.get(Stage.TRAIN) or {}
+    # Beside `precision`, which is the spec's: MLflow takes no other value for a param it has.
+    computed = {"resolved_precision": trained["precision"]} if trained.get("precision") else {}
     label = _dataset_label(spec)
     text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
     return Description(
-        params=dict(_params(spec)) | found,
+        params=dict(_params(spec)) | found | computed,
         tags=_tags(job, spec, label),
         texts={"spec.json": text + "\n"},
         dataset=_dataset_input(spec, label, found),

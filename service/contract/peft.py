@@ -290,6 +290,8 @@ def _prompt_problems(
         yield _NO_PROMPT.format(method=peft.method, task=task)
     elif isinstance(peft, PromptTuningSpec) and TASK_TYPES[task] in {"TOKEN_CLS", "QUESTION_ANS"}:
         yield _SHIFTED.format(task=task)
+    if job.training.padding_free:
+        yield f"`training.padding_free` excludes `peft` by `{peft.method}`: use `lora` or `ia3`"
     if getattr(job.task, "separate_documents", False):
         yield (
             "`task.separate_documents` would part the documents from the virtual tokens of "

@@ -39,6 +39,9 @@ class TrainResult(_Frozen):
     baseline: dict[str, float] = Field(description="The same metrics before the first step.")
     best_step: int | None = None
     weights_sha256: str = Field(description="sha256 of the model's safetensors, in name order.")
+    precision: str | None = Field(
+        None, description="What `training.precision` came to; None in results of older releases."
+    )
     samples: list[dict[str, Any]] = Field(
         default_factory=list, description="A few predictions to show, in the task's own shape."
     )

@@ -60,7 +60,8 @@ ALIASES: Final[dict[str, str]] = {
 # Options of ours that TrainingArguments does not have, though transformers does elsewhere.
 ADDITIONS: Final[dict[str, str]] = {
     "early_stopping_patience": "EarlyStoppingCallback's argument, here an option; default: off",
-    "padding_free": "as in TRL's SFTConfig, here for every task",
+    "padding_free": "as in TRL's SFTConfig, here for every task and by itself",
+    "precision": "`bf16` and `fp16` by one name, with a choice of its own",
     "early_stopping_threshold": "EarlyStoppingCallback's argument, here an option",
     "on_oom": "another name of `auto_find_batch_size`, beside `on_non_finite`",
     "on_non_finite": "Trainer goes on with weights that are lost; default: fail",
@@ -198,13 +199,18 @@ class TrainingSpec(BaseModel):
         None, ge=1, description="Batches that each of them makes ahead; default: 2."
     )
 
-    padding_free: bool = Field(
-        False,
-        description="On a CPU: compute batches without padding where the model allows it, and "
-        "heads of masked language models at the masked tokens alone.",
+    padding_free: bool | None = Field(
+        None,
+        description="On a CPU: compute batches without padding, and heads of masked language "
+        "models at the masked tokens alone. null: where the model allows it; true: or end the job.",
     )
 
     # Precision and device
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="`auto`: bf16 where the device computes in it and `model.dtype` is float32, "
+        "else fp32; a training that is resumed keeps what it began with. `bf16: false` is fp32.",
+    )
     bf16: bool = Field(False, description="bfloat16 autocast; weights and optimizer stay fp32.")
     fp16: bool = Field(False, description="float16 autocast with loss scaling; needs a GPU.")
     use_cpu: bool = Field(False, description="As `resources.gpus: 0`.")
@@ -327,6 +333,7 @@ def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
         renamed.setdefault("on_oom", "halve_batch")
     if renamed.get("on_oom") == "halve_batch":
         renamed.setdefault("auto_find_batch_size", True)
+    _name_precision(renamed)
     for old, new in ALIASES.items():
         if old in renamed:
             value = renamed.pop(old)
@@ -336,12 +343,26 @@ def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
     return renamed
 
 
+def _name_precision(options: dict[str, Any]) -> None:
+    """Fill `precision` in from `bf16` and `fp16`, or them from it."""
+    precision = options.get("precision", "auto")
+    flags = [name for name in ("bf16", "fp16") if options.get(name) is True]
+    if precision in {"bf16", "fp16"}:
+        options.setdefault(precision, True)
+    elif precision == "auto" and len(flags) == 1:
+        options["precision"] = flags[0]
+    elif "precision" not in options and options.get("bf16") is False:
+        # Said, not left out: no other choice of `auto` could be meant.
+        options["precision"] = "fp32"
+
+
 def _combination_problems(spec: TrainingSpec) -> Iterator[str]:
     for name in ("logging_steps", "eval_steps", "save_steps"):
         steps: float | None = getattr(spec, name)
         if steps is not None and steps > 1 and steps != int(steps):
             yield f"`{name}` must be whole when it is above 1, and is {steps}"
     yield from _precision_problems(spec)
+    yield from _padding_problems(spec)
     yield from _policy_problems(spec)
     yield from _argument_problems(spec)
     yield from _loader_problems(spec)
@@ -351,8 +372,16 @@ def _combination_problems(spec: TrainingSpec) -> Iterator[str]:
 def _precision_problems(spec: TrainingSpec) -> Iterator[str]:
     if spec.bf16 and spec.fp16:
         yield "`bf16` and `fp16` exclude each other: give one of them"
+    elif spec.precision != ("bf16" if spec.bf16 else "fp16" if spec.fp16 else spec.precision):
+        yield f"`precision: {spec.precision}` contradicts `bf16` or `fp16`: give one of them"
+    elif spec.precision in {"bf16", "fp16"} and not getattr(spec, spec.precision):
+        yield f"`precision` and `{spec.precision}` contradict each other: give one of them"
     if spec.fp16 and spec.use_cpu:
         yield "`fp16` needs a GPU: use `bf16` on a CPU"
+    yield from _device_problems(spec)
+
+
+def _device_problems(spec: TrainingSpec) -> Iterator[str]:
     if spec.tf32 and spec.use_cpu:
         yield "`tf32` needs a GPU"
     if spec.bf16_full_eval and spec.fp16_full_eval:
@@ -361,6 +390,13 @@ def _precision_problems(spec: TrainingSpec) -> Iterator[str]:
         yield "`fp16_full_eval` needs a GPU: use `bf16_full_eval` on a CPU"
     if spec.activation_checkpointing_kwargs and not spec.activation_checkpointing:
         yield "`activation_checkpointing_kwargs` does nothing without `activation_checkpointing`"
+
+
+def _padding_problems(spec: TrainingSpec) -> Iterator[str]:
+    if spec.padding_free and spec.compiles:
+        yield "`padding_free` excludes `torch_compile`, which needs batches of few shapes"
+    if spec.padding_free and spec.neftune_noise_alpha is not None:
+        yield "`padding_free` excludes `neftune_noise_alpha`, whose noise depends on the padding"
 
 
 def _policy_problems(spec: TrainingSpec) -> Iterator[str]:

@@ -76,6 +76,12 @@ class TestRefusedValues:
             ({"tf32": True, "use_cpu": True}, "needs a GPU"),
             ({"fp16_full_eval": True, "use_cpu": True}, "use `bf16_full_eval` on a CPU"),
             ({"fp16_full_eval": True, "bf16_full_eval": True}, "exclude each other"),
+            ({"precision": "fp32", "bf16": True}, "`precision: fp32` contradicts"),
+            ({"precision": "bf16", "fp16": True}, "exclude each other"),
+            ({"precision": "bf16", "bf16": False}, "`precision` and `bf16` contradict"),
+            ({"precision": "fp16", "use_cpu": True}, "`fp16` needs a GPU"),
+            ({"padding_free": True, "torch_compile": True}, "excludes `torch_compile`"),
+            ({"padding_free": True, "neftune_noise_alpha": 5}, "excludes `neftune_noise_alpha`"),
             ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, "does nothing without"),
         ],
     )
@@ -110,6 +116,28 @@ class TestForms:
         assert spec.activation_checkpointing is True
         assert spec.activation_checkpointing_kwargs == {"use_reentrant": False}
         assert spec.train_sampling_strategy == "group_by_length"
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({}, ("auto", False, False)),
+            ({"bf16": True}, ("bf16", True, False)),
+            ({"fp16": True, "bf16": False}, ("fp16", False, True)),
+            ({"bf16": False}, ("fp32", False, False)),
+            ({"fp16": False}, ("auto", False, False)),
+            ({"precision": "bf16"}, ("bf16", True, False)),
+            ({"precision": "fp16"}, ("fp16", False, True)),
+            ({"precision": "auto", "bf16": True}, ("bf16", True, False)),
+            ({"precision": "fp32", "bf16": False}, ("fp32", False, False)),
+        ],
+    )
+    def test_precision_by_either_name(
+        self, options: dict[str, Any], expected: tuple[str, bool, bool]
+    ) -> None:
+        spec = TrainingSpec.model_validate(options)
+        assert (spec.precision, spec.bf16, spec.fp16) == expected
+        # As it is kept in SQL and read again.
+        assert TrainingSpec.model_validate(spec.model_dump()) == spec
 
     @pytest.mark.parametrize("name", ["torch_compile_backend", "torch_compile_mode"])
     def test_a_part_of_compiling_asks_for_it(self, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from service.contract.stages import TrainResult
 from tests.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN
 
 MakeJob = Callable[..., StagedJob]
 
@@ -35,7 +36,13 @@ def maker(home: Path, kind: str) -> MakeJob:
                 "name_or_path": str(model or save_tiny_bert(home / "model", dropout=dropout))
             },
             "dataset": {"source": "path", **given},
-            "training": {"logging_steps": 1, "max_steps": 2, "save_strategy": "no", **training},
+            "training": {
+                **PLAIN,
+                "logging_steps": 1,
+                "max_steps": 2,
+                "save_strategy": "no",
+                **training,
+            },
             "resources": {"gpus": 0},
         }
         return StagedJob(home, body)

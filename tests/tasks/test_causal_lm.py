@@ -17,7 +17,7 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.models import save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Killed, Recorder, at_checkpoint
+from tests.training.support import PLAIN, Killed, Recorder, at_checkpoint
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.causal_lm import CausalLMObjective, require_separable
 
@@ -54,7 +54,8 @@ def make(tmp_path: Path, gpt2: Path) -> Make:
             "task": {"type": "causal-lm", **task},
             "model": {"name_or_path": str(model)},
             "dataset": {"source": "path", "train": data, **(dataset or {})},
-            "training": {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
+            "training": PLAIN
+            | {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
             | (training or {}),
         }
         return StagedJob(home, body)

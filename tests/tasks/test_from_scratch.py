@@ -9,6 +9,7 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.models import minilm_dir, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN
 
 OVERRIDES = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32}
 
@@ -25,7 +26,8 @@ def body(tmp_path: Path) -> dict[str, Any]:
             "tokenizer_name": str(gpt2),
         },
         "dataset": {"source": "path", "train": write_rows(tmp_path / "a.jsonl", rows)},
-        "training": {"use_cpu": True, "logging_steps": 1, "max_steps": 2, "learning_rate": 0.0},
+        "training": PLAIN
+        | {"use_cpu": True, "logging_steps": 1, "max_steps": 2, "learning_rate": 0.0},
     }
 
 

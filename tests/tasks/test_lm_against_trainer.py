@@ -12,6 +12,7 @@ import transformers
 
 from tests.models import minilm_dir, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN
 from worker.tasks.base import load_splits
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
 
@@ -135,7 +136,7 @@ def run_ours(
                 "train": write_rows(tmp_path / "train.jsonl", rows),
                 "validation": write_rows(tmp_path / "validation.jsonl", rows[4:17]),
             },
-            "training": {"use_cpu": True, "save_strategy": "no", **options},
+            "training": PLAIN | {"use_cpu": True, "save_strategy": "no", **options},
         },
     )
     result, recorder = job.train()

@@ -16,7 +16,7 @@ import transformers
 from service.contract.failures import FailureCode, StageError
 from tests.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Killed, Recorder, at_checkpoint
+from tests.training.support import PLAIN, Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
 from worker.tasks.lm_features import word_starts
 from worker.tasks.masked_lm import MaskedLMObjective
@@ -66,7 +66,8 @@ def make(tmp_path: Path, bert: Path) -> Make:
                 "validation": write_rows(home / "validation.jsonl", rows[2:9]),
                 "test": write_rows(home / "test.jsonl", rows[:4]),
             },
-            "training": {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
+            "training": PLAIN
+            | {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
             | (training or {}),
         }
         return StagedJob(home, body)

@@ -69,6 +69,7 @@ def make_job(tmp_path: Path, xlnet: Path) -> Make:
                 "max_steps": 1,
                 "learning_rate": 1e-3,
                 "logging_steps": 1,
+                "bf16": False,
                 **(training or {}),
             },
             "resources": {"gpus": 0},

@@ -18,6 +18,7 @@ from service.contract.seq2seq import GenerationSpec, SummarizationSpec
 from service.contract.spec import JobSpec
 from tests.models import save_tiny_mbart, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN
 from worker.tasks import seq2seq
 from worker.tasks.base import RowError, load_splits
 from worker.tasks.summarization import Summarization, by_sentence, rouge
@@ -68,7 +69,8 @@ def make_job(tmp_path: Path, t5: Path) -> Make:
             "max_target_length": 16,
             **(task or {}),
         }
-        options = {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1, **(training or {})}
+        options = PLAIN | {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1}
+        options |= training or {}
         body = {
             "task": parameters,
             "model": {"name_or_path": str(model)},

@@ -32,6 +32,7 @@ TRAINED = {
     "metrics": {"eval_f1": 81.25, "train_runtime": 3.5},
     "baseline": {},
     "weights_sha256": "d" * 64,
+    "precision": "bf16",
 }
 
 
@@ -150,6 +151,8 @@ class TestDescription:
         assert params["task.type"] == "question-answering"
         assert params["model_revision"] == "a" * 40
         assert params["data_fingerprint"] == "c" * 64
+        assert params["precision"] == "auto"
+        assert "resolved_precision" not in params
         assert "hub" not in params
         assert "model.revision" not in params
         tags = run.data.tags
@@ -252,6 +255,9 @@ class TestEnd:
         )
         assert sync(job.database, tracker, job.id, job.workspace)
         run = job.the_run(client)
+        assert run.data.params.get("resolved_precision") == (
+            "bf16" if state == "succeeded" else None
+        )
         ended = job.row.ended_at
         assert ended is not None
         assert run.info.status == status

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.support import Job, TinyTask
+from tests.training.support import PLAIN, Job, TinyTask
 from worker.tasks import registry
 
 
@@ -36,6 +36,10 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
         }
         home = tmp_path / f"home-{next(made)}"
         home.mkdir()
-        return Job(home, {"logging_steps": 1, "learning_rate": 1e-2, **training}, **parts)
+        # `precision` by its own name takes the place of `bf16`.
+        plain = {
+            name: PLAIN[name] for name in PLAIN if name != "bf16" or "precision" not in training
+        }
+        return Job(home, {"logging_steps": 1, "learning_rate": 1e-2, **plain, **training}, **parts)
 
     return make

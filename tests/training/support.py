@@ -25,6 +25,9 @@ from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PreparedSplit
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
 VOCABULARY = 48
+PLAIN: dict[str, Any] = {"bf16": False, "padding_free": False}
+"""Without what depends on the machine or draws other numbers for dropout: for golden numbers, and
+for comparisons with others."""
 IGNORED = -100
 
 

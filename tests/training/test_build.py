@@ -57,7 +57,8 @@ class TestAccelerator:
         assert caught.value.failure.details == {"option": option}
 
     @pytest.mark.parametrize(
-        ("training", "name"), [({}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")]
+        ("training", "name"),
+        [({"bf16": False}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")],
     )
     def test_precision(self, training: dict[str, Any], name: str) -> None:
         assert build.precision(TrainingSpec.model_validate(training)) == name

@@ -8,6 +8,8 @@ import torch
 import transformers
 
 from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import JobSpec
 from tests.training.support import Job, run
 from worker.training import attention, heads, packing
 
@@ -152,14 +154,60 @@ def test_a_head_at_some_tokens_alone(name: str, padded: bool) -> None:
     assert model(**given).logits.shape == (4, 11, 99)
 
 
-def test_the_training_is_the_same(make_job: Callable[..., Job]) -> None:
+@pytest.mark.parametrize("asked", [None, True])
+def test_the_training_is_the_same(make_job: Callable[..., Job], asked: bool | None) -> None:
     options: dict[str, Any] = {"max_steps": 4, "save_strategy": "no", "dropout": 0.0}
-    _, packed = run(make_job(**options, padding_free=True).request())
+    _, packed = run(make_job(**options, padding_free=asked).request())
     _, padded = run(make_job(**options).request())
     assert packed.train_values("loss") == pytest.approx(padded.train_values("loss"), rel=1e-5)
     said = [each.data for each in packed.of(Notice) if "padding_free" in each.data]
     assert said == [{"padding_free": True}]
     assert not [each for each in padded.of(Notice) if "padding_free" in each.data]
+
+
+@pytest.mark.parametrize("adapter", [{"method": "lora", "r": 4}, {"method": "ia3"}])
+def test_an_adapter_trains_the_same(make_job: Callable[..., Job], adapter: dict[str, Any]) -> None:
+    losses = []
+    for asked in (None, False):
+        job = make_job(max_steps=3, save_strategy="no", dropout=0.0, padding_free=asked)
+        request = job.request()
+        spec = JobSpec.model_validate(request.spec.model_dump() | {"peft": adapter})
+        _, recorder = run(request.model_copy(update={"spec": spec}))
+        said = [each for each in recorder.of(Notice) if "padding_free" in each.data]
+        assert len(said) == (asked is None)
+        losses.append(recorder.train_values("loss"))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0][3] != losses[0][1]
+
+
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_model_that_cannot(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, asked: bool | None
+) -> None:
+    monkeypatch.setattr(packing, "install", lambda _model: None)
+    job = make_job(max_steps=1, save_strategy="no", padding_free=asked)
+    if asked is None:
+        assert run(job.request())[0].steps == 1
+        return
+    with pytest.raises(StageError) as caught:
+        run(job.request())
+    assert caught.value.failure.code is FailureCode.INVALID_OPTION
+    assert caught.value.failure.details == {"option": "training.padding_free"}
+
+
+def test_an_attention_that_computes_otherwise_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a model that hands its attention something that ours does not know."""
+    model = model_of(QA, BERT)
+    model.set_attn_implementation("eager")
+    plain = attention.attention
+
+    def other(*arguments: Any, **options: Any) -> Any:
+        mixed, weights = plain(*arguments, **options)
+        return mixed * 1.01, weights
+
+    monkeypatch.setattr(attention, "attention", other)
+    assert packing.install(model) is None
+    assert model.config._attn_implementation == "eager"
 
 
 def test_resumes_exactly(make_job: Callable[..., Job]) -> None:

@@ -34,6 +34,7 @@ from worker.training import (
     device_lock,
     loop,
     optimizers,
+    precision,
     quantized,
     sampling,
     schedules,
@@ -146,6 +147,8 @@ class _Validation:
 
 
 def _load(request: StageRequest, channel: Channel) -> _Job:
+    asked = request.spec.training.precision
+    request = _with_precision(request)
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec, send = request.spec.training, channel.send
     if spec.compiles:
@@ -161,7 +164,7 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
     loaded = _load_parts(request, request.prepared, accelerator.device, send)
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features), ranks.count)
-    send(_plan_notice(accelerator, plan))
+    send(build.notice(accelerator, plan, asked))
     state = _state(accelerator, loaded.model, plan, ranks)
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)
@@ -194,6 +197,20 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
     # Training draws the same numbers whatever loading has drawn, and each process its own.
     set_seed((spec.seed + ranks.number) % 2**32)
     return _Job(request, loaded.tokenizer, training, validation)
+
+
+def _with_precision(request: StageRequest) -> StageRequest:
+    """The request with what `training.precision: auto` comes to, here or where the training that
+    is resumed began. StageError(checkpoint_unreadable)."""
+    earlier = checkpoint.precision_of(request.resume_from) if request.resume_from else None
+    assert request.prepared is not None, "`train` runs after `prepare`"
+    spec = precision.resolved(
+        request.spec,
+        request.prepared.model_dir,
+        on_gpu=build.on_gpu(request.spec),
+        earlier=earlier,
+    )
+    return request.model_copy(update={"spec": spec})
 
 
 def _load_parts(
@@ -299,26 +316,6 @@ def _noise(job: _Job) -> Iterator[None]:
     deactivate_neftune(model, hook)
 
 
-def _plan_notice(accelerator: Accelerator, plan: Plan) -> Notice:
-    device = accelerator.device
-    if device.type == "cuda":
-        where = torch.cuda.get_device_name(device)
-    else:
-        where = f"the CPU with {torch.get_num_threads()} threads"
-    names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
-    precision = names[accelerator.mixed_precision]
-    together = f" in {plan.processes} processes" if plan.processes > 1 else ""
-    return Notice(
-        message=f"Training on {where}{together} in {precision}, {plan.total_steps} steps",
-        data={
-            "device": str(device),
-            "precision": precision,
-            "steps": plan.total_steps,
-            "processes": plan.processes,
-        },
-    )
-
-
 def _evaluate_baseline(job: _Job) -> None:
     """What the model can do before its first step; finds an unknown best metric early, too."""
     reporter = job.training.reporter
@@ -358,6 +355,7 @@ def _finish(job: _Job) -> TrainResult | None:
         baseline=progress.baseline,
         best_step=progress.best_step,
         weights_sha256=_weights_sha256(output),
+        precision=job.request.spec.training.precision,
         samples=final.samples,
     )
 

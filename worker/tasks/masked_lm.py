@@ -65,7 +65,7 @@ class MaskedLM:
     ) -> Objective:
         parameters = parameters_of(spec, MaskedLMSpec)
         masking = Masking.of(tokenizer, spec.training.seed, parameters.mlm_probability)
-        selects = build.is_padding_free(spec) and heads.can_select(model)
+        selects = build.may_be_padding_free(spec) and heads.can_select(model)
         bare_model = model if selects else None
         padding = Padding(tokenizer, model)
         return MaskedLMObjective(splits, masking, padding, tokenizer, bare_model)

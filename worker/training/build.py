@@ -12,18 +12,19 @@ from accelerate.utils import TorchDynamoPlugin
 from transformers import AutoConfig
 from transformers.utils.import_utils import enable_tf32, is_torch_tf32_available
 
+from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from worker.cores import cores
-from worker.training import attention, packing, strategies
+from worker.training import packing, strategies
+from worker.training.plan import Plan
 
 
 def accelerator(spec: JobSpec) -> Accelerator:
     """Accelerate on the job's device and precision. StageError(invalid_option) if it cannot be."""
     training = spec.training
-    on_cpu = training.use_cpu or spec.resources.gpus == 0
-    has_gpu = torch.cuda.is_available() and not on_cpu
+    has_gpu = on_gpu(spec)
     _require_gpus(spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0)
     if training.fp16 and not has_gpu:
         raise _invalid("training.fp16", "needs a GPU; use `bf16` on a CPU")
@@ -42,6 +43,12 @@ def accelerator(spec: JobSpec) -> Accelerator:
         dynamo_plugin=_compiler(training, has_gpu=has_gpu),
         **strategies.arguments(spec),
     )
+
+
+def on_gpu(spec: JobSpec) -> bool:
+    """Whether the job trains on a GPU of this machine."""
+    on_cpu = spec.training.use_cpu or spec.resources.gpus == 0
+    return torch.cuda.is_available() and not on_cpu
 
 
 def _require_gpus(asked: int, found: int) -> None:
@@ -73,32 +80,62 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
     return TorchDynamoPlugin(backend=backend, mode=spec.torch_compile_mode)
 
 
+def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
+    """Where and how it trains. `asked`: the `precision` before it was resolved."""
+    device = accelerator.device
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    else:
+        where = f"the CPU with {torch.get_num_threads()} threads"
+    names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
+    name = names[accelerator.mixed_precision] + (" (`precision: auto`)" if asked == "auto" else "")
+    together = f" in {plan.processes} processes" if plan.processes > 1 else ""
+    return Notice(
+        message=f"Training on {where}{together} in {name}, {plan.total_steps} steps",
+        data={
+            "device": str(device),
+            "precision": plan.spec.precision,
+            "steps": plan.total_steps,
+            "processes": plan.processes,
+        },
+    )
+
+
 def precision(spec: TrainingSpec) -> str:
-    if spec.bf16:
-        return "bf16"
-    return "fp16" if spec.fp16 else "no"
+    """Accelerate's name of it; `auto` is resolved (`worker.training.precision`)."""
+    return {"fp32": "no"}.get(spec.precision, spec.precision)
 
 
 def choose_attention(model: Any, spec: JobSpec, device: torch.device) -> bool:
-    """On a CPU the plain attention, or ours where padding is to be left out; elsewhere the model's
-    own choice. Whether batches are computed without padding.
+    """On a CPU ours, where it computes what the model's plain one does; elsewhere the model's own
+    choice. Whether batches are computed without padding.
 
     With dropout torch's fused attention leaves its fast path on a CPU. The plain one then takes a
     quarter less of a step (MiniLM in bf16, 16 x 210 tokens, one core: 2.7 instead of 3.6 s).
+
+    StageError(invalid_option) when `training.padding_free` is true and cannot be had.
     """
-    if device.type != "cpu":
-        return False
-    if not is_padding_free(spec):
+    free = False
+    if device.type == "cpu":
         model.set_attn_implementation("eager")
-        return False
-    attention.register()
-    model.set_attn_implementation(attention.NAME)
-    return packing.install(model) is not None
+        if may_be_padding_free(spec):
+            free = packing.install(model) is not None
+    if spec.training.padding_free and not free:
+        why = "needs a CPU" if device.type != "cpu" else "does not go with this model's attention"
+        raise _invalid("training.padding_free", why)
+    return free
 
 
-def is_padding_free(spec: JobSpec) -> bool:
-    """Whether it is asked for, where neither a compiler nor an adapter is in its way."""
-    return spec.training.padding_free and not spec.training.compiles and spec.peft is None
+def may_be_padding_free(spec: JobSpec) -> bool:
+    """Whether nothing but the model can be in its way: no compiler, no noise that is measured by
+    the length, no adapter that lengthens the sequences."""
+    training = spec.training
+    return (
+        training.padding_free is not False
+        and not training.compiles
+        and training.neftune_noise_alpha is None
+        and (spec.peft is None or spec.peft.method in {"lora", "ia3"})
+    )
 
 
 def model(

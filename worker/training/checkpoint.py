@@ -21,6 +21,7 @@ from service.contract.failures import FailureCode, StageError
 from worker import checkpoints
 from worker.training import randomness, weights
 from worker.training.plan import Plan
+from worker.training.precision import Precision
 from worker.training.progress import LossTally, TrainingProgress
 from worker.training.ranks import Ranks
 from worker.training.schedules import Schedule
@@ -84,8 +85,17 @@ def _write(
         "loss_since_log": losses,
         "data": _cursor(plan, state.progress.step),
         "base": state.base,
+        "precision": plan.spec.precision,
     }
     (partial / "progress.json").write_text(json.dumps(progress, indent=1))
+
+
+def precision_of(folder: Path) -> Precision | None:
+    """What the training that wrote `folder` computed in; None of one of an older release, which
+    had no choice. StageError(checkpoint_unreadable)."""
+    with _unreadable_explained(folder):
+        saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
+        return saved.get("precision")
 
 
 def restore(state: State, plan: Plan, folder: Path) -> Plan:

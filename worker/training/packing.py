@@ -127,8 +127,10 @@ def _only_tokens(inputs: Mapping[str, Any], shape: torch.Size) -> bool:
 
 @torch.no_grad()
 def install(model: Any) -> Packing | None:
-    """Let `model` compute without padding from now on, if it can: tried out on three short
-    sequences, which must give what they give in a padded batch. None if not."""
+    """Let `model` compute without padding from now on, with our attention, if it can: tried out on
+    three short sequences, which must give what they give in a padded batch with the attention that
+    it has. None if not: then batches stay padded, and the attention is ours only where it gives the
+    same on them."""
     if model.dtype != torch.float32:
         return None  # too coarse to tell an attention that mixes sequences from one that does not
     with tried_out(model):
@@ -137,11 +139,16 @@ def install(model: Any) -> Packing | None:
             expected = _values(model, batch)
         except Refusal:
             return None
+        before = model.config._attn_implementation
+        attention.register()
+        model.set_attn_implementation(attention.NAME)
         for part, first in _places(model):
             packing = Packing(part, first, is_body=part is not model)
             if _agrees(model, batch, expected) and packing.used:
                 return packing
             packing.remove()
+        if not _agrees(model, batch, expected):
+            model.set_attn_implementation(before)
     return None
 
 
@@ -170,8 +177,13 @@ def _agrees(model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Ten
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Places among the highest logits, for example, are whole, and follow from what is not."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
 def _values(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """What the model says, only of real tokens where it says something of each."""
     real = batch["attention_mask"].bool()
-    tensors = [value for value in model(**batch).values() if isinstance(value, torch.Tensor)]
+    tensors = [value for value in model(**batch).values() if _is_number(value)]
     return [value[real] if value.shape[:2] == real.shape else value for value in tensors]

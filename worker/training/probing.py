@@ -10,11 +10,11 @@ from worker.training import randomness
 
 LENGTHS: Final = (3, 7, 5)
 
-RTOL: Final = 3e-5
-"""Of the outputs' spread, in float32: rounding gives 1e-6, a sequence that sees another 1e-3 and
-more."""
+RTOL: Final = 1e-4
+"""Of the outputs' spread, in float32: rounding gave up to 1.3e-5 (MiniLM, another attention), a
+sequence that sees another gives 1e-3 and more."""
 
-Refusal = (TypeError, ValueError, RuntimeError, IndexError, AssertionError, AttributeError)
+Refusal = (TypeError, ValueError, RuntimeError, LookupError, AssertionError, AttributeError)
 """What models raise that want more than tokens, or cannot take them so."""
 
 
