@@ -20,6 +20,7 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN, Killed, Recorder, at_checkpoint
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.causal_lm import CausalLMObjective, require_separable
+from worker.training import linear_loss
 
 TEXTS = [
     "the report of the water board was read\n",
@@ -360,3 +361,44 @@ class TestJob:
         assert resumed.weights_sha256 == whole.weights_sha256
         again = recorder.train_values("loss")
         assert again == {step: expected.train_values("loss")[step] for step in range(5, 11)}
+
+
+@pytest.mark.parametrize(
+    ("options", "adapter"),
+    [
+        ({}, None),
+        ({"label_smoothing_factor": 0.2, "gradient_accumulation_steps": 2}, None),
+        ({"bf16": True}, None),
+        ({}, {"method": "lora", "r": 4}),
+        ({}, {"method": "lora", "r": 4, "target_modules": ["c_attn", "lm_head"]}),
+    ],
+)
+def test_the_loss_needs_no_logits_of_whole_batches(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    adapter: dict[str, Any] | None,
+) -> None:
+    """The same training as with them; an adapter on the head takes them back."""
+    seen: list[int] = []
+    original = linear_loss.loss_sum
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        seen.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(linear_loss, "loss_sum", counted)
+    runs = []
+    for whole in (False, True):
+        if whole:
+            monkeypatch.setattr(linear_loss, "linear_of", lambda _model: None)
+        job = make(block_size=16, training={"max_steps": 3, "save_strategy": "no", **options})
+        if adapter:
+            job.body["peft"] = adapter
+        runs.append(job.train()[1].train_values("loss"))
+        adapted_head = adapter is not None and "target_modules" in adapter
+        steps = 3 * options.get("gradient_accumulation_steps", 1)
+        assert len(seen) == (0 if adapted_head else steps)
+    rounding = 1e-3 if options.get("bf16") else 1e-5
+    assert runs[0] == pytest.approx(runs[1], rel=rounding)
+    assert runs[0][3] != runs[0][1]

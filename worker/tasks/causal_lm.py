@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import CausalLMSpec
@@ -14,7 +15,8 @@ from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
-from worker.tasks.lm_scores import IGNORED, Scores, losses
+from worker.tasks.lm_scores import IGNORED, Scores
+from worker.training import linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _PROBE_LENGTH: Final = 4
@@ -64,13 +66,26 @@ class CausalLM:
     ) -> Objective:
         if parameters_of(spec, CausalLMSpec).separate_documents:
             require_separable(model)
-        return CausalLMObjective(splits, model, tokenizer)
+        # A compiler would take the hook for a part of the model; virtual tokens are in its way.
+        whole = spec.training.compiles or (
+            spec.peft is not None and spec.peft.method not in {"lora", "ia3"}
+        )
+        linear = None if whole else linear_loss.linear_of(model)
+        return CausalLMObjective(splits, model, tokenizer, linear)
 
 
 class CausalLMObjective:
     def __init__(
-        self, splits: Mapping[str, PreparedSplit], model: torch.nn.Module, tokenizer: Any
+        self,
+        splits: Mapping[str, PreparedSplit],
+        model: Any,
+        tokenizer: Any,
+        linear: torch.nn.Linear | None = None,
     ) -> None:
+        """`linear`: the head of the bare `model`, where the loss may be made from what the head is
+        given; else None."""
+        self._bare_model = model
+        self._linear = linear
         self._splits = splits
         self._tokenizer = tokenizer
         caches = "use_cache" in inspect.signature(model.forward).parameters
@@ -85,7 +100,21 @@ class CausalLMObjective:
         return int((batch["labels"][:, 1:] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return losses(*self.logits_and_labels(model, batch)).sum()
+        return self.smoothed_loss_sum(model, batch, 0.0)
+
+    def smoothed_loss_sum(
+        self, model: torch.nn.Module, batch: Batch, factor: float
+    ) -> torch.Tensor:
+        """Without the logits of the whole batch where that can be."""
+        linear = self._linear
+        # An adapter may have taken the head's place since.
+        if linear is None or self._bare_model.get_output_embeddings() is not linear:
+            return smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
+        with linear_loss.Capture(self._bare_model) as capture:
+            self._output(model, batch)
+        assert capture.head is not None, "tried out when the job was loaded"
+        labels = functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+        return linear_loss.loss_sum(linear, capture.head, labels, factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch

@@ -68,6 +68,16 @@ class GivesLogits(Protocol):
         """(…, classes) and (…) side by side; the label is -100 where nothing is asked for."""
 
 
+@runtime_checkable
+class SmoothsLabels(Protocol):
+    """An objective that smooths its labels itself."""
+
+    def smoothed_loss_sum(
+        self, model: torch.nn.Module, batch: Batch, factor: float
+    ) -> torch.Tensor:
+        """As `loss_sum`, by the arithmetic of transformers' LabelSmoother."""
+
+
 class Objective(Protocol):
     """A task bound to one job's data: batches, their loss, and the evaluation."""
 

@@ -1,13 +1,14 @@
 """`label_smoothing_factor`: the arithmetic of transformers' LabelSmoother, as a sum."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
 from torch.nn import functional
 
 from service.contract.failures import FailureCode, StageError
-from worker.training.objective import Batch, GivesLogits, Objective
+from worker.training.objective import Batch, GivesLogits, Objective, SmoothsLabels
 
 IGNORED: Final = -100
 """The label of what the model is not asked for."""
@@ -22,6 +23,8 @@ def loss_sum(objective: Objective, factor: float) -> LossSum:
     """
     if factor == 0:
         return objective.loss_sum
+    if isinstance(objective, SmoothsLabels):
+        return partial(objective.smoothed_loss_sum, factor=factor)
     if not isinstance(objective, GivesLogits):
         option = "training.label_smoothing_factor"
         message = f"`{option}`: this task's loss is not a cross entropy of one label each"
@@ -29,13 +32,17 @@ def loss_sum(objective: Objective, factor: float) -> LossSum:
     gives_logits = objective
 
     def smoothed(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        logits, labels = gives_logits.logits_and_labels(model, batch)
-        return functional.cross_entropy(
-            logits.float().flatten(0, -2),
-            labels.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=factor,
-            reduction="sum",
-        )
+        return cross_entropies(*gives_logits.logits_and_labels(model, batch), factor)
 
     return smoothed
+
+
+def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, factor: float) -> torch.Tensor:
+    """Their sum, in float32; (…, classes) and (…), IGNORED where nothing is asked for."""
+    return functional.cross_entropy(
+        logits.float().flatten(0, -2),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        label_smoothing=factor,
+        reduction="sum",
+    )

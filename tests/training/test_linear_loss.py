@@ -1,0 +1,107 @@
+"""worker.training.linear_loss against torch's own, with all gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from worker.training import linear_loss
+
+GPT2 = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+SMALL: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+}
+
+
+def reference(logits: torch.Tensor, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+    return functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing, reduction="sum"
+    )
+
+
+def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("numbers", [1, 7 * 50, 1 << 22])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [False, True])
+def test_is_torchs(
+    monkeypatch: pytest.MonkeyPatch, numbers: int, smoothing: float, bias: bool
+) -> None:
+    """In pieces of one token, of seven with a rest, and all at once."""
+    monkeypatch.setattr(linear_loss, "_NUMBERS", numbers)
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(16, 50, bias=bias)
+    states = torch.randn(3, 11, 16, requires_grad=True)
+    labels = torch.randint(50, (3, 11))
+    labels[0, :4] = labels[2] = linear_loss.IGNORED
+    inputs = [states, *linear.parameters()]
+    expected = reference(linear(states), labels, smoothing)
+    head = linear_loss.Head(states, torch.float32)
+    found = linear_loss.loss_sum(linear, head, labels, smoothing)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    assert_near(
+        list(torch.autograd.grad(found * 0.25, inputs)),
+        list(torch.autograd.grad(expected * 0.25, inputs)),
+    )
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    linear = torch.nn.Linear(16, 50, bias=False).requires_grad_(False)
+    states = torch.randn(1, 5, 16, requires_grad=True)
+    head = linear_loss.Head(states, torch.float32)
+    linear_loss.loss_sum(linear, head, torch.arange(5)[None]).backward()
+    assert states.grad is not None
+    assert linear.weight.grad is None
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_model_with_tied_embeddings(autocast: bool) -> None:
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(GPT2).eval()
+    linear = linear_loss.linear_of(model)
+    assert linear is model.lm_head
+    assert linear.weight is model.transformer.wte.weight
+    ids, labels = torch.randint(50, (2, 9)), torch.randint(50, (2, 9))
+    gradients, losses = [], []
+    for whole in (True, False):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            if whole:
+                logits = model(input_ids=ids).logits
+            else:
+                with linear_loss.Capture(model) as capture:
+                    short = model(input_ids=ids).logits
+        if whole:
+            loss = reference(logits.float(), labels, 0.0)
+        else:
+            assert short.shape == (2, 1, 50)
+            assert capture.head is not None
+            loss = linear_loss.loss_sum(linear, capture.head, labels)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append([value.grad for value in model.parameters()])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    if not autocast:
+        assert_near(gradients[1], gradients[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.Gemma2Config(**SMALL, final_logit_softcapping=0.02),
+        transformers.CohereConfig(**SMALL, logit_scale=0.5),
+    ],
+)
+def test_logits_that_are_more_than_a_product_stay_whole(config: Any) -> None:
+    assert linear_loss.linear_of(transformers.AutoModelForCausalLM.from_config(config)) is None

@@ -1,0 +1,173 @@
+"""Cross entropy of a linear head without the logits of a whole batch.
+
+A language model's logits are the largest tensor of its step: tokens x vocabulary in float32, with a
+gradient as large. Here both are made for a few tokens at a time, in the forward pass already; what
+is kept has the size of the hidden states and of the head's weight.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from worker.training.probing import RTOL, Refusal, small_batch, tried_out
+
+IGNORED: Final = -100
+
+_NUMBERS: Final = 1 << 22
+"""Of the logits that there are at a time: 16 MiB in float32."""
+
+
+class Head(NamedTuple):
+    """What a model's head was given in one forward pass."""
+
+    states: torch.Tensor
+    """(batch, length, hidden)."""
+    dtype: torch.dtype
+    """That its products are made in: autocast's where that is on."""
+
+
+class Capture:
+    """Inside, the head sees one token of each sequence, and what it was given is in `head`."""
+
+    def __init__(self, model: Any) -> None:
+        self._module = model.get_output_embeddings()
+        self.head: Head | None = None
+
+    def __enter__(self) -> "Capture":
+        self._handle = self._module.register_forward_pre_hook(self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.remove()
+
+    def _take(self, module: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        states = inputs[0]
+        kind = states.device.type
+        autocast = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if autocast else module.weight.dtype
+        self.head = Head(states, dtype)
+        return (states[:, :1],)
+
+
+def loss_sum(
+    linear: torch.nn.Linear, head: Head, labels: torch.Tensor, smoothing: float = 0.0
+) -> torch.Tensor:
+    """Sum of what `functional.cross_entropy` with `label_smoothing` gives, a float32 scalar.
+
+    `labels`: (batch, length) beside `head.states`, IGNORED where nothing is asked for.
+    """
+    total: torch.Tensor = _LinearLoss.apply(
+        head.states.flatten(0, 1),
+        linear.weight,
+        linear.bias,
+        labels.flatten(),
+        head.dtype,
+        smoothing,
+    )
+    return total
+
+
+class _LinearLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        dtype: torch.dtype,
+        smoothing: float,
+    ) -> torch.Tensor:
+        by_states, by_weight, by_bias = _room(ctx.needs_input_grad, states, weight, bias)
+        cast = weight.to(dtype)
+        total = torch.zeros((), device=states.device)
+        rows = max(1, _NUMBERS // len(weight))
+        for start in range(0, len(states), rows):
+            part = slice(start, start + rows)
+            some = states[part].to(dtype)
+            loss, by_logits = _chunk(some, cast, bias, labels[part], smoothing)
+            total += loss
+            if by_states is not None:
+                by_states[part] = by_logits.to(dtype) @ cast
+            if by_weight is not None:
+                _add_product(by_weight, by_logits.to(dtype).T, some)
+            if by_bias is not None:
+                by_bias += by_logits.sum(dim=0)
+        ctx.save_for_backward(by_states, by_weight, by_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        # Its own: saved tensors must stay as they are.
+        scaled = (None if one is None else one * gradient for one in ctx.saved_tensors)
+        return *scaled, None, None, None
+
+
+def _room(
+    needed: tuple[bool, ...],
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """For the gradients that are wanted."""
+    return (
+        torch.empty_like(states) if needed[0] else None,
+        torch.zeros_like(weight) if needed[1] else None,
+        torch.zeros_like(bias) if needed[2] and bias is not None else None,
+    )
+
+
+def _chunk(
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    smoothing: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of the losses of a few tokens, and its gradient by their logits, in float32."""
+    logits = torch.nn.functional.linear(states, weight, None if bias is None else bias.to(weight))
+    logits = logits.float()
+    asked = (labels != IGNORED)[:, None]
+    places = labels.clamp(min=0)[:, None]
+    spread = logits.logsumexp(dim=-1, keepdim=True)
+    losses = spread - (1 - smoothing) * logits.gather(1, places)
+    if smoothing:
+        losses -= smoothing * logits.mean(dim=-1, keepdim=True)
+    gradient = logits.sub_(spread).exp_()
+    gradient.scatter_add_(1, places, gradient.new_full(places.shape, smoothing - 1))
+    if smoothing:
+        gradient -= smoothing / gradient.shape[1]
+    return (losses * asked).sum(), gradient.mul_(asked)
+
+
+def _add_product(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+    if to.dtype == one.dtype:
+        to.addmm_(one, other)
+    else:
+        to += one @ other
+
+
+@torch.no_grad()
+def linear_of(model: Any) -> torch.nn.Linear | None:
+    """The head of `model`, if its logits are those of a plain linear layer and no more: tried out
+    on a small batch."""
+    linear = model.get_output_embeddings()
+    if type(linear) is not torch.nn.Linear:
+        return None
+    with tried_out(model):
+        # Blocks of text have no padding, and are never packed.
+        batch = {"input_ids": small_batch(model)["input_ids"]}
+        try:
+            expected = model(**batch).logits
+            with Capture(model) as capture:
+                model(**batch)
+            if capture.head is None:
+                return None
+            found = linear(capture.head.states)
+        except Refusal:
+            return None
+    # Of weights in bfloat16, too: the very same product is rounded to the very same numbers.
+    same = found.shape == expected.shape and bool(
+        (found.float() - expected.float()).abs().max() <= RTOL * expected.float().std()
+    )
+    return linear if same else None
