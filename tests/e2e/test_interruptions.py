@@ -94,8 +94,9 @@ class TestWishes:
 
 
 def _trains(stack: Stack) -> bool:
+    """Whether a process runs the stage; the fork server only names it, as a module to import."""
     family = stack.parts["worker"].family()
-    return any("worker.stages.train" in process.cmdline() for process in family)
+    return any(process.cmdline()[3:4] == ["worker.stages.train"] for process in family)
 
 
 def _attempts_at_training(stack: Stack, job_id: str) -> int:

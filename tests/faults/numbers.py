@@ -11,6 +11,7 @@ from worker.trackers import JOB_ID_TAG
 
 # The reconciler rings half a minute after an end that no worker has told MLflow of.
 _COMPLETE_SECONDS: Final = 120.0
+_PREFIX: Final = {"train": "", "eval": "eval_"}
 _STATUS: Final = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 
 
@@ -51,10 +52,11 @@ def _statuses(client: MlflowClient, job_id: str) -> list[str]:
 
 
 def _told(stack: FaultStack, job_id: str) -> dict[str, list[tuple[int, float]]]:
-    """Name → points of training, as the API tells them."""
+    """Name in MLflow → points of training and of evaluations, as the API tells them."""
     told: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in stack.pages(f"/v1/jobs/{job_id}/metrics"):
-        if row["kind"] == "train":
+        if row["kind"] in _PREFIX:
             for name, value in row["values"].items():
-                told[name].append((row["step"], float(value)))
+                prefix = _PREFIX[row["kind"]]
+                told[prefix + name.removeprefix(prefix)].append((row["step"], float(value)))
     return told

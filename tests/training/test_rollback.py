@@ -10,8 +10,10 @@ from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, run
+from worker.stages.base import Stopped
 from worker.training import schedules
 from worker.training.plan import Plan
+from worker.training.progress import TrainingProgress
 
 OPTIONS: dict[str, Any] = {
     "max_steps": 8,
@@ -85,6 +87,20 @@ class TestRollback:
             after = {s: v for s, v in recorder.train_values(name).items() if s > newest.step}
             assert again.train_values(name) == after
 
+    def test_paused_after_a_rollback_it_still_replaces_the_numbers_told_before(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        job = make_job(**OPTIONS)
+        first = Recorder(stop_after=lambda _: bool(rollbacks(first)))
+        with pytest.raises(Stopped):
+            run(job.request(1), first)
+        bad_step = rollbacks(first)[0]["step"]
+        newest = first.of(CheckpointSaved)[-1]
+        assert (newest.step, bad_step > 1) == (1, True)
+        _, again = run(job.request(2, resume_from=job.workspace / newest.path))
+        told = [(event.step, event.is_remade) for event in again.of(Metric)]
+        assert told == [(step, step <= bad_step) for step in range(2, 9)]
+
     def test_it_is_bounded(self, make_job: Callable[..., Job]) -> None:
         options = {**OPTIONS, "rollback_learning_rate_factor": 0.9, "non_finite_rollbacks": 2}
         recorder = Recorder()
@@ -142,3 +158,11 @@ def test_a_scaled_schedule_stays_scaled(schedule: str) -> None:
     expected = pytest.approx([rate / 2 for rate in plain])
     assert rates(optimizer, scheduler) == expected
     assert rates(restored_optimizer, restored) == expected
+
+
+def test_the_progress_of_an_earlier_version_is_taken() -> None:
+    earlier = TrainingProgress(step=7).state_dict()
+    del earlier["remade_until"]
+    progress = TrainingProgress(remade_until=3)
+    progress.load_state_dict(earlier)
+    assert (progress.step, progress.remade_until) == (7, -1)

@@ -105,6 +105,17 @@ class TestResult:
         assert phases(recorder)[:2] == [Phase.LOADING, Phase.TRAINING]
         assert recorder.of(Progress)[0].step >= 2
 
+    def test_begun_again_without_a_checkpoint_it_is_told_as_the_same_numbers(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        """Of which SQL keeps the first: nothing was gone back behind."""
+        job = make_job(max_steps=2, validation=rows(4))
+        for attempt in (1, 2):
+            _, recorder = run(job.request(attempt))
+            told = [(event.kind, event.step, event.is_remade) for event in recorder.of(Metric)]
+            assert told[0] == ("eval", 0, False)
+            assert not any(is_remade for _, _, is_remade in told)
+
 
 class TestStop:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,8 @@ from service.contract.training import TrainingSpec
 from worker.training.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
+# What the checkpoints of earlier versions lack, and what it was there.
+_LATER: Final[dict[str, Any]] = {"remade_until": -1}
 
 
 @dataclass
@@ -41,6 +43,9 @@ class TrainingProgress:
     """This step's evaluation, and what follows from it, is still to be made."""
     rollbacks: int = 0
     """How often a number was not finite and the training went back to a checkpoint."""
+    remade_until: int = -1
+    """The numbers that were told of the steps up to this one are void: the training went back. Of
+    an attempt that begins again from nothing they are not, and its baseline is that of step 0."""
     evaluations_without_gain: int = 0
     batch_size: int | None = None
     """What `auto_find_batch_size` has found, once it had to look."""
@@ -51,7 +56,7 @@ class TrainingProgress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises KeyError when `state` is not one that `state_dict` made."""
         for name in asdict(self):
-            setattr(self, name, state[name])
+            setattr(self, name, (_LATER | state)[name])
 
 
 class LossTally:

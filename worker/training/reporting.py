@@ -32,7 +32,6 @@ class Reporter:
         self._mark: float | None = None
         """Since when training time has not been added up; None while it stands still."""
         self._first_step = progress.step
-        self._remade_until = 0
         self._all = _Speed()
         self._since_log = _Speed()
 
@@ -117,10 +116,6 @@ class Reporter:
         }[self.plan.spec.include_num_input_tokens_seen]
         return {} if seen is None else {"num_input_tokens_seen": seen}
 
-    def going_back(self) -> None:
-        """The numbers told so far of the steps that follow the one gone back to do not count."""
-        self._remade_until = max(self._remade_until, self._progress.step)
-
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         self._metric("eval", metrics)
 
@@ -149,7 +144,7 @@ class Reporter:
     def _metric(self, kind: Literal["train", "eval"], values: Mapping[str, float]) -> None:
         step = self._progress.step
         epoch = self.plan.epoch_after(step)
-        remade = step <= self._remade_until
+        remade = step <= self._progress.remade_until
         self.send(Metric(kind=kind, step=step, epoch=epoch, values=dict(values), is_remade=remade))
 
 

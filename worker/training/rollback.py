@@ -44,8 +44,9 @@ def roll_back(
     times = progress.rollbacks + 1
     if spec.on_non_finite == "fail" or times > spec.non_finite_rollbacks:
         raise error
-    reporter.going_back()
+    told_until = max(progress.step, progress.remade_until)
     restore()
+    progress.remade_until = told_until
     # Rollbacks that the checkpoint does not know of were to this one.
     factor = spec.rollback_learning_rate_factor ** (times - progress.rollbacks)
     state.scheduler.scale(factor)
