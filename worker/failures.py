@@ -4,6 +4,7 @@ import errno
 import re
 import signal
 from collections.abc import Iterator
+from traceback import walk_tb
 from typing import Any, Final
 
 from service.contract.failures import Failure, FailureCode
@@ -142,11 +143,22 @@ def _hub(error: BaseException) -> FailureCode | None:
         return FailureCode.HUB_FORBIDDEN
     if "HfHubHTTPError" in names:
         return _hub_status(getattr(error, "response", None))
+    if "JSONDecodeError" in names and _was_in_answer(error):
+        return FailureCode.HUB_UNAVAILABLE
     if "LocalTokenNotFoundError" in names:
         return FailureCode.HUB_UNAUTHORIZED
     rejected = {"HFValidationError", "EntryNotFoundError", "RevisionNotFoundError"}
     local = "LocalEntryNotFoundError" in names  # the network was needed and not there
     return FailureCode.HUB_REJECTED if names & rejected and not local else None
+
+
+def _was_in_answer(error: BaseException) -> bool:
+    """Whether it is an answer of the network that could not be read, and no file of the user's."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(
+        frame.f_globals.get("__name__", "").partition(".")[0] in _TRANSPORT_MODULES
+        for frame in frames
+    )
 
 
 def _hub_status(response: Any) -> FailureCode:

@@ -1,6 +1,7 @@
 """Real exceptions of the real libraries wherever one can be had."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -111,6 +112,16 @@ class TestHub:
     def test_answers(self, status: int, hub_code: str | None, expected: FailureCode) -> None:
         error = hub_error(status, hub_code)
         assert code(error) is code(raised(error)) is expected
+
+    def test_an_answer_that_is_no_json(self) -> None:
+        with pytest.raises(json.JSONDecodeError) as caught:
+            httpx2.Response(200, text='{"sha": "0123').json()
+        assert code(caught.value) is code(raised(caught.value)) is FailureCode.HUB_UNAVAILABLE
+
+    def test_a_file_that_is_no_json(self) -> None:
+        with pytest.raises(json.JSONDecodeError) as caught:
+            json.loads('{"sha": "0123')
+        assert code(caught.value) is FailureCode.INTERNAL
 
 
 class TestNetwork:
