@@ -69,7 +69,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     settings = services.settings
-    await to_thread.run_sync(files.remove_leftovers, services.database, settings.files_dir)
+    await to_thread.run_sync(files.remove_leftovers, settings.files_dir)
     try:
         yield
     finally:

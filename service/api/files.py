@@ -16,6 +16,7 @@ from service.api.openapi import problems
 from service.api.redact import shown
 from service.api.schemas.files import FileDeleted, FileList, FileObject, Purpose
 from service.api.schemas.problems import Fault
+from service.jobs import removal
 from service.settings import Settings
 from service.store import files
 from service.store.database import Database
@@ -65,10 +66,13 @@ async def create_file(request: Request, settings: SettingsDep, database: Databas
 def _store(
     database: Database, settings: Settings, file_id: str, received: upload.Upload
 ) -> FileObject:
-    """The row and the file's name become visible together; without the row there is no file."""
-    target = settings.files_dir / file_id
+    """The file gets its name, then its row. Where there is none in the end, or nobody knows because
+    COMMIT got no answer, SQL decides about the file, a day later."""
     try:
         purpose = _purpose(received.fields)
+        with database.write() as session:
+            files.announce(session, file_id)
+        upload.commit(received.path, settings.files_dir / file_id)
         with database.write() as session:
             row = files.add(
                 session,
@@ -78,10 +82,8 @@ def _store(
                 size=received.size,
                 sha256=received.sha256,
             )
-            upload.commit(received.path, target)
     except BaseException:
         upload.remove_if_there(received.path)
-        upload.remove_if_there(target)
         raise
     return FileObject.of(row)
 
@@ -160,19 +162,18 @@ def get_file_content(
 def delete_file(file_id: str, database: DatabaseDep, settings: SettingsDep) -> FileDeleted:
     """Refused with 409 while a job that has not ended needs the file."""
     with database.write() as session:
-        files.remove(session, file_id)
-    upload.remove_if_there(settings.files_dir / file_id)
+        path = files.remove(session, file_id)
+    removal.carry_out(database, settings.home, [path])
     return FileDeleted(id=file_id)
 
 
-def remove_leftovers(database: Database, folder: Path) -> None:
-    """What an API process that was killed left half done; nothing younger than a day."""
-    if not folder.is_dir():
-        return
+def remove_leftovers(folder: Path) -> None:
+    """What an API process that was killed had received in part; nothing younger than a day.
+
+    Nothing that has a file's own name: whether it is needed only the right database knows, and this
+    one may be another.
+    """
     oldest = time.time() - _STALE_SECONDS
-    stale = [path for path in folder.iterdir() if path.stat().st_mtime < oldest]
-    with database.read() as session:
-        known = files.existing(session, [path.name for path in stale])
-    for path in stale:
-        if path.name not in known:
+    for path in folder.glob(f"{upload.TEMPORARY_PREFIX}*"):
+        if path.stat().st_mtime < oldest:
             upload.remove_if_there(path)

@@ -14,6 +14,7 @@ from typing import Final
 
 FOLDER: Final = "prepared"
 _LOCK: Final = ".lock"
+_CLOCK: Final = ".clock"
 
 
 @contextmanager
@@ -39,10 +40,16 @@ def locked_if_free(root: Path, key: str) -> Iterator[bool]:
             yield True
 
 
-def last_used(root: Path, key: str) -> float:
-    """Unix seconds. An entry whose lock file is gone is as old as itself."""
+def idle_seconds(root: Path, key: str) -> float:
+    """Since the last use, by the clock of the file system, which has noted the time of it.
+
+    An entry whose lock file is gone is as old as itself.
+    """
     path = _lock_file(root, key)
-    return (path if path.exists() else root / key).stat().st_mtime
+    used = (path if path.exists() else root / key).stat().st_mtime
+    clock = root / _CLOCK
+    clock.touch()
+    return clock.stat().st_mtime - used
 
 
 def _lock_file(root: Path, key: str) -> Path:

@@ -1,4 +1,4 @@
-"""Removes the folders that a transaction has let go of; what a crash leaves is done later."""
+"""Removes what a transaction has let go of, files too; what a crash leaves is done later."""
 
 import shutil
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def carry_out(database: Database, home: Path, paths: Iterable[str]) -> None:
-    """Remove these folders, relative to `home`, and their rows; one that resists stays for later.
+    """Remove these, relative to `home`, and their rows; what resists stays for later.
 
     Any number of processes may do this at once.
     """
@@ -25,12 +25,15 @@ def carry_out(database: Database, home: Path, paths: Iterable[str]) -> None:
             with database.write() as session:
                 retention.removed(session, path)
         except (OSError, SQLAlchemyError) as error:
-            log.warning("a folder cannot be removed yet", path=path, error=str(error))
+            log.warning("something cannot be removed yet", path=path, error=str(error))
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove `folder` with all in it; what is gone already, or goes meanwhile, is no error."""
-    shutil.rmtree(folder, onerror=_unless_gone)
+    """Remove `folder` with all in it, or a file; what is gone, or goes meanwhile, is no error."""
+    if folder.is_file():
+        folder.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder, onerror=_unless_gone)
 
 
 def _unless_gone(_function: Any, _path: str, info: Any) -> None:

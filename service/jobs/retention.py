@@ -6,7 +6,6 @@ a file that was just uploaded is there for the job that is about to name it.
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,12 +147,12 @@ class Retention:
     def _remove_upload(self, item: Item) -> bool:
         try:
             with self._database.write() as session:
-                files.remove(session, item.key)
+                path = files.remove(session, item.key)
         except UploadInUseError:
             return False
         except UploadNotFoundError:
             return True
-        (self._settings.files_dir / item.key).unlink(missing_ok=True)
+        removal.carry_out(self._database, self._settings.home, [path])
         return True
 
     # ---- prepared data ------------------------------------------------------------------------
@@ -165,9 +164,8 @@ class Retention:
         if not limits.are_set or not root.is_dir():
             return
         _remove_leftovers(root)
-        now = time.time()
         items = [
-            Item(entry.name, now - prepared.last_used(root, entry.name), _tree_bytes(entry))
+            Item(entry.name, prepared.idle_seconds(root, entry.name), _tree_bytes(entry))
             for entry in root.iterdir()
             if entry.is_dir() and not entry.suffix
         ]
@@ -185,8 +183,9 @@ class Retention:
                     return False
                 began = retention.first_running_prepare(session)
                 running = (jobs.clock(session) - began).total_seconds() if began else 0.0
-                # What a running `prepare` has found is not in its job's row yet.
-                if time.time() - prepared.last_used(root, item.key) < running + GRACE_SECONDS:
+                # What a running `prepare` has found is not in its job's row yet. Two lengths of
+                # time, each by one clock: of the database, and of the file system.
+                if prepared.idle_seconds(root, item.key) < running + GRACE_SECONDS:
                     return False
                 (root / item.key).rename(aside)
         removal.remove_tree(aside)

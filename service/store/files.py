@@ -11,12 +11,14 @@ from sqlalchemy.orm import Session
 
 from service.contract.states import ENDED, JobState
 from service.errors import DataGoneError, UploadInUseError, UploadNotFoundError
+from service.store import retention
 from service.store.database import db_now
 from service.store.models import FileRow, JobRow
 
 _FILE_ID = re.compile(r"file-[A-Za-z0-9]{1,64}")
 # SQLite takes 32,766 parameters in a statement.
 _IDS_PER_QUERY = 1000
+_ROWLESS_SECONDS = 86400.0
 
 
 def new_id() -> str:
@@ -26,6 +28,16 @@ def new_id() -> str:
 
 def is_id(value: str) -> bool:
     return _FILE_ID.fullmatch(value) is not None
+
+
+def announce(session: Session, file_id: str) -> None:
+    """To be committed before the file gets its name: without a row within a day it is removed."""
+    retention.let_go(session, [_path(file_id)], after_seconds=_ROWLESS_SECONDS)
+
+
+def _path(file_id: str) -> str:
+    """Relative to the home."""
+    return f"files/{file_id}"
 
 
 def add(
@@ -40,6 +52,7 @@ def add(
         created_at=db_now(),
     )
     session.add(row)
+    retention.removed(session, _path(file_id))
     session.flush()
     session.refresh(row)
     return row
@@ -111,8 +124,11 @@ def use(session: Session, ids: Iterable[str]) -> None:
         )
 
 
-def remove(session: Session, file_id: str) -> None:
-    """Raises UploadNotFoundError, or UploadInUseError while a job that has not ended names it."""
+def remove(session: Session, file_id: str) -> str:
+    """Let go of the file; its path relative to the home, to be removed after COMMIT.
+
+    Raises UploadNotFoundError, or UploadInUseError while a job that has not ended names it.
+    """
     row = None
     if is_id(file_id):
         # Locked before the jobs are looked through: whoever makes one that needs it comes earlier
@@ -127,6 +143,8 @@ def remove(session: Session, file_id: str) -> None:
             f"Job {job_id} has not ended and needs the file; cancel it or wait.", job_id=job_id
         )
     session.execute(delete(FileRow).where(FileRow.id == file_id))
+    retention.let_go(session, [_path(file_id)])
+    return _path(file_id)
 
 
 def _job_that_needs(session: Session, file_id: str) -> str | None:

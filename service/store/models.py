@@ -235,13 +235,15 @@ class FileRow(Base):
 
 
 class RemovalRow(Base):
-    """A folder to remove, written in the transaction that lets go of it: no crash forgets one."""
+    """A folder or file to remove, written in the transaction that lets go of it, or before one that
+    is to hold on to it: no crash forgets one."""
 
     __tablename__ = "removals"
 
     path: Mapped[str] = mapped_column(String(200), primary_key=True)
     """Relative to FINETUNE_HOME."""
     created_at: Mapped[datetime]
+    """From then on it is swept away; whoever wrote the row may be faster."""
 
 
 class IdempotencyRow(Base):

@@ -6,7 +6,7 @@ table `removals` remembers it until then (service/jobs/removal.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import delete, func, select, text, update
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.states import ENDED, HELD, JobState, Stage
 from service.store import jobs
+from service.store.database import db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, JobRow, RemovalRow
 
 # Any constant that no other advisory lock of ours has.
@@ -31,7 +32,7 @@ def lock_products(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
 
 
-# ---- folders that wait to be removed ------------------------------------------------------------
+# ---- what waits to be removed -------------------------------------------------------------------
 
 
 def workspace(job_id: str) -> str:
@@ -39,21 +40,27 @@ def workspace(job_id: str) -> str:
     return f"jobs/{job_id}"
 
 
-def let_go(session: Session, paths: Sequence[str]) -> None:
-    """Note folders, relative to the home, that are to be removed after COMMIT."""
-    now = jobs.clock(session)
+def let_go(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -> None:
+    """Note what is to be removed after COMMIT, or so much later; paths relative to the home."""
+    at = jobs.clock(session) + timedelta(seconds=after_seconds)
     for path in paths:
-        session.merge(RemovalRow(path=path, created_at=now))
+        session.merge(RemovalRow(path=path, created_at=at))
     session.flush()
 
 
 def let_gone(session: Session, limit: int) -> list[str]:
-    """Folders that still wait, the longest first."""
-    query = select(RemovalRow.path).order_by(RemovalRow.created_at, RemovalRow.path).limit(limit)
+    """What still waits and is due, the longest first."""
+    query = (
+        select(RemovalRow.path)
+        .where(RemovalRow.created_at <= db_now())
+        .order_by(RemovalRow.created_at, RemovalRow.path)
+        .limit(limit)
+    )
     return list(session.scalars(query))
 
 
 def removed(session: Session, path: str) -> None:
+    """It is gone, or is to stay after all."""
     session.execute(delete(RemovalRow).where(RemovalRow.path == path))
 
 

@@ -4,14 +4,23 @@ import hashlib
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
-from service.api.files import remove_leftovers
-from service.store.database import Database
+from service.api.files import _store, remove_leftovers
+from service.api.upload import Upload
+from service.jobs.retention import Retention
+from service.settings import Settings
+from service.store.database import Database, db_now
+from service.store.models import FileRow, RemovalRow
 from tests.api.conftest import Server
 from tests.api.factories import spec
 from tests.services import wait_until
@@ -174,13 +183,57 @@ class TestContent:
 
 
 class TestRemoveLeftovers:
-    def test_removes_what_has_no_row_and_is_old(self, database: Database, tmp_path: Path) -> None:
+    def test_removes_what_was_received_in_part_and_is_old(self, tmp_path: Path) -> None:
+        """A file without a row may belong to another database than the one we were started with."""
         folder = tmp_path / "files"
-        remove_leftovers(database, folder)
+        remove_leftovers(folder)
         folder.mkdir()
-        for name, days in [(".upload-old", 2), (".upload-new", 0), ("file-orphan", 2)]:
+        for name, days in [(".upload-old", 2), (".upload-new", 0), ("file-rowless", 2)]:
             (folder / name).touch()
             moment = time.time() - days * 86400
             os.utime(folder / name, (moment, moment))
-        remove_leftovers(database, folder)
-        assert [path.name for path in folder.iterdir()] == [".upload-new"]
+        remove_leftovers(folder)
+        assert sorted(path.name for path in folder.iterdir()) == [".upload-new", "file-rowless"]
+
+
+class _Cut(Database):
+    """Whose second COMMIT gets no answer, though the server has it, or not."""
+
+    def __init__(self, database: Database, *, is_committed: bool) -> None:
+        self._inner = database
+        self._is_committed = is_committed
+        self._writes = 0
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        self._writes += 1
+        lost = OperationalError("COMMIT", None, Exception("connection lost"))
+        with self._inner.write() as session:
+            yield session
+            if self._writes == 2 and not self._is_committed:
+                raise lost
+        if self._writes == 2:
+            raise lost
+
+
+class TestLostCommit:
+    @pytest.mark.parametrize("is_committed", [True, False])
+    def test_the_file_stays_as_its_row_does(
+        self, database: Database, tmp_path: Path, is_committed: bool
+    ) -> None:
+        settings = Settings(home=tmp_path)
+        settings.files_dir.mkdir()
+        partial = settings.files_dir / ".upload-file-1"
+        partial.write_bytes(b"12")
+        received = Upload(partial, "a.csv", 2, "0" * 64, {"purpose": "evals"})
+        with pytest.raises(OperationalError):
+            _store(_Cut(database, is_committed=is_committed), settings, "file-1", received)
+        with database.write() as session:
+            # A day later.
+            session.execute(update(RemovalRow).values(created_at=db_now(-1)))
+        Retention(database, settings).step()
+        with database.read() as session:
+            assert (session.get(FileRow, "file-1") is not None) is is_committed
+            assert session.scalars(select(RemovalRow)).all() == []
+        left = [path.name for path in settings.files_dir.iterdir()]
+        assert left == (["file-1"] if is_committed else [])

@@ -283,6 +283,27 @@ class TestUploads:
         assert self.left(database, home) == {used, young}
         assert unused not in self.left(database, home)
 
+    def test_a_file_whose_row_never_came(self, database: Database, home: Path) -> None:
+        """The API was killed between its name and its row."""
+        rowless, whole = files.new_id(), self.add(database, home, days=0)
+        (home / "files" / rowless).write_bytes(b"x")
+        with database.write() as session:
+            files.announce(session, rowless)
+        keeper(database, home).step()
+        assert (home / "files" / rowless).is_file()
+        with database.write() as session:
+            session.execute(update(RemovalRow).values(created_at=db_now(-1)))
+        keeper(database, home).step()
+        assert self.left(database, home) == {whole}
+
+    def test_a_deleted_file_that_a_crash_left(self, database: Database, home: Path) -> None:
+        file_id = self.add(database, home, days=0)
+        with database.write() as session:
+            assert files.remove(session, file_id) == f"files/{file_id}"
+        assert (home / "files" / file_id).is_file()
+        keeper(database, home).step()
+        assert self.left(database, home) == set()
+
     def test_by_size_but_never_what_a_job_needs(
         self, database: Database, home: Path, away: Dispatcher
     ) -> None:
@@ -364,6 +385,17 @@ class TestPrepared:
         self.job_with(database, root, "c", state="failed")
         keeper(database, home, retention_prepared_bytes=0).step()
         assert self.left(root) == {"a", "b"}
+
+    def test_its_age_is_told_by_the_clock_that_noted_the_use(
+        self, database: Database, home: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not by this host's, which may go wrong by weeks."""
+        self.entry(root, "young", days=29)
+        self.entry(root, "old", days=31)
+        present = time.time()
+        monkeypatch.setattr(time, "time", lambda: present + 40 * DAY)
+        keeper(database, home).step()
+        assert self.left(root) == {"young"}
 
     def test_what_a_running_prepare_may_have_found(
         self, database: Database, home: Path, root: Path
