@@ -16,8 +16,8 @@ import pytest
 from service.store import schema
 from service.store.database import Database
 from service.store.models import Base
+from tests import mlflow_server as mlflow
 from tests import services
-from tests.mlflow_server import MlflowServer
 
 # Stages are started with -P, and some of those that tests start are modules of the tests.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
@@ -90,14 +90,13 @@ def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+def mlflow_server() -> mlflow.MlflowServer:
     """A tracking server that the whole session shares; its tests tell their jobs apart."""
-    with MlflowServer(tmp_path_factory.mktemp("mlflow")) as server:
-        yield server
+    return mlflow.shared()
 
 
 @pytest.fixture(scope="session")
-def mlflow_uri(mlflow_server: MlflowServer) -> str:
+def mlflow_uri(mlflow_server: mlflow.MlflowServer) -> str:
     return mlflow_server.uri
 
 

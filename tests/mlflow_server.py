@@ -1,9 +1,13 @@
 """A real MLflow server on the loopback, in two processes, that tests can end and start again."""
 
+import atexit
+import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Self
 
@@ -59,3 +63,14 @@ class MlflowServer:
             return httpx.get(f"{self.uri}/health", timeout=2).is_success
         except httpx.TransportError:
             return False
+
+
+@functools.cache
+def shared() -> MlflowServer:
+    """The one of this process, which ends with it; whoever uses it tells its own runs apart."""
+    folder = Path(tempfile.mkdtemp(prefix="finetune-mlflow-"))
+    server = MlflowServer(folder)
+    atexit.register(shutil.rmtree, folder)
+    atexit.register(server.stop)
+    server.start()
+    return server

@@ -7,8 +7,8 @@ from typing import Any, Final
 from tests.faults import checker
 from tests.faults.processes import stages
 from tests.faults.rows import Row, Scale, timed
-from tests.faults.stack import FaultStack, Undisturbed, running
-from tests.faults.work import STUB_LOSSES, STUB_WEIGHTS, stub_body
+from tests.faults.stack import FaultStack, running
+from tests.faults.work import stub_body
 
 HOLDS: Final = (
     "no job is lost; queued work starts within 30 s of the broker's return; the running stage "
@@ -29,7 +29,7 @@ def run(_seed: int, scale: Scale) -> Row:
         timed("broker forgets, restarts, is away", HOLDS) as report,
         running(workers=2, stubs=True, variables=variables) as stack,
     ):
-        long = stack.submit(stack.material.body(steps=_ENDLESS, logging_steps=20, save_steps=500))
+        long = stack.submit(_endless(stack, scale))
         epoch = _train_epoch(stack, long, stack.wait_for_step(long, 1))
         busy = stack.job(long)["worker"]
         waits = {}
@@ -48,13 +48,19 @@ def run(_seed: int, scale: Scale) -> Row:
         jobs += _until_it_works(stack, str(busy))
         stack.wait_for_ends([*jobs, long])
         report.faults += _late(waits)
-        whole = Undisturbed(STUB_WEIGHTS, STUB_LOSSES)
+        whole = stack.undisturbed(stub_body())
         report.faults += checker.broken(stack, {long: None, **dict.fromkeys(jobs, whole)})
         report.faults += checker.left_over(stack)
         report.done = f"FLUSHALL, a restart with nothing saved, {away:.0f} s away; one job running"
         starts = ", ".join(f"{seconds:.1f} s after {name}" for name, seconds in waits.items())
         report.outcome = f"queued work started {starts}; the running job kept its attempt"
     return report.row()
+
+
+def _endless(stack: FaultStack, scale: Scale) -> dict[str, Any]:
+    if scale is Scale.FULL:
+        return stack.material.body(steps=_ENDLESS, logging_steps=20, save_steps=500)
+    return stub_body(steps=_ENDLESS, seconds=0.2)
 
 
 # ---- what is done to the broker -----------------------------------------------------------------

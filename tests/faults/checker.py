@@ -16,7 +16,8 @@ from service.store.database import Database
 from service.store.models import EventRow
 from tests.e2e.stack import ENDED
 from tests.faults.numbers import mlflow_faults
-from tests.faults.stack import FaultStack, Undisturbed
+from tests.faults.stack import FaultStack
+from tests.faults.work import Undisturbed
 
 # What a running stage says: only the attempt that holds the job may.
 _SAID_BY_A_STAGE = frozenset(

@@ -14,8 +14,8 @@ from service.store.database import Database
 from service.store.models import JobRow
 from tests.faults import checker
 from tests.faults.rows import Row, Scale, timed
-from tests.faults.stack import FaultStack, Undisturbed, running
-from tests.faults.work import STUB_LOSSES, STUB_WEIGHTS, stub_body
+from tests.faults.stack import FaultStack, running
+from tests.faults.work import stub_body
 from tests.worker.forged import SIGNS, send_forged
 
 HOLDS: Final = "each is refused and logged; nothing of it is run; the worker lives and works"
@@ -51,7 +51,7 @@ def run(_seed: int, scale: Scale) -> Row:
         if stack.job(newer)["state"] != "queued":
             report.faults.append(f"the job of a newer version is {stack.job(newer)['state']}")
         stack.request("POST", f"/v1/jobs/{newer}/cancel").raise_for_status()
-        expected = {honest: Undisturbed(STUB_WEIGHTS, STUB_LOSSES), newer: None}
+        expected = {honest: stack.undisturbed(stub_body()), newer: None}
         report.faults += checker.broken(stack, expected)
         report.faults += checker.left_over(stack)
         report.done = (

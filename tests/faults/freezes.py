@@ -5,13 +5,14 @@ import random
 import signal
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from tests.e2e.stack import ENDED
 from tests.faults import checker
 from tests.faults.processes import stages, supervisors
 from tests.faults.rows import Row, Scale, timed
-from tests.faults.stack import LEASE_SECONDS, FaultStack, Undisturbed, running
+from tests.faults.stack import LEASE_SECONDS, FaultStack, running
+from tests.faults.work import Undisturbed, stub_body
 
 HOLDS: Final = (
     "no write with a stale epoch in jobs, events, checkpoints, artifacts or MLflow; a frozen stage "
@@ -19,7 +20,6 @@ HOLDS: Final = (
 )
 
 _LEASES: Final = 3
-_STEPS: Final = 2000
 # Frozen with these, the job goes to another worker; with the others it stays where it is.
 _LOSE_THE_JOB: Final = ("worker", "supervisor")
 _KEEP_THE_JOB: Final = ("stage", "api", "reconciler")
@@ -31,10 +31,13 @@ def run(seed: int, scale: Scale) -> Row:
     with (
         timed("SIGSTOP, SIGCONT", HOLDS) as report,
         running(
-            workers=2, database=scale.pick(short="sqlite", full="postgres"), mlflow=True
+            workers=2,
+            database=scale.pick(short="sqlite", full="postgres"),
+            mlflow=True,
+            stubs=scale is Scale.SHORT,
         ) as stack,
     ):
-        body = stack.material.body(steps=_STEPS, save_steps=100, logging_steps=10)
+        body = _body(stack, scale)
         undisturbed = stack.undisturbed(body)
         jobs: dict[str, Undisturbed | None] = {}
         job_id = ""
@@ -57,9 +60,17 @@ def run(seed: int, scale: Scale) -> Row:
     return report.row()
 
 
+def _body(stack: FaultStack, scale: Scale) -> dict[str, Any]:
+    """It trains for several times as long as a freeze."""
+    if scale is Scale.SHORT:
+        return stub_body(steps=80, seconds=0.2)
+    return stack.material.body(steps=20_000, save_steps=500, logging_steps=100)
+
+
 def _has_far_to_go(stack: FaultStack, job_id: str) -> bool:
     page = stack.job(job_id)
-    return page["state"] not in ENDED and (page["progress"] or {}).get("step", 0) < _STEPS / 2
+    progress = page["progress"] or {"step": 0, "of": 1}
+    return page["state"] not in ENDED and progress["step"] < progress["of"] * 0.6
 
 
 def _freeze(stack: FaultStack, job_id: str, victim: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from service.contract.failures import FailureCode
 from tests.faults import checker
+from tests.faults.pace import Pace
 from tests.faults.rows import Row, Scale, timed
 from tests.faults.small_disk import free_again, leave_free, small_disk
 from tests.faults.stack import FaultStack, running
@@ -71,9 +72,13 @@ def _fill(
     job_id = stack.submit(body)
     if moment == "prepare":
         stack.wait(lambda: stack.job(job_id)["state"] != "queued", 60, "the start of prepare")
+        leave_free(disk, left)
     else:
-        stack.wait_for_step(job_id, _STEPS - 5 if moment == "finish" else draw.randint(1, _STEPS))
-    leave_free(disk, left)
+        step = _STEPS - 2 if moment == "finish" else draw.randint(1, _STEPS - 10)
+        [worker] = stack.workers
+        with Pace(stack.parts[worker], disk / "jobs" / job_id, limit=step) as pace:
+            stack.wait(lambda: pace.is_at_limit, 120, f"step {step}")
+            leave_free(disk, left)
     time.sleep(seconds)
     free_again(disk)
     return job_id

@@ -25,7 +25,7 @@ def run(seed: int, scale: Scale) -> Row:
         timed("the Hub away, slow, 429, 5xx, truncated", HOLDS) as report,
         HubDouble({_TOKEN: {"org"}}) as hub,
         WeatherProxy(hub.endpoint, storm) as proxy,
-        running(workers=2, variables=_variables(proxy)) as stack,
+        running(workers=scale.pick(short=1, full=2), variables=_variables(proxy)) as stack,
     ):
         hub.endpoint = proxy.url  # what it tells its clients to upload to
         local = stack.material.body(steps=8)

@@ -6,13 +6,14 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from tests.e2e.stack import Part
 from tests.faults import checker
 from tests.faults.processes import helpers, stages, supervisors
 from tests.faults.rows import Row, Scale, timed
-from tests.faults.stack import FaultStack, Undisturbed, running
+from tests.faults.stack import FaultStack, running
+from tests.faults.work import Undisturbed, stub_body
 
 HOLDS: Final = (
     "each job reaches one terminal state, none succeeds twice, epochs rise, the weights are the "
@@ -27,17 +28,20 @@ _OPEN: Final = ("queued", "running")
 
 
 def run(seed: int, scale: Scale) -> Row:
-    jobs = scale.pick(short=2, full=50)
+    jobs = scale.pick(short=3, full=50)
     kills = scale.pick(short=8, full=200)
     mean_gap = scale.pick(short=0.7, full=1.5)
     rng = random.Random(seed)
     with (
         timed("SIGKILL anywhere", HOLDS) as report,
         running(
-            workers=2, database=scale.pick(short="sqlite", full="postgres"), mlflow=True
+            workers=2,
+            database=scale.pick(short="sqlite", full="postgres"),
+            mlflow=True,
+            stubs=scale is Scale.SHORT,
         ) as stack,
     ):
-        work = _Work(stack, specs=min(_SPECS, jobs))
+        work = _Work(stack, _bodies(stack, scale))
         for _ in range(jobs):
             work.submit()
         killed = _kill_many(stack, rng, kills, mean_gap, work)
@@ -51,13 +55,19 @@ def run(seed: int, scale: Scale) -> Row:
     return report.row()
 
 
+def _bodies(stack: FaultStack, scale: Scale) -> list[dict[str, Any]]:
+    if scale is Scale.SHORT:
+        return [stub_body(steps=steps, seconds=0.1) for steps in (20, 30)]
+    return [stack.material.body(seed=n, steps=300, save_steps=20) for n in range(_SPECS)]
+
+
 class _Work:
     """Jobs of a few specs in turn, and what each must come to."""
 
-    def __init__(self, stack: FaultStack, specs: int) -> None:
+    def __init__(self, stack: FaultStack, bodies: list[dict[str, Any]]) -> None:
         self._stack = stack
-        self._bodies = [stack.material.body(seed=n, steps=300, save_steps=20) for n in range(specs)]
-        self._undisturbed = [stack.undisturbed(body) for body in self._bodies]
+        self._bodies = bodies
+        self._undisturbed = [stack.undisturbed(body) for body in bodies]
         self.expected: dict[str, Undisturbed | None] = {}
 
     def submit(self) -> None:

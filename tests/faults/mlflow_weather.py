@@ -4,6 +4,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,8 @@ from tests.faults import checker
 from tests.faults.rows import Row, Scale, timed
 from tests.faults.stack import FaultStack, running
 from tests.faults.weather import Storm, WeatherProxy
-from tests.mlflow_server import MlflowServer
+from tests.faults.work import stub_body
+from tests.mlflow_server import MlflowServer, shared
 
 HOLDS: Final = (
     "no job fails or is repeated for it; each job has one run with all its numbers, none doubled, "
@@ -23,22 +25,27 @@ _SLOW_SECONDS: Final = 6.0
 
 def run(seed: int, scale: Scale) -> Row:
     jobs = scale.pick(short=1, full=12)
+    full = scale is Scale.FULL
     storm = Storm(seed, share=0.4)
     with (
         timed("MLflow away, slow, 429, 5xx, truncated", HOLDS) as report,
         tempfile.TemporaryDirectory() as folder,
-        MlflowServer(Path(folder)) as server,
+        MlflowServer(Path(folder)) if full else nullcontext(shared()) as server,
         WeatherProxy(server.uri, storm, _SLOW_SECONDS) as proxy,
-        running(workers=2, variables={"FINETUNE_MLFLOW_URI": proxy.url}) as stack,
+        running(
+            workers=scale.pick(short=1, full=2),
+            variables={"FINETUNE_MLFLOW_URI": proxy.url},
+            stubs=not full,
+        ) as stack,
     ):
         stack.mlflow = server  # the checker looks past the weather
         storm.is_over = True
-        body = stack.material.body(steps=60)
+        body = stack.material.body(steps=60) if full else stub_body(steps=60, seconds=0.1)
         undisturbed = stack.undisturbed(body)
         storm.is_over = False
         expected = {stack.submit(body): undisturbed for _ in range(jobs)}
         ends = dict.fromkeys(expected, "succeeded")
-        if scale is Scale.FULL:
+        if full:
             ends |= _others(stack)
             time.sleep(5)
             server.stop(signal.SIGKILL)
@@ -50,7 +57,7 @@ def run(seed: int, scale: Scale) -> Row:
         for job_id, state in ends.items():
             report.faults += _job_faults(stack, job_id, state)
         report.faults += checker.left_over(stack)
-    killed = ", MLflow killed and away for 20 s" if scale is Scale.FULL else ""
+    killed = ", MLflow killed and away for 20 s" if full else ""
     report.done = f"{len(ends)} jobs; {storm.told()}{killed}"
     report.outcome = f"{len(ends)} runs complete, each point once, each with its job's status"
     return report.row()

@@ -1,4 +1,7 @@
-"""All attacks by name, in the order of the table."""
+"""All attacks by name, in the order of the table.
+
+Each group has a test file of its own, because pytest-xdist gives a file to one process.
+"""
 
 from typing import Final
 
@@ -19,20 +22,25 @@ from tests.faults import (
 )
 from tests.faults.rows import Attack
 
-ATTACKS: Final[dict[str, Attack]] = {
+PROCESSES: Final[dict[str, Attack]] = {
     "kills": kills.run,
     "freezes": freezes.run,
+    "postgres-away": postgres.away,
+    "mlflow": mlflow_weather.run,
+}
+REQUESTS: Final[dict[str, Attack]] = {
     "broker": broker.run,
     "races": races.run,
     "cut-commits": postgres.cut_commits,
-    "postgres-away": postgres.away,
-    "mlflow": mlflow_weather.run,
-    "hub": hub_weather.run,
     "repeats": repeats.run,
     "forgeries": forgeries.run,
+}
+TRAININGS: Final[dict[str, Attack]] = {
+    "hub": hub_weather.run,
     "killed-saves": saving.killed_saves,
     "full-disk-saves": saving.full_disk_saves,
     "full-disk": full_disk.run,
     "damaged-checkpoints": damage.run,
     "exact-resume": exact_resume.run,
 }
+ATTACKS: Final = {**PROCESSES, **REQUESTS, **TRAININGS}

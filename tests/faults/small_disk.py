@@ -1,5 +1,6 @@
 """A disk that is soon full: a small tmpfs."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -33,12 +34,22 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def leave_free(disk: Path, left: int) -> None:
-    """Fill it up to `left` bytes, in whole pages."""
+    """Fill it up to `left` bytes, in whole pages, whoever else writes to it meanwhile."""
     free_again(disk)
-    state = os.statvfs(disk)
-    size = state.f_bavail * state.f_frsize - left
     with (disk / FILLER).open("wb") as filler:
-        os.posix_fallocate(filler.fileno(), 0, max(size, 1))
+        while True:
+            state = os.statvfs(disk)
+            size = state.f_bavail * state.f_frsize - left
+            if size <= 0:
+                return
+            try:
+                os.posix_fallocate(filler.fileno(), 0, size)
+            except OSError as error:
+                # Somebody took some of it between the two calls.
+                if error.errno != errno.ENOSPC:
+                    raise
+            else:
+                return
 
 
 def free_again(disk: Path) -> None:

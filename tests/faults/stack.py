@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +12,10 @@ from typing import Any, Literal
 import httpx
 import psutil
 
-from tests import services
+from tests import mlflow_server, services
 from tests.e2e.stack import ENDED, Stack
 from tests.faults.processes import MARK, marked
-from tests.faults.work import Material
+from tests.faults.work import Material, Undisturbed, stub_undisturbed
 from tests.mlflow_server import MlflowServer
 
 DatabaseKind = Literal["sqlite", "postgres"]
@@ -25,15 +24,6 @@ LEASE_SECONDS = 3.0
 _ANSWER_SECONDS = 60.0
 # One run of it may take as long as all the others leave it a core.
 JOB_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    """What a job must come to, whatever is done to it on its way."""
-
-    weights_sha256: str
-    losses: Mapping[int, float]
-    """Step → training loss."""
 
 
 class FaultStack(Stack):
@@ -111,7 +101,7 @@ class FaultStack(Stack):
 
         def revived() -> bool:
             self.revive()
-            time.sleep(0.05)
+            time.sleep(0.1)
             return check()
 
         services.wait_until(revived, seconds, what)
@@ -186,7 +176,10 @@ class FaultStack(Stack):
         self.wait(all_ended, seconds * max(1, len(job_ids)), f"the end of {len(job_ids)} jobs")
 
     def undisturbed(self, body: Mapping[str, Any]) -> Undisturbed:
-        """What the job comes to when nothing disturbs it; run once for each spec."""
+        """What the job comes to when nothing disturbs it; run once for each spec, but for stubs."""
+        known = stub_undisturbed(body)
+        if known is not None:
+            return known
         key = repr(body)
         if key not in self._undisturbed:
             job_id = self.submit(body)
@@ -213,7 +206,7 @@ def running(
     variables: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> Iterator[FaultStack]:
-    """A stack with a broker, a database and, if wanted, an MLflow of its own, until the end.
+    """A stack with a broker and a database of its own, and an MLflow if wanted, until the end.
 
     With `stubs` a job of `stub_body` runs in stages without torch: for attacks that are not about
     training. `variables` are further FINETUNE_* settings; FINETUNE_DATABASE_URL overrules
@@ -228,10 +221,7 @@ def running(
             own = services.postgres_database(services.find_postgres())
             given["FINETUNE_DATABASE_URL"] = parts.enter_context(own)
         broker = parts.enter_context(services.BrokerServer(services.valkey_binary()))
-        server = None
-        if mlflow:
-            (home / "mlflow").mkdir()
-            server = parts.enter_context(MlflowServer(home / "mlflow"))
+        server = mlflow_server.shared() if mlflow else None
         stack = FaultStack(home, given, broker, server, workers, stubs=stubs)
         parts.callback(stack.stop)
         stack.start()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +29,8 @@ class Weather(StrEnum):
     BROKEN = "5xx"
     TRUNCATED = "truncated"
     """Half of the answer's body, then the connection breaks."""
+    SPOILED = "broken JSON"
+    """A whole answer, status 200, of which only half of the JSON is there. Files are left alone."""
 
 
 Forecast = Callable[[str, str], Weather | None]
@@ -66,6 +68,11 @@ class _Answer:
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+
+    @property
+    def is_json(self) -> bool:
+        types = [value for name, value in self.headers if name.lower() == "content-type"]
+        return any(value.startswith("application/json") for value in types)
 
 
 class WeatherProxy(LocalServer):
@@ -118,6 +125,8 @@ class _Handler(BodyReader):
         if weather is Weather.LOST:
             self.close_connection = True
             return
+        if weather is Weather.SPOILED and answer.is_json:
+            answer = replace(answer, body=answer.body[: len(answer.body) // 2])
         self._send(answer, cut=weather is Weather.TRUNCATED)
 
     def _forward(self, upstream: tuple[str, int], body: bytes) -> _Answer:

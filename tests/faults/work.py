@@ -1,5 +1,7 @@
 """The jobs that are attacked: real training of a GPT-2 of 40,000 weights, in a second or two."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,15 @@ from tests.models import save_tiny_gpt2
 from tests.tasks.stages import write_rows
 
 _TEXT = "the report of the water board was read by all who were there in the morning"
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a job must come to, whatever is done to it on its way."""
+
+    weights_sha256: str
+    losses: Mapping[int, float]
+    """Step → training loss."""
 
 
 class Material:
@@ -46,20 +57,25 @@ class Material:
         }
 
 
-def stub_body(**metadata: str) -> dict[str, Any]:
+def stub_body(*, steps: int = 3, seconds: float = 0, **metadata: str) -> dict[str, Any]:
     """A job without torch (tests/worker/stub_stage.py), for a stack with `stubs`.
 
-    Keys are stages and behaviours of the stub, such as `train="fail:disk_full"`.
+    It trains for so many steps of so many seconds, which cost next to no processor time. Further
+    keys are stages and behaviours of the stub, such as `train="fail:disk_full"`.
     """
+    told = metadata | {"steps": str(steps), "seconds": str(seconds)}
     return {
         "task": {"type": "causal-lm"},
         "model": {"name_or_path": "org/model"},
         "dataset": {"source": "hub", "name": "squad"},
-        "metadata": {"stub.all": "yes"} | {f"stub.{key}": how for key, how in metadata.items()},
+        "metadata": {f"stub.{key}": value for key, value in told.items()},
         "max_retries": 100,
     }
 
 
-STUB_WEIGHTS = "0" * 64
-"""What such a job says of its weights."""
-STUB_LOSSES = {1: 1.0, 2: 1 / 2, 3: 1 / 3}
+def stub_undisturbed(body: Mapping[str, Any]) -> Undisturbed | None:
+    """What a job of `stub_body` comes to; None if this is not one."""
+    steps = body.get("metadata", {}).get("stub.steps")
+    if steps is None:
+        return None
+    return Undisturbed("0" * 64, {step: 1 / step for step in range(1, int(steps) + 1)})

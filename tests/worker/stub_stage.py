@@ -4,6 +4,7 @@
 SIGTERM), chatter (invalid lines, then finish), fork (leaves a grandchild, then finishes),
 patient (until a soft stop; then one more checkpoint), stubborn (deaf to soft stops).
 `stub.attempts`: misbehave only in that many first attempts of the stage.
+`stub.steps`, `stub.seconds`: so many steps of training (3), each after so long a sleep (0).
 """
 
 import os
@@ -51,8 +52,10 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
 
 def _train(request: StageRequest, channel: Channel) -> None:
     first = 0 if request.resume_from is None else int(request.resume_from.name)
+    seconds = float(request.spec.metadata.get("stub.seconds", "0"))
     channel.send(PhaseChanged(phase=Phase.TRAINING))
-    for step in range(first + 1, 4):
+    for step in range(first + 1, _steps(request) + 1):
+        time.sleep(seconds)
         _step(request, channel, step)
     path = request.attempt_dir / "predictions.json"
     path.write_text("{}")
@@ -61,9 +64,13 @@ def _train(request: StageRequest, channel: Channel) -> None:
     channel.send(Notice(message="trained", data={"from": first}))
 
 
+def _steps(request: StageRequest) -> int:
+    return int(request.spec.metadata.get("stub.steps", "3"))
+
+
 def _step(request: StageRequest, channel: Channel, step: int) -> None:
     """An optimizer step and its checkpoint."""
-    channel.send(Progress(step=step, of=3, loss=1 / step))
+    channel.send(Progress(step=step, of=_steps(request), loss=1 / step))
     channel.send(Metric(kind="train", step=step, values={"loss": 1 / step}))
     folder = request.attempt_dir / "checkpoints" / str(step)
     with checkpoints.writing(folder) as partial:
@@ -93,7 +100,7 @@ def _await_soft_stop(behaviour: str, request: StageRequest, channel: Channel) ->
     (request.attempt_dir / "ready").touch()
     while behaviour == "stubborn" or not channel.soft_stop():
         time.sleep(0.01)
-    _step(request, channel, 4)
+    _step(request, channel, _steps(request) + 1)
     channel.soft_stop.honour()
 
 
@@ -136,7 +143,7 @@ def result(request: StageRequest) -> BaseModel:
         ),
         Stage.TRAIN: TrainResult(
             output_dir="output",
-            steps=3,
+            steps=_steps(request),
             epochs=1.0,
             metrics={"f1": 50.0},
             baseline={"f1": float("nan")},

@@ -1,0 +1,13 @@
+"""Attacks on processes, in short; `make faults` runs them in full."""
+
+import pytest
+
+from tests.faults.registry import PROCESSES
+from tests.faults.short import assert_holds
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_all_promises_hold(name: str) -> None:
+    assert_holds(PROCESSES[name])

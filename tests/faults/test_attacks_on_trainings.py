@@ -1,0 +1,13 @@
+"""Attacks on trainings, in short; `make faults` runs them in full."""
+
+import pytest
+
+from tests.faults.registry import TRAININGS
+from tests.faults.short import assert_holds
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_all_promises_hold(name: str) -> None:
+    assert_holds(TRAININGS[name])
