@@ -29,7 +29,7 @@ _OPEN: Final = ("queued", "running")
 
 def run(seed: int, scale: Scale) -> Row:
     jobs = scale.pick(short=3, full=50)
-    kills = scale.pick(short=8, full=200)
+    kills = scale.pick(short=6, full=200)
     mean_gap = scale.pick(short=0.7, full=1.5)
     rng = random.Random(seed)
     with (
