@@ -24,6 +24,7 @@ from service.contract.peft import (
     QuantizationSpec,
 )
 from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.sharding import REFUSED_FSDP, FSDPSpec
 from service.contract.strategies import REFUSED_STRATEGIES, DDPSpec
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
 
@@ -78,6 +79,9 @@ def document() -> str:
         *_adapters(),
         "## Several processes (`resources.strategy` with `type: ddp`)\n",
         _table(("option", "default", "values", ""), _supported(DDPSpec)),
+        "## The model in parts (`resources.strategy` with `type: fsdp`)\n",
+        _table(("option", "default", "values", ""), _supported(FSDPSpec)),
+        _table(("refused", "why"), _sentences(REFUSED_FSDP)),
         "## Older names\n",
         _table(("accepted", "stands for"), _older()),
         "## Elsewhere in the job\n",
@@ -128,7 +132,7 @@ def _values(schema: dict[str, Any]) -> str:
         return f"`{schema['const']}`"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
-    return " ".join([schema["type"], *bounds])
+    return " ".join([schema.get("type", "object"), *bounds])
 
 
 def _choices(names: Any, arguments: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

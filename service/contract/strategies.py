@@ -4,10 +4,11 @@ Names and meanings are those of `transformers.TrainingArguments`, `ddp_…` with
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from service.contract.sharding import FSDPSpec
 from service.contract.types import SpecModel
 
 MOST_PROCESSES = 64
@@ -37,16 +38,15 @@ class DDPSpec(SpecModel):
 
 
 def _expand(value: Any) -> Any:
-    """`strategy: ddp` means that strategy with its defaults."""
+    """`strategy: ddp` means that strategy with its defaults; options without a type are DDP's."""
+    if isinstance(value, dict):
+        return {"type": "ddp", **value}
     return {"type": value} if isinstance(value, str) else value
 
 
 # Kept apart from a misspelt name, so that the answer can say which of the two it is.
 REFUSED_STRATEGIES: Final[dict[str, str]] = {
-    "fsdp": "weights are not spread over GPUs yet: use `ddp`, with `activation_checkpointing` or "
-    "smaller batches where memory is short",
-    "deepspeed": "its package is not part of the worker: use `ddp`, with "
-    "`activation_checkpointing` or smaller batches where memory is short",
+    "deepspeed": "its package is not part of the worker: use `fsdp`, which splits the same",
 }
 
 
@@ -57,7 +57,7 @@ def _not_refused(value: Any) -> Any:
     return value
 
 
-StrategySpec = Annotated[DDPSpec, BeforeValidator(_not_refused), BeforeValidator(_expand)]
+StrategySpec = DDPSpec | FSDPSpec
 
 
 class ResourcesSpec(SpecModel):
@@ -75,8 +75,15 @@ class ResourcesSpec(SpecModel):
         description="Processes of one training, one for each GPU; on a CPU 1 unless given.",
     )
     strategy: StrategySpec | None = Field(
-        None, description="How several processes share the work; `ddp` unless given."
+        None,
+        discriminator="type",
+        description="How several processes share the work; `ddp` unless given.",
     )
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _strategy_is_known(cls, value: Any) -> Any:
+        return _not_refused(_expand(value))
 
     @model_validator(mode="after")
     def _processes_have_their_place(self) -> "ResourcesSpec":
@@ -91,7 +98,7 @@ class ResourcesSpec(SpecModel):
         return self.num_processes or self.gpus or 1
 
     @property
-    def chosen_strategy(self) -> DDPSpec:
+    def chosen_strategy(self) -> StrategySpec:
         return self.strategy or DDPSpec()
 
 

@@ -101,7 +101,12 @@ class TestInterrupted:
 class TestExampleSpecs:
     @pytest.mark.parametrize(
         "name",
-        ["question-answering", "question-answering-v2", "question-answering-two-processes"],
+        [
+            "question-answering",
+            "question-answering-v2",
+            "question-answering-two-processes",
+            "question-answering-fsdp",
+        ],
     )
     def test_is_a_valid_spec_once_its_files_are_uploaded(self, demo: ModuleType, name: str) -> None:
         spec = demo.read_spec(EXAMPLES / f"{name}.yaml")

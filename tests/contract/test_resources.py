@@ -1,10 +1,14 @@
 """service.contract.strategies: processes, GPUs and how they work together."""
 
+import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from accelerate import FullyShardedDataParallelPlugin
 from pydantic import ValidationError
 
+from service.contract.sharding import REFUSED_FSDP, FSDPSpec
 from service.contract.strategies import DDPSpec, ResourcesSpec
 from tests.contract.factories import job_spec
 
@@ -50,20 +54,83 @@ class TestStrategy:
     def test_its_name_alone_means_its_defaults(self) -> None:
         given = ResourcesSpec.model_validate({"gpus": 2, "strategy": "ddp"})
         assert given.strategy == given.chosen_strategy == DDPSpec()
+        assert ResourcesSpec.model_validate({"gpus": 2, "strategy": "fsdp"}).strategy == FSDPSpec()
+        unnamed = ResourcesSpec.model_validate({"gpus": 2, "strategy": {"timeout": 5}})
+        assert unnamed.strategy == DDPSpec(timeout=5)
         assert ResourcesSpec(gpus=2).chosen_strategy == DDPSpec()
 
     @pytest.mark.parametrize(
         ("strategy", "sentence"),
         [
-            ({"type": {}}, "Input should be 'ddp'"),
-            ("fsdp", "`fsdp` is refused: weights are not spread"),
+            ({"type": {}}, "does not match any of the expected tags: 'ddp', 'fsdp'"),
             ({"type": "deepspeed", "zero_stage": 2}, "`deepspeed` is refused: its package"),
             ({"type": "ddp", "bucket_cap": 1}, "Extra inputs are not permitted"),
             ({"type": "ddp", "bucket_cap_mb": 0}, "greater than or equal to 1"),
             ({"type": "ddp", "timeout": 0}, "greater than or equal to 1"),
-            ({"type": "dpp"}, "Input should be 'ddp'"),
+            ({"type": "dpp"}, "does not match any of the expected tags: 'ddp', 'fsdp'"),
         ],
     )
     def test_refusals(self, strategy: Any, sentence: str) -> None:
         with pytest.raises(ValidationError, match=sentence):
             ResourcesSpec.model_validate({"gpus": 2, "strategy": strategy})
+
+
+class TestFSDP:
+    @pytest.mark.parametrize("name", REFUSED_FSDP)
+    def test_what_the_plugin_has_and_we_refuse(self, name: str) -> None:
+        with pytest.raises(
+            ValidationError, match=re.escape(f"`{name}` is refused: {REFUSED_FSDP[name]}")
+        ):
+            FSDPSpec.model_validate({name: "any"})
+
+    def test_all_of_the_plugin_is_known(self) -> None:
+        """An upgrade of Accelerate cannot add an option unseen."""
+        own = set(FSDPSpec.model_fields) - {"type", "timeout", "sync_each_batch"}
+        renamed = {"transformer_cls_names_to_wrap": "transformer_layer_cls_to_wrap"}
+        theirs = {renamed.get(f.name, f.name) for f in fields(FullyShardedDataParallelPlugin)}
+        internal = {"optim_state_dict_config", "param_init_fn", "state_dict_config"}
+        assert theirs - internal == own | REFUSED_FSDP.keys()
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"min_num_params": 5}, "`min_num_params` needs `auto_wrap_policy: size_based_wrap`"),
+            (
+                {"auto_wrap_policy": "no_wrap", "transformer_layer_cls_to_wrap": ["Block"]},
+                "`transformer_layer_cls_to_wrap` needs `auto_wrap_policy: transformer_based_wrap`",
+            ),
+            ({"mixed_precision_policy": {"param_dtype": "float16"}}, "'float32' or 'bfloat16'"),
+        ],
+    )
+    def test_options_that_do_not_fit(self, options: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(ValidationError, match=sentence):
+            FSDPSpec.model_validate(options)
+
+    @pytest.mark.parametrize(
+        ("section", "sentence"),
+        [
+            ({"training": {"optim": "adafactor"}}, "`training.optim: adafactor` looks at whole"),
+            ({"training": {"fp16": True}}, "with `fsdp` use `bf16`"),
+            ({"training": {"torch_compile": True}}, "compiles a model whose weights are whole"),
+            ({"training": {"bf16_full_eval": True}}, "`training.bf16_full_eval` cannot change"),
+            (
+                {"peft": {"method": "lora", "quantization": {"bits": 8}}},
+                "`peft.quantization` packs weights so that `fsdp` cannot split them",
+            ),
+            (
+                {
+                    "resources": {
+                        "gpus": 0,
+                        "num_processes": 2,
+                        "strategy": {"type": "fsdp", "cpu_offload": True},
+                    }
+                },
+                "`resources.strategy.cpu_offload` is for GPUs",
+            ),
+        ],
+    )
+    def test_contradictions(self, section: dict[str, Any], sentence: str) -> None:
+        resources = {"resources": {"gpus": 2, "strategy": "fsdp"}}
+        with pytest.raises(ValidationError, match=sentence):
+            job_spec(**{**resources, **section})
+        job_spec(**resources)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from service.contract.events import STAGE_EVENT, CheckpointSaved, Failed, StageEvent
 from service.contract.failures import FailureCode
@@ -14,8 +15,6 @@ from tests.training.support import Job, Recorder, at_checkpoint
 from tests.training.two import Case, run_on_two
 from worker import checkpoints, failures
 from worker.stages.base import EXIT_STOPPED
-
-STEPS = 90
 
 
 def start(job: Job, attempt: int, resume_from: Path | None = None) -> Running:
@@ -40,18 +39,20 @@ def newest(job: Job, recorder: Recorder) -> Path:
     return job.workspace / recorder.of(CheckpointSaved)[-1].path
 
 
+@pytest.mark.parametrize(("strategy", "steps"), [("ddp", 90), ("fsdp", 40)])
 def test_the_job_goes_on_and_ends_with_the_same_weights(
-    make_job: Callable[..., Job], tmp_path: Path
+    make_job: Callable[..., Job], tmp_path: Path, strategy: str, steps: int
 ) -> None:
-    options = {"max_steps": STEPS, "save_steps": 10, "per_device_train_batch_size": 2}
-    resources = {"gpus": 0, "num_processes": 2}
+    each = steps // 9
+    options = {"max_steps": steps, "save_steps": each, "per_device_train_batch_size": 2}
+    resources = {"gpus": 0, "num_processes": 2, "strategy": strategy}
     undisturbed = make_job(**options, resources=resources)
     (tmp_path / "two").mkdir()
     whole = run_on_two(tmp_path / "two", {"whole": Case(undisturbed.request(), True)})["whole"]
 
     job = make_job(**options, resources=resources)
     running = start(job, 1)
-    first = read_until(running, at_checkpoint(20))
+    first = read_until(running, at_checkpoint(2 * each))
     victim = psutil.Process(running.process.pid).children()[1]
     victim.send_signal(signal.SIGKILL)
     ended = running.wait()
@@ -61,7 +62,7 @@ def test_the_job_goes_on_and_ends_with_the_same_weights(
     first.events += ended.events
     killed_at = newest(job, first)
     running = start(job, 2, killed_at)
-    second = read_until(running, at_checkpoint(int(killed_at.name) + 20))
+    second = read_until(running, at_checkpoint(int(killed_at.name) + 2 * each))
     running.process.send_signal(signal.SIGUSR1)
     ended = running.wait()
     assert ended.status == EXIT_STOPPED
@@ -69,13 +70,13 @@ def test_the_job_goes_on_and_ends_with_the_same_weights(
     second.events += ended.events
     stopped_at = newest(job, second)
     assert checkpoints.verify(stopped_at)
-    assert int(killed_at.name) + 20 <= int(stopped_at.name) < STEPS
+    assert int(killed_at.name) + 2 * each <= int(stopped_at.name) < steps
 
     ended = start(job, 3, stopped_at).wait()
     result = TrainResult.model_validate(ended.result)
     assert result.weights_sha256 == whole.result.weights_sha256
     last = Recorder(events=ended.events)
-    steps = range(int(stopped_at.name) + 1, STEPS + 1)
-    assert last.train_values("loss") == {step: whole.losses[step] for step in steps}
+    left = range(int(stopped_at.name) + 1, steps + 1)
+    assert last.train_values("loss") == {step: whole.losses[step] for step in left}
     between = {s: v for s, v in second.train_values("loss").items() if s > int(killed_at.name)}
     assert between == {step: whole.losses[step] for step in between}

@@ -1,139 +1,14 @@
 """Two processes train as one does on the same global batch, for several tasks and options."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
-import yaml
 
 from service.contract.events import Notice
-from tests.data.squad_sample import squad_file
 from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_xlnet
-from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import Job, rows
-from tests.training.two import Case, Outcome, run_on_one, run_on_two
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-TWO = {"gpus": 0, "num_processes": 2}
-TEXTS = [
-    "the report of the water board was read\n",
-    "all who were there in the morning read the report of the board\n",
-    "it was read by the board in the morning\n",
-] * 9
-# 37 rows of uneven lengths, so that an epoch's last batch has one example for two processes.
-UNEVEN: dict[str, Any] = {"num_train_epochs": 2, "learning_rate": 1e-3, "logging_steps": 1}
-
-
-@dataclass(frozen=True)
-class Both:
-    one: Outcome
-    two: Outcome
-
-
-class Suite:
-    """Collects pairs of equal jobs, one of which has two processes with half of each batch."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.one: dict[str, Case] = {}
-        self.two: dict[str, Case] = {}
-
-    def tiny(self, name: str, *, keeps_gradients: bool = False, **options: Any) -> None:
-        parts = {key: options.pop(key) for key in ("dropout", "strategy") if key in options}
-        for count, cases in ((1, self.one), (2, self.two)):
-            job = Job(
-                self._home(name, count),
-                self._halved({**UNEVEN, **options}, count),
-                dropout=parts.get("dropout", 0.0),
-                validation=rows(5, seed=9),
-                test=rows(3, seed=6),
-                resources=self._resources(count, parts.get("strategy")),
-            )
-            cases[name] = Case(job.request(), is_tiny=True, keeps_gradients=keeps_gradients)
-
-    def task(self, name: str, body: Callable[[Path], dict[str, Any]], **options: Any) -> None:
-        for count, cases in ((1, self.one), (2, self.two)):
-            home = self._home(name, count)
-            training = {**UNEVEN, "num_train_epochs": 1, "max_steps": 3, **options}
-            training = self._halved(training, count)
-            resources = self._resources(count)
-            job = StagedJob(home, {**body(home), "training": training, "resources": resources})
-            job.prepare()
-            cases[name] = Case(job.request())
-
-    def then(self, name: str, case: Case) -> None:
-        """One that only two processes run."""
-        self.two[name] = case
-
-    def run(self) -> dict[str, Both]:
-        alone = {name: run_on_one(case) for name, case in self.one.items()}
-        together = run_on_two(self._folder, self.two)
-        return {n: Both(alone.get(n, outcome), outcome) for n, outcome in together.items()}
-
-    def _home(self, name: str, count: int) -> Path:
-        home = self._folder / f"{name}-{count}".replace(" ", "-")
-        home.mkdir()
-        return home
-
-    def _halved(self, training: dict[str, Any], count: int) -> dict[str, Any]:
-        size = training.get("per_device_train_batch_size", 4)
-        return {**training, "per_device_train_batch_size": size // count}
-
-    def _resources(self, count: int, strategy: Any = None) -> dict[str, Any]:
-        given = {"strategy": strategy} if strategy else {}
-        return {**TWO, **given} if count == 2 else {"gpus": 0}
-
-
-def _questions(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
-    return lambda home: {
-        "task": {"type": "question-answering", "max_seq_length": 160, "doc_stride": 40, **task},
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "path",
-            "train": str(squad_file("train", "1.1")),
-            "validation": str(squad_file("validation", "1.1")),
-            "max_train_samples": 9,
-            "max_eval_samples": 6,
-        },
-    }
-
-
-def _texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
-    task_options = {"causal-lm": {"block_size": 16}, "masked-lm": {"line_by_line": True}}
-
-    def body(home: Path) -> dict[str, Any]:
-        data = [{"text": text} for text in TEXTS]
-        return {
-            "task": {"type": task, **task_options[task]},
-            "model": {"name_or_path": str(model)},
-            "dataset": {
-                "source": "path",
-                "train": write_rows(home / "train.jsonl", data),
-                "validation": write_rows(home / "validation.jsonl", data[2:9]),
-                "test": write_rows(home / "test.jsonl", data[:4]),
-            },
-        }
-
-    return body
-
-
-def _example(home: Path, model: Path) -> Case:
-    """examples/question-answering-two-processes.yaml, with its files as paths, shortened."""
-    home.mkdir()
-    body = yaml.safe_load((EXAMPLES / "question-answering-two-processes.yaml").read_text())
-    body["dataset"] |= {"source": "path", "max_train_samples": 8, "max_eval_samples": 4}
-    for split in ("train", "validation"):
-        body["dataset"][split] = str((EXAMPLES / body["dataset"][split]).resolve())
-    body["model"]["name_or_path"] = str(model)
-    body["training"] |= {"max_steps": 3, "logging_steps": 1, "num_train_epochs": 1}
-    job = StagedJob(home, body)
-    job.prepare()
-    return Case(job.request())
-
+from tests.training.pairs import Both, Suite, assert_equal, example, questions, texts
 
 RESUMED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "save_steps": 1}
 
@@ -158,15 +33,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
         "bucket_cap_mb": 1, "gradient_as_bucket_view": True, "broadcast_buffers": False,
         "static_graph": True, "timeout": 60})  # fmt: skip
     bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0), folder / "gpt2"
-    suite.task("question-answering", _questions(bert))
-    suite.task("causal-lm", _texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)))
+    suite.task("question-answering", questions(bert))
+    suite.task("causal-lm", texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)))
     lora = {"peft": {"method": "lora", "target_modules": ["c_attn"]}}
-    suite.task("lora", lambda home: {**_texts("causal-lm", gpt2)(home), **lora})
-    suite.task("masked-lm", _texts("masked-lm", bert))
+    suite.task("lora", lambda home: {**texts("causal-lm", gpt2)(home), **lora})
+    suite.task("masked-lm", texts("masked-lm", bert))
     # Without unanswerable questions a third of the head gets no gradient.
     xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
-    suite.task("beam search", _questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3))
-    suite.then("example", _example(folder / "example", bert))
+    suite.task("beam search", questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3))
+    shown = example(folder / "example", "question-answering-two-processes.yaml", bert)
+    suite.then("example", shown)
     suite.tiny("whole", **RESUMED, dropout=0.1, logging_steps=2)
     whole = suite.two["whole"]
     kept = whole.request.attempt_dir / "checkpoints"
@@ -180,13 +56,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
         return suite.run()
     finally:
         torch.set_num_threads(before)
-
-
-def assert_equal(both: Both, rel: float = 1e-6) -> None:
-    assert both.two.losses == pytest.approx(both.one.losses, rel=rel)
-    assert len(both.two.losses) > 1
-    for step, metrics in both.one.recorder.evaluations().items():
-        assert both.two.recorder.evaluations()[step] == pytest.approx(metrics, rel=max(rel, 1e-5))
 
 
 class TestSameAsOne:

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from service.contract.events import STAGE_EVENT
 from service.contract.stages import StageRequest, TrainResult
@@ -89,11 +90,15 @@ def _keeping(gradients: Gradients) -> Iterator[None]:
     def backward(training: loop.Training, *arguments: Any) -> torch.Tensor:
         loss = original(training, *arguments)
         named = training.state.bare_model.named_parameters()
-        gradients.update({n: p.grad.clone() for n, p in named if p.grad is not None})
+        gradients.update({n: _whole(p.grad) for n, p in named if p.grad is not None})
         return loss
 
     with mock.patch.object(loop, "_backward", backward):
         yield
+
+
+def _whole(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
 
 
 def _write(outcome: Outcome, into: Path) -> None:

@@ -40,6 +40,7 @@ from worker.training import (
     schedules,
     smoothing,
     speed,
+    strategies,
     weights,
 )
 from worker.training.checkpoint import State
@@ -165,7 +166,10 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
-    state = _state(accelerator, loaded.model, plan, ranks)
+    state = _state(accelerator, loaded.model, request.spec, plan, ranks)
+    held = state.strategy.notice()
+    if held is not None:
+        send(held)
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)
     reporter = Reporter(send, plan, state.progress)
@@ -177,6 +181,7 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
         reporter.tick,
         ranks,
         channel.soft_stop,
+        together=state.strategy.evaluates_together,
     )
     predictions = request.attempt_dir / "predictions"
     validation = _Validation(evaluator, state.progress, predictions, loaded.splits)
@@ -282,19 +287,22 @@ def _keep_adapter_only(state: State, request: StageRequest) -> None:
     assert request.prepared is not None
     state.base = weights.identity(request.prepared.model_dir)
     if request.spec.hub is not None and request.spec.hub.strategy != "end":
-        adapted: Any = state.bare_model
-        state.export = partial(peft.export, adapted)
+        state.export = peft.export
 
 
-def _state(accelerator: Accelerator, model: torch.nn.Module, plan: Plan, ranks: Ranks) -> State:
-    build.prepare_model(model, plan.spec)
-    optimizer = optimizers.build(model, plan.spec, accelerator.device)
-    prepared, optimizer = accelerator.prepare(model, optimizer)
+def _state(
+    accelerator: Accelerator, model: torch.nn.Module, spec: JobSpec, plan: Plan, ranks: Ranks
+) -> State:
+    build.prepare_model(model, spec.training)
+
+    def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return optimizers.build(model, spec.training, accelerator.device)
+
+    strategy = strategies.join(accelerator, model, build_optimizer, spec, ranks)
     return State(
         accelerator=accelerator,
-        model=prepared,
-        optimizer=optimizer,
-        scheduler=schedules.build(optimizer, plan),
+        strategy=strategy,
+        scheduler=schedules.build(strategy.optimizer, plan),
         progress=TrainingProgress(),
         tally=LossTally(accelerator.device, ranks=ranks),
         ranks=ranks,
@@ -336,9 +344,11 @@ def _finish(job: _Job) -> TrainResult | None:
     step = _load_best(job)
     output = job.request.attempt_dir / "output"
     training.reporter.phase(Phase.SAVING)
+    with state.strategy.whole() as model:
+        if state.ranks.is_first:
+            with checkpoint.disk_full_explained("the finished model was written"):
+                _save_model(job, model, output)
     if state.ranks.is_first:
-        with checkpoint.disk_full_explained("the finished model was written"):
-            _save_model(job, output)
         files = sorted(path for path in output.rglob("*") if path.is_file())
         _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
     _use_full_eval_dtype(job)
@@ -379,8 +389,7 @@ def _load_best(job: _Job) -> int:
     return int(folder.name)
 
 
-def _save_model(job: _Job, output: Path) -> None:
-    model: Any = job.training.state.bare_model
+def _save_model(job: _Job, model: Any, output: Path) -> None:
     if job.request.spec.peft is None:
         model.save_pretrained(output)
     else:
@@ -394,8 +403,12 @@ def _leave_settings_for_pushes(job: _Job) -> None:
     target = job.request.spec.hub
     if target is None or not target.pushes_while_training:
         return
-    model: Any = job.training.state.bare_model
-    folder = hub.settings_dir(job.request.attempt_dir)
+    with job.training.state.strategy.whole() as model:
+        if job.training.state.ranks.is_first:
+            _save_settings(job, model, hub.settings_dir(job.request.attempt_dir))
+
+
+def _save_settings(job: _Job, model: Any, folder: Path) -> None:
     if job.request.spec.peft is None:
         model.save_pretrained(folder, state_dict={})
     else:

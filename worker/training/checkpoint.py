@@ -25,6 +25,7 @@ from worker.training.precision import Precision
 from worker.training.progress import LossTally, TrainingProgress
 from worker.training.ranks import Ranks
 from worker.training.schedules import Schedule
+from worker.training.strategy import Strategy
 
 
 @dataclass
@@ -32,25 +33,31 @@ class State:
     """Everything that changes while training."""
 
     accelerator: Accelerator
-    model: torch.nn.Module
-    optimizer: Any
+    strategy: Strategy
     scheduler: Schedule
     progress: TrainingProgress
     tally: LossTally
     ranks: Ranks = field(default_factory=Ranks)
     base: str | None = None
     """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
-    export: Callable[[Path], None] = lambda _folder: None
-    """Writes the weights once more into a checkpoint, as others load them."""
+    export: Callable[[Any, Path], None] = lambda _model, _folder: None
+    """Writes the model's weights once more into a checkpoint, as others load them."""
 
     @property
-    def bare_model(self) -> torch.nn.Module:
-        """The model without Accelerate's wrapping: its names are those of the files."""
-        model: torch.nn.Module = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        return model
+    def model(self) -> Any:
+        return self.strategy.model
 
-    def _torch_states(self) -> dict[str, Any]:
-        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler}
+    @property
+    def bare_model(self) -> Any:
+        return self.strategy.bare_model
+
+    @property
+    def optimizer(self) -> Any:
+        return self.strategy.optimizer
+
+    def _common(self) -> dict[str, Any]:
+        """What each process has the same of."""
+        parts: dict[str, Any] = {"scheduler": self.scheduler}
         if self.accelerator.scaler is not None:
             parts["scaler"] = self.accelerator.scaler
         return parts
@@ -63,20 +70,27 @@ def save(state: State, plan: Plan, folder: Path) -> None:
     """
     random_states = state.ranks.gathered(randomness.capture())
     losses = state.tally.totals()
-    if state.ranks.is_first:
-        what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
-        with disk_full_explained(what), checkpoints.writing(folder) as partial:
-            _write(state, plan, partial, random_states, losses)
+    optimizer = state.strategy.optimizer_state()
+    with state.strategy.whole() as model:
+        if state.ranks.is_first:
+            what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
+            with disk_full_explained(what), checkpoints.writing(folder) as partial:
+                _write_torch(partial / "optimizer.pt", optimizer)
+                _write_weights(state, model, partial)
+                _write_rest(state, plan, partial, random_states, losses)
     state.ranks.wait()
 
 
-def _write(
+def _write_weights(state: State, model: Any, partial: Path) -> None:
+    file = partial / "model.safetensors"
+    weights.save(model, file, trained_only=state.base is not None)
+    state.export(model, partial)
+
+
+def _write_rest(
     state: State, plan: Plan, partial: Path, random_states: list[Any], losses: list[float]
 ) -> None:
-    file = partial / "model.safetensors"
-    weights.save(state.bare_model, file, trained_only=state.base is not None)
-    state.export(partial)
-    for name, part in state._torch_states().items():
+    for name, part in state._common().items():
         _write_torch(partial / f"{name}.pt", part.state_dict())
     for rank, random_state in enumerate(random_states):
         _write_torch(partial / _rng_name(rank), random_state)
@@ -113,9 +127,9 @@ def restore(state: State, plan: Plan, folder: Path) -> Plan:
         _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
         _require(saved["base"] == state.base, "the base model's weights have changed since")
         _load_weights(state, folder)
-        for name, part in state._torch_states().items():
+        state.strategy.load_optimizer_state(_read_torch(folder / "optimizer.pt"))
+        for name, part in state._common().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
-        _undo_casts(state.optimizer, _read_torch(folder / "optimizer.pt"))
         losses = saved["loss_since_log"]
         state.tally = LossTally(state.accelerator.device, losses, state.ranks)
         # Last: nothing above may draw from what it puts back.
@@ -131,20 +145,11 @@ def restore_weights(state: State, folder: Path) -> None:
 
 
 def _load_weights(state: State, folder: Path) -> None:
-    file, device = folder / "model.safetensors", str(state.accelerator.device)
-    device = "cpu" if device.startswith("cpu") else device  # cpu:0 is Accelerate's alone
-    weights.load(state.bare_model, file, device, trained_only=state.base is not None)
-
-
-def _undo_casts(optimizer: Any, saved: dict[str, Any]) -> None:
-    """torch casts a loaded state to its parameter's dtype: Adafactor's fp32 statistics of bf16
-    weights would lose their digits."""
-    parameters = [value for group in optimizer.param_groups for value in group["params"]]
-    for index, values in saved["state"].items():
-        current = optimizer.state[parameters[index]]
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor) and current[name].dtype != value.dtype:
-                current[name] = value.to(current[name].device)
+    file, trained_only = folder / "model.safetensors", state.base is not None
+    state.strategy.fill(
+        lambda model: weights.load(model, file, trained_only=trained_only),
+        trained_only=trained_only,
+    )
 
 
 def _cursor(plan: Plan, step: int) -> dict[str, int]:

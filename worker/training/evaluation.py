@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 
 from service.contract.splits import validation_name
 from service.contract.training import TrainingSpec
@@ -24,7 +26,8 @@ class EvaluationLeftError(Exception):
 
 
 class Evaluator:
-    """`leave` says, after each batch, whether to give up at once."""
+    """`leave` says, after each batch, whether to give up at once. `together`: the first process
+    cannot run the model without the others, and all of them do the same on the same batches."""
 
     def __init__(
         self,
@@ -35,7 +38,10 @@ class Evaluator:
         tick: Callable[[], None],
         ranks: Ranks,
         leave: Callable[[], bool] = lambda: False,
+        *,
+        together: bool = False,
     ) -> None:
+        self._together = together and ranks.count > 1
         self._accelerator = accelerator
         self._model = model
         self._objective = objective
@@ -55,14 +61,20 @@ class Evaluator:
         """
         outcome: Evaluation | EvaluationLeftError | None = None
         if self._ranks.is_first:
-            try:
-                outcome = self._evaluate(split, folder)
-            except EvaluationLeftError as left:
-                outcome = left
+            outcome = self._outcome(split, folder)
+        elif self._together:
+            with TemporaryDirectory() as unused:
+                self._outcome(split, Path(unused))
         outcome = self._ranks.from_first(outcome)
         if isinstance(outcome, EvaluationLeftError):
             raise outcome
         return outcome
+
+    def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationLeftError | None:
+        try:
+            return self._evaluate(split, folder)
+        except EvaluationLeftError as left:
+            return left
 
     def _evaluate(self, split: str, folder: Path) -> Evaluation | None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,6 +85,8 @@ class Evaluator:
                 randomness.preserved(),
                 out_of_memory_explained(self._in_hand, "training.per_device_eval_batch_size"),
             ):
+                if self._together:  # whatever is drawn, all of them do the same
+                    set_seed(self._spec.seed)
                 result = self._objective.evaluate(split, self.forward, folder)
         finally:
             self._model.train(was_training)
@@ -97,8 +111,12 @@ class Evaluator:
                 output = self._run(on_device(batch, self._accelerator), run)
             yield indices, output
             self._tick()
-            if self._leave():
+            if self._is_left():
                 raise EvaluationLeftError
+
+    def _is_left(self) -> bool:
+        leave = self._leave()
+        return self._ranks.sums(int(leave)) != [0] if self._together else leave
 
     def _run(self, batch: Batch, run: Run | None) -> Any:
         if run is None and self._ranks.count == 1:

@@ -5,7 +5,6 @@ of them, clip, update, schedule. Losses stay on the device until a number is due
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -198,14 +197,10 @@ def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
     explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
     with explained:
         # As in Trainer the norm is wanted even where nothing is clipped.
-        norm: torch.Tensor = state.accelerator.clip_grad_norm_(
-            state.model.parameters(), spec.max_grad_norm or float("inf")
-        )
-        state.optimizer.step()
+        norm = state.strategy.step(spec.max_grad_norm or float("inf"))
     # fp16: a step with an overflow is left out, and so is its move of the schedule.
     if not state.accelerator.optimizer_step_was_skipped:
         state.scheduler.after_step()
-    state.optimizer.zero_grad()
     state.progress.step += 1
     finite = loss.isfinite()
     if state.accelerator.scaler is None:
@@ -233,11 +228,11 @@ def _backward(run: Training, window: list[Share], items: int) -> torch.Tensor:
         run.in_hand.see(batch)
         last = number == len(window)
         # Around the forward pass, too: it is there that DDP decides.
-        with nullcontext() if last else state.accelerator.no_sync(state.model):
+        with state.strategy.accumulating(last=last):
             part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / max(items, 1)
             part = part if is_own else part * 0
             # Gradients are averaged over the processes, and here their sum is wanted.
-            state.accelerator.backward(part * processes)
+            state.strategy.backward(part * processes)
         loss += part.detach()
         run.reporter.tick()
     return loss
@@ -324,7 +319,6 @@ def _require_finite(run: Training) -> None:
 
 def _require_finite_weights(run: Training) -> None:
     """An update can overflow although its loss did not: such weights must not be kept."""
-    trained = (value for value in run.state.model.parameters() if value.requires_grad)
-    finite = torch.stack([value.isfinite().all() for value in trained])
-    if not bool(finite.all().item()):
+    bad = int(not run.state.strategy.holds_finite_weights())
+    if run.state.ranks.sums(bad) != [0]:
         raise NonFiniteError(run.state, run.state.progress.step, "a weight after the update")

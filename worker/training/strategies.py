@@ -1,21 +1,34 @@
-"""`resources.strategy`: what Accelerate is given for it."""
+"""`resources.strategy`: its name to what does it."""
 
-from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+import torch
+from accelerate import Accelerator
 
 from service.contract.spec import JobSpec
+from worker.training.ranks import Ranks
+from worker.training.replicas import Replicas
+from worker.training.shards import Shards
+from worker.training.strategy import BuildOptimizer, Strategy
+
+REGISTRY: Final[dict[str, type[Replicas] | type[Shards]]] = {"ddp": Replicas, "fsdp": Shards}
 
 
 def arguments(spec: JobSpec) -> dict[str, Any]:
-    """Of `Accelerator`; none for a single process."""
-    if spec.resources.processes == 1:
-        return {}
-    options = spec.resources.chosen_strategy.model_dump(exclude={"type"})
-    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=options.pop("timeout")))
-    if options["find_unused_parameters"] is None:
-        # As in Trainer: weights without a gradient are common, and checkpointed layers are
-        # computed again where the search would look.
-        options["find_unused_parameters"] = not spec.training.activation_checkpointing
-    return {"kwargs_handlers": [waiting, DistributedDataParallelKwargs(**options)]}
+    """What `Accelerator` is given for it."""
+    return REGISTRY[spec.resources.chosen_strategy.type].arguments(spec)
+
+
+def join(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    build_optimizer: BuildOptimizer,
+    spec: JobSpec,
+    ranks: Ranks,
+) -> Strategy:
+    """Hand the model over; the optimizer is built of what then holds its weights.
+
+    StageError(invalid_option): options that do not fit the model.
+    """
+    chosen = REGISTRY[spec.resources.chosen_strategy.type]
+    return chosen(accelerator, model, build_optimizer, spec, ranks)

@@ -19,8 +19,9 @@ def save(model: torch.nn.Module, file: Path, *, trained_only: bool) -> None:
         save_model(model, str(file))
 
 
-def load(model: torch.nn.Module, file: Path, device: str, *, trained_only: bool) -> None:
+def load(model: torch.nn.Module, file: Path, *, trained_only: bool) -> None:
     """What `save` wrote, into a model of the same shape. ValueError, RuntimeError if it is not."""
+    device = str(next(each.device for each in model.parameters() if not each.is_meta))
     if not trained_only:
         load_model(model, file, device=device)
         return

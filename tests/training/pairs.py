@@ -1,0 +1,152 @@
+"""Pairs of equal jobs: one process against two that have half of each batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.data.squad_sample import squad_file
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import Job, rows
+from tests.training.two import Case, Outcome, run_on_one, run_on_two
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TWO = {"gpus": 0, "num_processes": 2}
+TEXTS = [
+    "the report of the water board was read\n",
+    "all who were there in the morning read the report of the board\n",
+    "it was read by the board in the morning\n",
+] * 9
+# 37 rows of uneven lengths, so that an epoch's last batch has one example for two processes.
+UNEVEN: dict[str, Any] = {
+    "num_train_epochs": 2,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "bf16": False,
+}
+
+
+@dataclass(frozen=True)
+class Both:
+    one: Outcome
+    two: Outcome
+
+
+class Suite:
+    """Collects pairs of equal jobs, one of which has two processes with half of each batch."""
+
+    def __init__(self, folder: Path, strategy: Any = None) -> None:
+        """`strategy`: of all jobs of two processes that name no other one."""
+        self._folder = folder
+        self._strategy = strategy
+        self.one: dict[str, Case] = {}
+        self.two: dict[str, Case] = {}
+
+    def tiny(self, name: str, *, keeps_gradients: bool = False, **options: Any) -> None:
+        parts = {key: options.pop(key) for key in ("dropout", "strategy") if key in options}
+        for count, cases in ((1, self.one), (2, self.two)):
+            job = Job(
+                self._home(name, count),
+                self._halved({**UNEVEN, **options}, count),
+                dropout=parts.get("dropout", 0.0),
+                validation=rows(5, seed=9),
+                test=rows(3, seed=6),
+                resources=self._resources(count, parts.get("strategy")),
+            )
+            cases[name] = Case(job.request(), is_tiny=True, keeps_gradients=keeps_gradients)
+
+    def task(
+        self,
+        name: str,
+        body: Callable[[Path], dict[str, Any]],
+        strategy: Any = None,
+        **options: Any,
+    ) -> None:
+        for count, cases in ((1, self.one), (2, self.two)):
+            home = self._home(name, count)
+            training = {**UNEVEN, "num_train_epochs": 1, "max_steps": 3, **options}
+            training = self._halved(training, count)
+            resources = self._resources(count, strategy)
+            job = StagedJob(home, {**body(home), "training": training, "resources": resources})
+            job.prepare()
+            cases[name] = Case(job.request())
+
+    def then(self, name: str, case: Case) -> None:
+        """One that only two processes run."""
+        self.two[name] = case
+
+    def run(self) -> dict[str, Both]:
+        alone = {name: run_on_one(case) for name, case in self.one.items()}
+        together = run_on_two(self._folder, self.two)
+        return {n: Both(alone.get(n, outcome), outcome) for n, outcome in together.items()}
+
+    def _home(self, name: str, count: int) -> Path:
+        home = self._folder / f"{name}-{count}".replace(" ", "-")
+        home.mkdir()
+        return home
+
+    def _halved(self, training: dict[str, Any], count: int) -> dict[str, Any]:
+        size = training.get("per_device_train_batch_size", 4)
+        return {**training, "per_device_train_batch_size": size // count}
+
+    def _resources(self, count: int, strategy: Any = None) -> dict[str, Any]:
+        strategy = strategy or self._strategy
+        given = {"strategy": strategy} if strategy else {}
+        return {**TWO, **given} if count == 2 else {"gpus": 0}
+
+
+def questions(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda home: {
+        "task": {"type": "question-answering", "max_seq_length": 160, "doc_stride": 40, **task},
+        "model": {"name_or_path": str(model)},
+        "dataset": {
+            "source": "path",
+            "train": str(squad_file("train", "1.1")),
+            "validation": str(squad_file("validation", "1.1")),
+            "max_train_samples": 9,
+            "max_eval_samples": 6,
+        },
+    }
+
+
+def texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
+    task_options = {"causal-lm": {"block_size": 16}, "masked-lm": {"line_by_line": True}}
+
+    def body(home: Path) -> dict[str, Any]:
+        data = [{"text": text} for text in TEXTS]
+        return {
+            "task": {"type": task, **task_options[task]},
+            "model": {"name_or_path": str(model)},
+            "dataset": {
+                "source": "path",
+                "train": write_rows(home / "train.jsonl", data),
+                "validation": write_rows(home / "validation.jsonl", data[2:9]),
+                "test": write_rows(home / "test.jsonl", data[:4]),
+            },
+        }
+
+    return body
+
+
+def example(home: Path, name: str, model: Path) -> Case:
+    """A question-answering example, with its files as paths, shortened."""
+    home.mkdir()
+    body = yaml.safe_load((EXAMPLES / name).read_text())
+    body["dataset"] |= {"source": "path", "max_train_samples": 8, "max_eval_samples": 4}
+    for split in ("train", "validation"):
+        body["dataset"][split] = str((EXAMPLES / body["dataset"][split]).resolve())
+    body["model"]["name_or_path"] = str(model)
+    body["training"] |= {"max_steps": 3, "logging_steps": 1, "num_train_epochs": 1}
+    job = StagedJob(home, body)
+    job.prepare()
+    return Case(job.request())
+
+
+def assert_equal(both: Both, rel: float = 1e-6) -> None:
+    assert both.two.losses == pytest.approx(both.one.losses, rel=rel)
+    assert len(both.two.losses) > 1
+    for step, metrics in both.one.recorder.evaluations().items():
+        assert both.two.recorder.evaluations()[step] == pytest.approx(metrics, rel=max(rel, 1e-5))

@@ -1,0 +1,251 @@
+"""FSDP: each process holds a part of every weight, of its gradient and of the optimizer's state.
+
+By torch's `fully_shard` itself, because Accelerate has it on GPUs alone: the same code runs on GPUs
+and, over gloo, on CPUs.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from service.contract.events import Notice
+from service.contract.sharding import FSDPSpec
+from service.contract.spec import JobSpec
+from worker.training import wrapping
+from worker.training.ranks import Ranks
+from worker.training.strategy import BuildOptimizer, Load, finite
+
+
+class Shards:
+    """Implements `Strategy`.
+
+    A weight that no process has used in a step gets a gradient of zeros, where one process would
+    leave it out: the processes must reduce the same gradients. Weight decay then reaches it.
+    """
+
+    evaluates_together = True
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: torch.nn.Module,
+        build_optimizer: BuildOptimizer,
+        spec: JobSpec,
+        ranks: Ranks,
+    ) -> None:
+        self._options = _options(spec)
+        self._accelerator = accelerator
+        self._ranks = ranks
+        self._shape = _with_weights(model, {})
+        self._bytes = sum(each.nbytes for each in model.parameters())
+        # Neither moved to the device as a whole, which it need not fit, nor wrapped in DDP.
+        self.model: Any = accelerator.prepare_model(
+            model, device_placement=False, evaluation_mode=True
+        )
+        self._groups = self._shard()
+        self.optimizer: Any = accelerator.prepare_optimizer(
+            build_optimizer(self.model), device_placement=False
+        )
+
+    @staticmethod
+    def arguments(spec: JobSpec) -> dict[str, Any]:
+        """Of `Accelerator`."""
+        options = _options(spec)
+        # Weights that wait on the CPU are summed up there.
+        backend = "cpu:gloo,cuda:nccl" if options.cpu_offload else None
+        waiting = timedelta(seconds=options.timeout)
+        return {"kwargs_handlers": [InitProcessGroupKwargs(backend=backend, timeout=waiting)]}
+
+    def _shard(self) -> int:
+        """Split the weights of each block, and what is left of the model; how many groups."""
+        options = self._options
+        mesh = init_device_mesh(self._accelerator.device.type, (self._ranks.count,))
+        offload = offloading(options)
+        blocks = wrapping.blocks(self.model, options)
+        for block in blocks:
+            fully_shard(
+                block,
+                mesh=mesh,
+                reshard_after_forward=options.reshard_after_forward,
+                mp_policy=precision(options, None),
+                offload_policy=offload,
+            )
+        fully_shard(
+            self.model,
+            mesh=mesh,
+            # The first that the backward pass needs: not worth freeing in between.
+            reshard_after_forward=False,
+            mp_policy=precision(options, torch.float32),
+            offload_policy=offload,
+        )
+        self.model.set_reduce_scatter_unused_params(True)
+        if hasattr(self.model, "generate"):  # runs parts of the model outside its forward
+            register_fsdp_forward_method(self.model, "generate")
+        return len(blocks) + 1
+
+    @property
+    def bare_model(self) -> Any:
+        return self.model
+
+    def notice(self) -> Notice | None:
+        own = sum(_local(value).nbytes for value in self._parameters().values())
+        return Notice(
+            message=f"FSDP: the weights are in {self._groups} groups, spread over "
+            f"{self._ranks.count} processes; this one holds {own:,} of {self._bytes:,} bytes",
+            data={"groups": self._groups, "own_bytes": own, "bytes": self._bytes},
+        )
+
+    @contextmanager
+    def accumulating(self, *, last: bool) -> Iterator[None]:
+        self.model.set_requires_gradient_sync(last or self._options.sync_each_batch)
+        yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self._accelerator.backward(loss)
+
+    def step(self, max_norm: float) -> torch.Tensor:
+        norm = self._accelerator.clip_grad_norm_(self.model.parameters(), max_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        whole: torch.Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return whole.to(self._accelerator.device)
+
+    def holds_finite_weights(self) -> bool:
+        parameters = self._parameters().values()
+        return finite([_local(value) for value in parameters if value.requires_grad])
+
+    @contextmanager
+    def whole(self) -> Iterator[Any]:
+        """A copy in the first process's memory, not on its device."""
+        first = self._ranks.is_first
+        weights = {}
+        for name, value in self._parameters().items():
+            full = _full(value)
+            if first:
+                weights[name] = full
+        yield self._copy(weights) if first else None
+
+    def fill(self, load: Load, *, trained_only: bool) -> None:
+        own = {
+            name: value
+            for name, value in self._parameters().items()
+            if value.requires_grad or not trained_only
+        }
+        empty = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in own.items()}
+        loaded = self._copy(empty)
+        load(loaded)
+        with torch.no_grad():
+            for name, value in empty.items():
+                _local(own[name]).copy_(_local(_like(own[name], value)))
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(loaded.get_buffer(name))
+
+    def optimizer_state(self) -> dict[str, Any]:
+        self._reshard()
+        state = self.optimizer.state_dict()
+        # Gathered one by one in the same order everywhere, and kept by the first process only.
+        gathered = {
+            index: {name: _full(value) for name, value in sorted(values.items())}
+            for index, values in sorted(state["state"].items())
+        }
+        return {**state, "state": gathered} if self._ranks.is_first else {}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        self._reshard()
+        groups = self.optimizer.param_groups
+        parameters = [value for group in groups for value in group["params"]]
+        split = {
+            index: {name: _like(parameters[index], value) for name, value in values.items()}
+            for index, values in state["state"].items()
+        }
+        self.optimizer.load_state_dict({**state, "state": split})
+
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        """The parts that this process holds, by the model's names."""
+        self._reshard()
+        return dict(self.model.named_parameters())
+
+    def _reshard(self) -> None:
+        """After a forward pass without a backward one some weights are still whole."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def _copy(self, weights: Mapping[str, torch.Tensor]) -> Any:
+        """The model as it was before it was split, with these weights and the present buffers."""
+        copied = _with_weights(self._shape, weights)
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                copied.get_buffer(name).copy_(buffer)
+        return copied
+
+
+def _options(spec: JobSpec) -> FSDPSpec:
+    options = spec.resources.chosen_strategy
+    assert isinstance(options, FSDPSpec), "it is what the strategy was chosen by"
+    return options
+
+
+def offloading(options: FSDPSpec) -> OffloadPolicy:
+    return CPUOffloadPolicy() if options.cpu_offload else OffloadPolicy()
+
+
+def precision(options: FSDPSpec, output: torch.dtype | None) -> MixedPrecisionPolicy:
+    """`output`: of what a module gives, where the options change a dtype. The model's is float32,
+    as under autocast: losses are made of it."""
+    policy = options.mixed_precision_policy
+    if policy is None:
+        return MixedPrecisionPolicy()
+    dtypes = {name: getattr(torch, dtype) for name, dtype in policy if dtype is not None}
+    return MixedPrecisionPolicy(**dtypes, output_dtype=output)
+
+
+def _with_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> Any:
+    """A copy of `model` with `weights` by their names; the others have a shape and no memory."""
+    replaced: dict[int, Any] = {}
+    for name, old in model.named_parameters():
+        value = weights.get(name)
+        new = torch.empty_like(old, device="meta") if value is None else value
+        replaced[id(old)] = torch.nn.Parameter(new, old.requires_grad)
+    # By identity, so that shared weights stay shared.
+    return copy.deepcopy(model, replaced)
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, DTensor):
+        value = value.to_local()
+    return value.detach()
+
+
+def _full(value: Any) -> Any:
+    """On the CPU; all processes must ask."""
+    if isinstance(value, DTensor):
+        # A copy even on a CPU: it may be a view of more memory, which safetensors refuses.
+        return value.full_tensor().detach().to("cpu", copy=True)
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _like(parameter: torch.Tensor, value: Any) -> Any:
+    """`value` split as `parameter` is, if it has one number for each of its."""
+    fits = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    if not (fits and isinstance(parameter, DTensor)):
+        return value
+    # Each process takes its part of its own copy: nothing is sent.
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(value, mesh, placements, src_data_rank=None)
