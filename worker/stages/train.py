@@ -167,8 +167,7 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
     state = _state(accelerator, loaded.model, request.spec, plan, ranks)
-    held = state.strategy.notice()
-    if held is not None:
+    for held in state.strategy.notices():
         send(held)
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)
@@ -348,9 +347,8 @@ def _finish(job: _Job) -> TrainResult | None:
         if state.ranks.is_first:
             with checkpoint.disk_full_explained("the finished model was written"):
                 _save_model(job, model, output)
-    if state.ranks.is_first:
-        files = sorted(path for path in output.rglob("*") if path.is_file())
-        _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
+            files = sorted(path for path in output.rglob("*") if path.is_file())
+            _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
     _use_full_eval_dtype(job)
     final = _evaluate_final(job, step)
     progress = state.progress

@@ -49,8 +49,8 @@ class Replicas:
     def bare_model(self) -> Any:
         return self._accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
-    def notice(self) -> Notice | None:
-        return None
+    def notices(self) -> list[Notice]:
+        return []
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._accelerator.no_sync(self.model)

@@ -103,13 +103,14 @@ class Shards:
     def bare_model(self) -> Any:
         return self.model
 
-    def notice(self) -> Notice | None:
+    def notices(self) -> list[Notice]:
         own = sum(_local(value).nbytes for value in self._parameters().values())
-        return Notice(
+        notice = Notice(
             message=f"FSDP: the weights are in {self._groups} groups, spread over "
             f"{self._ranks.count} processes; this one holds {own:,} of {self._bytes:,} bytes",
             data={"groups": self._groups, "own_bytes": own, "bytes": self._bytes},
         )
+        return [notice]
 
     @contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:

@@ -26,7 +26,7 @@ class Strategy(Protocol):
     def bare_model(self) -> Any:
         """The model without a wrapping: its names are those of the files."""
 
-    def notice(self) -> Notice | None:
+    def notices(self) -> list[Notice]:
         """What there is to say of how the model is held."""
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
