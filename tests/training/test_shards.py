@@ -128,6 +128,15 @@ class TestBlocks:
         assert found == ["Conv1D", "Conv1D", "GPT2Attention"] * 2  # and not the tied embeddings
         assert self.classes(**by_size) == []
 
+    def test_a_head_of_its_own_stays_with_the_rest(self) -> None:
+        """Its weight is used after its forward pass."""
+        model: Any = tiny_model()
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        by_size = FSDPSpec(auto_wrap_policy="size_based_wrap", min_num_params=1500)
+        names = [type(module).__name__ for module in wrapping.blocks(model, by_size)]
+        assert "Embedding" in names
+        assert "Linear" not in names
+
     def test_a_type_that_names_no_blocks(self) -> None:
         model: Any = tiny_model()
         model._no_split_modules = None
@@ -138,7 +147,7 @@ class TestBlocks:
         ("name", "sentence"),
         [
             ("Block", "names Block, but the model has modules of Conv1D, Dropout, Embedding"),
-            ("Linear", "names Linear, whose weights are also those of other modules"),
+            ("Linear", "names Linear, whose weights are also used outside them"),
         ],
     )
     def test_refusals(self, name: str, sentence: str) -> None:

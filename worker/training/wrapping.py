@@ -1,4 +1,8 @@
-"""Which modules of a model FSDP splits one by one: they are gathered and freed on their own."""
+"""Which modules of a model FSDP splits one by one: they are gathered and freed on their own.
+
+Never the head over a vocabulary: its weight is also used outside its forward pass, for a loss that
+is made a few tokens at a time.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,8 +37,8 @@ def _of_classes(model: Any, named: list[str] | None) -> list[torch.nn.Module]:
     if named and sharing:
         raise _invalid(
             option,
-            f"names {', '.join(sorted(sharing))}, whose weights are also those of other modules "
-            "and cannot be split apart from them",
+            f"names {', '.join(sorted(sharing))}, whose weights are also used outside them "
+            "and cannot be split apart",
         )
     return [module for module in found if type(module).__name__ not in sharing][::-1]
 
@@ -50,7 +54,7 @@ def _own_blocks(model: Any) -> list[str]:
     return [type(module).__name__ for module in largest]
 
 
-def _large(model: torch.nn.Module, least: int) -> Iterator[torch.nn.Module]:
+def _large(model: Any, least: int) -> Iterator[torch.nn.Module]:
     """As torch's size-based policy: modules with `least` weights that no inner one has taken."""
     taken: set[int] = set()
     for module in [module for module in model.modules() if module is not model][::-1]:
@@ -62,10 +66,12 @@ def _large(model: torch.nn.Module, least: int) -> Iterator[torch.nn.Module]:
             yield module
 
 
-def _shares(model: torch.nn.Module, module: torch.nn.Module) -> bool:
-    """Whether a weight of `module` also belongs to a module outside it."""
+def _shares(model: Any, module: torch.nn.Module) -> bool:
+    """Whether a weight of `module` also belongs to, or is used by, something outside it."""
     own = {id(each) for each in module.parameters()}
     inside = {id(each) for each in module.modules()}
+    if id(model.get_output_embeddings()) in inside:
+        return True
     return any(
         id(value) in own
         for other in model.modules()
