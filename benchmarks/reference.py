@@ -16,6 +16,7 @@ from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArgum
 
 from benchmarks.cases import Case
 from worker.tasks.base import load_splits
+from worker.training import precision
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -97,7 +98,7 @@ def main(case: Case) -> dict[str, Any]:
         disable_tqdm=True,
         use_cpu=True,
         remove_unused_columns=False,
-        bf16=case.best,
+        bf16=case.best and precision.cpu_has_bf16(),
         train_sampling_strategy="group_by_length" if case.best and case.name == "qa" else "random",
     )
     trainer = Trainer(

@@ -32,7 +32,7 @@ def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6 * float(other.abs().max()))
 
 
-@pytest.mark.parametrize("numbers", [1, 7 * 50, 1 << 22])
+@pytest.mark.parametrize("numbers", [1, 7 * 50, 1 << 24])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [False, True])
 def test_is_torchs(
