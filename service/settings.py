@@ -2,9 +2,16 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -102,6 +109,17 @@ class Settings(BaseSettings):
 
     log_format: str = Field("console", pattern="^(console|json)$")
     log_level: str = "INFO"
+
+    @model_validator(mode="after")
+    def _an_old_attempt_ends_before_a_new_one_begins(self) -> Self:
+        if not self.beat_seconds < self.kill_seconds < self.lease_seconds:
+            raise ValueError(
+                f"FINETUNE_BEAT_SECONDS ({self.beat_seconds:g}) must be less than "
+                f"FINETUNE_KILL_SECONDS ({self.kill_seconds:g}), and that less than "
+                f"FINETUNE_LEASE_SECONDS ({self.lease_seconds:g}): a worker must have ended a "
+                "stage that it can no longer speak for before another one may begin it"
+            )
+        return self
 
     @field_validator("home", mode="after")
     @classmethod

@@ -39,3 +39,10 @@ class TestSettings:
         monkeypatch.setenv("FINETUNE_LEASE_SECONDS", "0")
         with pytest.raises(ValidationError, match="lease_seconds"):
             Settings()
+
+    @pytest.mark.parametrize(("beat", "kill", "lease"), [(10, 60, 60), (45, 45, 60), (10, 90, 60)])
+    def test_a_stage_must_be_ended_before_its_lease_is(
+        self, beat: float, kill: float, lease: float
+    ) -> None:
+        with pytest.raises(ValidationError, match="FINETUNE_KILL_SECONDS"):
+            Settings(beat_seconds=beat, kill_seconds=kill, lease_seconds=lease)

@@ -107,7 +107,7 @@ def clone_job(
 def delete_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobDeleted:
     """With its files, history and numbers; its run in MLflow and its repository on the Hub stay.
 
-    409 when it has not ended.
+    409 when it has not ended; 404 when it is gone, also by a DELETE before this one.
     """
     commands.delete(database, settings, job_id)
     return JobDeleted(id=job_id)

@@ -18,6 +18,7 @@ from tests.faults import (
     postgres,
     races,
     repeats,
+    retention_pressure,
     saving,
 )
 from tests.faults.rows import Attack
@@ -40,6 +41,7 @@ TRAININGS: Final[dict[str, Attack]] = {
     "killed-saves": saving.killed_saves,
     "full-disk-saves": saving.full_disk_saves,
     "full-disk": full_disk.run,
+    "retention": retention_pressure.run,
     "damaged-checkpoints": damage.run,
     "exact-resume": exact_resume.run,
 }

@@ -40,6 +40,22 @@ class TestMain:
         holders = [n for n in MAIN if "FINETUNE_HUB_TOKEN" in MAIN[n].get("environment", {})]
         assert holders == ["worker"]
 
+    def test_a_worker_can_be_given_time(self) -> None:
+        """And the engine waits as long as .env.example's values need."""
+        told = dict(
+            line.removeprefix("#").split("=")
+            for line in (ROOT / ".env.example").read_text().splitlines()
+            if line.startswith(("#FINETUNE_", "#WORKER_"))
+        )
+        graces = ("FINETUNE_DRAIN_GRACE_SECONDS", "FINETUNE_STOP_GRACE_SECONDS")
+        assert {*graces, "FINETUNE_HUNG_SECONDS"} <= MAIN["worker"]["environment"].keys()
+        wait = f"${{WORKER_STOP_GRACE:-{told['WORKER_STOP_GRACE']}}}"
+        assert MAIN["worker"]["stop_grace_period"] == wait
+        given = sum(float(told[name]) for name in graces)
+        usual = Settings(_env_file=None)  # type: ignore[call-arg]
+        assert given == usual.drain_grace_seconds + usual.stop_grace_seconds
+        assert given < float(told["WORKER_STOP_GRACE"].removesuffix("s"))
+
     def test_api_and_worker_share_their_files(self) -> None:
         assert MAIN["api"]["volumes"] == MAIN["worker"]["volumes"]
 
