@@ -20,8 +20,7 @@ _DAY = 86_400.0
 # Ids that sort by age, ages of files on the machine's own disk, the axis of a plot.
 _ALLOWED = {
     *("service/store/jobs.py", "service/store/files.py"),
-    *("service/api/files.py", "service/jobs/retention.py"),
-    "worker/system_metrics.py",
+    *("service/api/files.py", "worker/system_metrics.py"),
 }
 
 
