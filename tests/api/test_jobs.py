@@ -131,6 +131,7 @@ class TestGetJob:
             phase="training",
             progress={"step": 30, "of": 90, "epoch": 1.0, "loss": "nan", "eta_seconds": 12.5},
             last_metrics={"loss": "inf"},
+            epoch=3,
             stage_attempt=2,
             worker_id="w-1",
             mlflow_experiment_id="3",
