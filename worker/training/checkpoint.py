@@ -108,6 +108,8 @@ def precision_of(folder: Path) -> Precision | None:
     """What the training that wrote `folder` computed in; None of one of an older release, which
     had no choice. StageError(checkpoint_unreadable)."""
     with _unreadable_explained(folder):
+        intact = checkpoints.verify(folder, only="progress.json")
+        _require(intact, "its manifest does not match its files")
         saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
         return saved.get("precision")
 
