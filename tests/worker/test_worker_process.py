@@ -280,10 +280,10 @@ def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) ->
 def test_a_broker_that_lost_everything(stack: Stack) -> None:
     job_id = stack.submit()
     client = redis.Redis.from_url(stack.broker_url)
-    assert client.llen("cpu:5") == 1
+    services.wait_until(lambda: client.llen("cpu:5") == 1, 10, "the ring")
     client.flushall()
     client.close()
-    put(stack.database, job_id, next_publish_at=db_now(-1))  # 30 s later, that is
+    put(stack.database, job_id, next_publish_at=db_now(-1))  # seconds later, that is
     stack.start_worker()
     stack.wait_for_state(job_id, "succeeded")
 
