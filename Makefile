@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint faults containers bench bench-api bench-start bench-training docs constraints clean
+.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-start bench-training docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +11,8 @@ FIND_PYTHON := for p in python3.13 python3.12 python3.11 python3 python; do \
 	&& $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { command -v $$p; exit 0; }; done; exit 1
 PYTHON ?= $(shell $(FIND_PYTHON))
+# A folder of its own: accelerate imports the package wherever it is installed.
+DEEPSPEED := $(CURDIR)/$(VENV)/deepspeed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 help: ## What can be made
@@ -24,6 +26,10 @@ up: $(VENV)/.demo ## Run the whole service here until Ctrl-C
 
 test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" for some of them
 	$(BIN)/python -m pytest $(ARGS)
+
+deepspeed: $(VENV)/.deepspeed ## Run the tests of `strategy: deepspeed`, with the package beside .venv
+	PYTHONPATH="$(DEEPSPEED)$${PYTHONPATH:+:$$PYTHONPATH}" \
+		$(BIN)/python -m pytest tests/training/test_zero.py $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, and which room may import which
 	$(BIN)/ruff check .
@@ -82,3 +88,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV), about two minutes"
 	$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.demo $@
+
+# Without its compiled parts, which the worker does not use, and without a second torch beside it.
+$(VENV)/.deepspeed: $(VENV)/.dev
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --upgrade --target "$(DEEPSPEED)" \
+		$$(grep -E '^(deepspeed|einops|hjson|msgpack|ninja|py-cpuinfo)==' constraints.txt)
+	@touch $@

@@ -25,8 +25,9 @@ from service.contract.peft import (
 )
 from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.sharding import REFUSED_FSDP, FSDPSpec
-from service.contract.strategies import REFUSED_STRATEGIES, DDPSpec
+from service.contract.strategies import DDPSpec
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
+from service.contract.zero import REFUSED_DEEPSPEED, DeepSpeedSpec
 
 _INTRODUCTION: Final = """\
 # Training options
@@ -82,6 +83,9 @@ def document() -> str:
         "## The model in parts (`resources.strategy` with `type: fsdp`)\n",
         _table(("option", "default", "values", ""), _supported(FSDPSpec)),
         _table(("refused", "why"), _sentences(REFUSED_FSDP)),
+        "## The optimizer in parts (`resources.strategy` with `type: deepspeed`)\n",
+        _table(("option", "default", "values", ""), _supported(DeepSpeedSpec)),
+        _table(("refused", "why"), _sentences(REFUSED_DEEPSPEED)),
         "## Older names\n",
         _table(("accepted", "stands for"), _older()),
         "## Elsewhere in the job\n",
@@ -93,7 +97,6 @@ def document() -> str:
             [
                 *_sentences(REFUSED_OPTIMIZERS, "optim: "),
                 *_sentences(REFUSED_SAMPLING, "train_sampling_strategy: "),
-                *_sentences(REFUSED_STRATEGIES, "resources.strategy: "),
             ],
         ),
     ]

@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from service.contract import peft as peft_section
-from service.contract import sharding
+from service.contract import sharding, zero
 from service.contract.parameters import TaskSpec
 from service.contract.peft import PeftSpec
 from service.contract.states import Stage
@@ -282,6 +282,7 @@ class JobSpec(SpecModel):
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
         problems += peft_section.contradictions(self)
         problems += sharding.contradictions(self)
+        problems += zero.contradictions(self)
         if self.training.auto_find_batch_size and self.resources.processes > 1:
             problems.append(
                 "`training.on_oom: halve_batch` (`auto_find_batch_size`) is for one process: of "

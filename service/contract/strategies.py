@@ -4,12 +4,13 @@ Names and meanings are those of `transformers.TrainingArguments`, `ddp_…` with
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from service.contract.sharding import FSDPSpec
 from service.contract.types import SpecModel
+from service.contract.zero import DeepSpeedSpec
 
 MOST_PROCESSES = 64
 
@@ -44,20 +45,7 @@ def _expand(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
-# Kept apart from a misspelt name, so that the answer can say which of the two it is.
-REFUSED_STRATEGIES: Final[dict[str, str]] = {
-    "deepspeed": "its package is not part of the worker: use `fsdp`, which splits the same",
-}
-
-
-def _not_refused(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind in REFUSED_STRATEGIES:
-        raise ValueError(f"`{kind}` is refused: {REFUSED_STRATEGIES[kind]}")
-    return value
-
-
-StrategySpec = DDPSpec | FSDPSpec
+StrategySpec = DDPSpec | FSDPSpec | DeepSpeedSpec
 
 
 class ResourcesSpec(SpecModel):
@@ -83,7 +71,7 @@ class ResourcesSpec(SpecModel):
     @field_validator("strategy", mode="before")
     @classmethod
     def _strategy_is_known(cls, value: Any) -> Any:
-        return _not_refused(_expand(value))
+        return _expand(value)
 
     @model_validator(mode="after")
     def _processes_have_their_place(self) -> "ResourcesSpec":

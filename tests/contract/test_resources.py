@@ -5,11 +5,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from accelerate import FullyShardedDataParallelPlugin
+from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from pydantic import ValidationError
 
 from service.contract.sharding import REFUSED_FSDP, FSDPSpec
 from service.contract.strategies import DDPSpec, ResourcesSpec
+from service.contract.zero import REFUSED_DEEPSPEED, DeepSpeedSpec
 from tests.contract.factories import job_spec
 
 
@@ -62,12 +63,14 @@ class TestStrategy:
     @pytest.mark.parametrize(
         ("strategy", "sentence"),
         [
-            ({"type": {}}, "does not match any of the expected tags: 'ddp', 'fsdp'"),
-            ({"type": "deepspeed", "zero_stage": 2}, "`deepspeed` is refused: its package"),
+            ({"type": {}}, "does not match any of the expected tags: 'ddp', 'fsdp', 'deepspeed'"),
             ({"type": "ddp", "bucket_cap": 1}, "Extra inputs are not permitted"),
             ({"type": "ddp", "bucket_cap_mb": 0}, "greater than or equal to 1"),
             ({"type": "ddp", "timeout": 0}, "greater than or equal to 1"),
-            ({"type": "dpp"}, "does not match any of the expected tags: 'ddp', 'fsdp'"),
+            (
+                {"type": "dpp"},
+                "does not match any of the expected tags: 'ddp', 'fsdp', 'deepspeed'",
+            ),
         ],
     )
     def test_refusals(self, strategy: Any, sentence: str) -> None:
@@ -131,6 +134,66 @@ class TestFSDP:
     )
     def test_contradictions(self, section: dict[str, Any], sentence: str) -> None:
         resources = {"resources": {"gpus": 2, "strategy": "fsdp"}}
+        with pytest.raises(ValidationError, match=sentence):
+            job_spec(**{**resources, **section})
+        job_spec(**resources)
+
+
+class TestDeepSpeed:
+    def test_its_name_alone_means_its_defaults(self) -> None:
+        given = ResourcesSpec.model_validate({"gpus": 2, "strategy": "deepspeed"})
+        assert given.strategy == given.chosen_strategy == DeepSpeedSpec()
+        assert DeepSpeedSpec().zero_stage == 2
+
+    @pytest.mark.parametrize("name", REFUSED_DEEPSPEED)
+    def test_what_is_refused_with_a_reason(self, name: str) -> None:
+        sentence = f"`{name}` is refused: {REFUSED_DEEPSPEED[name]}"
+        with pytest.raises(ValidationError, match=re.escape(sentence)):
+            DeepSpeedSpec.model_validate({name: "any"})
+
+    def test_all_of_the_plugin_is_known(self) -> None:
+        """An upgrade of Accelerate cannot add an option unseen."""
+        theirs = {field.name for field in fields(DeepSpeedPlugin)}
+        internal = {"deepspeed_config"}
+        assert theirs - internal <= DeepSpeedSpec.model_fields.keys() | REFUSED_DEEPSPEED.keys()
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"zero_stage": 3}, "`zero_stage: 3` is refused: `fsdp` splits weights, too"),
+            ({"zero_stage": 0}, "`zero_stage: 0` is refused: it is `ddp`"),
+            ({"zero_stage": 4}, "Input should be 1 or 2"),
+            ({"offload_optimizer_device": "nvme"}, "nvme` is refused: nothing is kept on disks"),
+            ({"allgather_bucket_size": 3}, "multiple of 2"),
+            ({"reduce_bucket_size": 0}, "greater than or equal to 1"),
+            ({"stage": 2}, "Extra inputs are not permitted"),
+        ],
+    )
+    def test_options_that_do_not_fit(self, options: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(ValidationError, match=sentence):
+            DeepSpeedSpec.model_validate(options)
+
+    @pytest.mark.parametrize(
+        ("section", "sentence"),
+        [
+            ({"training": {"optim": "adagrad"}}, "`training.optim: adagrad` cannot update a part"),
+            ({"training": {"optim": "adafactor"}}, "use one of `adamw_torch`"),
+            ({"training": {"fp16": True}}, "with `deepspeed` use `bf16`"),
+            ({"training": {"torch_compile": True}}, "`training.torch_compile` is not for"),
+            ({"training": {"bf16_full_eval": True}}, "`training.bf16_full_eval` cannot change"),
+            ({"training": {"on_oom": "halve_batch"}}, "is for one process"),
+            (
+                {"model": {"name_or_path": "org/model", "dtype": "bfloat16"}},
+                "`model.dtype: bfloat16`: `deepspeed` needs `float32` weights",
+            ),
+            (
+                {"peft": {"method": "lora", "quantization": {"bits": 8}}},
+                "`peft.quantization` packs weights in a way that `deepspeed` cannot hold",
+            ),
+        ],
+    )
+    def test_contradictions(self, section: dict[str, Any], sentence: str) -> None:
+        resources = {"resources": {"gpus": 2, "strategy": "deepspeed"}}
         with pytest.raises(ValidationError, match=sentence):
             job_spec(**{**resources, **section})
         job_spec(**resources)

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from service.contract.choices import parse_optim_args
 from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.sharding import REFUSED_FSDP
 from service.contract.spec import HubSpec
-from service.contract.strategies import REFUSED_STRATEGIES
 from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
+from service.contract.zero import REFUSED_DEEPSPEED
 
 ROOT = Path(__file__).parents[2]
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
@@ -37,7 +38,7 @@ class TestEveryField:
 
     @pytest.mark.parametrize(
         "table",
-        [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REFUSED_STRATEGIES, ELSEWHERE],
+        [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REFUSED_FSDP, REFUSED_DEEPSPEED, ELSEWHERE],
     )
     def test_sentences(self, table: dict[str, str]) -> None:
         assert all(len(sentence.split()) > 1 for sentence in table.values())

@@ -4,7 +4,6 @@ By torch's `fully_shard` itself, because Accelerate has it on GPUs alone: the sa
 and, over gloo, on CPUs.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -27,7 +26,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from service.contract.events import Notice
 from service.contract.sharding import FSDPSpec
 from service.contract.spec import JobSpec
-from worker.training import wrapping
+from worker.training import copies, wrapping
 from worker.training.ranks import Ranks
 from worker.training.strategy import BuildOptimizer, Load, finite
 
@@ -52,7 +51,7 @@ class Shards:
         self._options = _options(spec)
         self._accelerator = accelerator
         self._ranks = ranks
-        self._shape = _with_weights(model, {})
+        self._shape = copies.with_weights(model, {})
         self._bytes = sum(each.nbytes for each in model.parameters())
         # Neither moved to the device as a whole, which it need not fit, nor wrapped in DDP.
         self.model: Any = accelerator.prepare_model(
@@ -190,11 +189,7 @@ class Shards:
 
     def _copy(self, weights: Mapping[str, torch.Tensor]) -> Any:
         """The model as it was before it was split, with these weights and the present buffers."""
-        copied = _with_weights(self._shape, weights)
-        with torch.no_grad():
-            for name, buffer in self.model.named_buffers():
-                copied.get_buffer(name).copy_(buffer)
-        return copied
+        return copies.filled(self._shape, weights, self.model)
 
 
 def _options(spec: JobSpec) -> FSDPSpec:
@@ -215,17 +210,6 @@ def precision(options: FSDPSpec, output: torch.dtype | None) -> MixedPrecisionPo
         return MixedPrecisionPolicy()
     dtypes = {name: getattr(torch, dtype) for name, dtype in policy if dtype is not None}
     return MixedPrecisionPolicy(**dtypes, output_dtype=output)
-
-
-def _with_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> Any:
-    """A copy of `model` with `weights` by their names; the others have a shape and no memory."""
-    replaced: dict[int, Any] = {}
-    for name, old in model.named_parameters():
-        value = weights.get(name)
-        new = torch.empty_like(old, device="meta") if value is None else value
-        replaced[id(old)] = torch.nn.Parameter(new, old.requires_grad)
-    # By identity, so that shared weights stay shared.
-    return copy.deepcopy(model, replaced)
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:

@@ -10,12 +10,17 @@ from worker.training.ranks import Ranks
 from worker.training.replicas import Replicas
 from worker.training.shards import Shards
 from worker.training.strategy import BuildOptimizer, Strategy
+from worker.training.zero import Zero
 
-REGISTRY: Final[dict[str, type[Replicas] | type[Shards]]] = {"ddp": Replicas, "fsdp": Shards}
+REGISTRY: Final[dict[str, type[Replicas] | type[Shards] | type[Zero]]] = {
+    "ddp": Replicas,
+    "fsdp": Shards,
+    "deepspeed": Zero,
+}
 
 
 def arguments(spec: JobSpec) -> dict[str, Any]:
-    """What `Accelerator` is given for it."""
+    """What `Accelerator` is given for it. StageError(invalid_option): its package is missing."""
     return REGISTRY[spec.resources.chosen_strategy.type].arguments(spec)
 
 

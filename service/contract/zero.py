@@ -1,0 +1,127 @@
+"""`resources.strategy` with `type: deepspeed`: optimizer state, and gradients, in parts (ZeRO).
+
+Names and meanings are those of Accelerate's DeepSpeedPlugin and of the section `zero_optimization`
+of DeepSpeed's configuration.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from service.contract.types import SpecModel
+
+if TYPE_CHECKING:
+    from service.contract.spec import JobSpec
+
+_STAGE_3: Final = "it belongs to stage 3, which is refused"
+_PRECISION: Final = "it is `training.precision`: autocast over float32 weights, for all strategies"
+_BATCHES: Final = "it follows from the batch sizes in `training`"
+_NVME: Final = "nothing is kept on disks: use `cpu`"
+
+# Options of the plugin and of DeepSpeed's configuration that are refused, and why.
+REFUSED_DEEPSPEED: Final[dict[str, str]] = {
+    "bf16": _PRECISION,
+    "enable_msamp": _PRECISION,
+    "fp16": _PRECISION,
+    "gradient_accumulation_steps": "it is `training.gradient_accumulation_steps`",
+    "gradient_clipping": "it is `training.max_grad_norm`",
+    "hf_ds_config": "its sections are options of the job: none is read from a file",
+    "is_train_batch_min": _BATCHES,
+    "msamp_opt_level": _PRECISION,
+    "offload_optimizer_nvme_path": _NVME,
+    "offload_param_device": _STAGE_3,
+    "offload_param_nvme_path": _STAGE_3,
+    "optimizer": "it is `training.optim`",
+    "scheduler": "it is `training.lr_scheduler_type`",
+    "train_batch_size": _BATCHES,
+    "train_micro_batch_size_per_gpu": "it is `training.per_device_train_batch_size`",
+    "transformer_moe_cls_names": _STAGE_3,
+    "zero3_init_flag": _STAGE_3,
+    "zero3_save_16bit_model": _STAGE_3,
+}
+
+# What computes each weight by itself, so that a part of it is enough. DeepSpeed makes Adagrad anew
+# and loses its options.
+_OPTIMIZERS: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")
+
+
+class DeepSpeedSpec(SpecModel):
+    """Each process has all weights, and updates its part of them."""
+
+    type: Literal["deepspeed"] = Field("deepspeed", description="DeepSpeed's ZeRO.")
+    timeout: int = Field(
+        1800, ge=1, le=7 * 86400, description="Seconds that a process waits for the others."
+    )
+    zero_stage: Literal[1, 2] = Field(
+        2, description="1: the optimizer's state is in parts; 2: gradients, too."
+    )
+    offload_optimizer_device: Literal["none", "cpu"] = Field(
+        "none", description="`cpu`: the optimizer's state is kept, and the update made, there."
+    )
+    reduce_bucket_size: int = Field(
+        500_000_000, ge=1, description="Numbers of gradients that are summed up at once."
+    )
+    allgather_bucket_size: int = Field(
+        500_000_000, ge=2, multiple_of=2, description="Numbers of weights that are sent at once."
+    )
+    overlap_comm: bool = Field(
+        False, description="Send gradients while the backward pass goes on; takes more memory."
+    )
+    contiguous_gradients: bool = Field(
+        True, description="Copy gradients into one buffer as they are made."
+    )
+    reduce_scatter: bool = Field(
+        True, description="Each process is sent the sums of its part alone."
+    )
+    round_robin_gradients: bool = Field(
+        False, description="With `offload_optimizer_device: cpu`: copy in parallel."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_nothing_refused(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        problems = [
+            f"`{name}` is refused: {REFUSED_DEEPSPEED[name]}"
+            for name in sorted(REFUSED_DEEPSPEED.keys() & value.keys())
+        ]
+        if value.get("zero_stage") in {0, 3}:
+            problems.append(_stage_refused(value["zero_stage"]))
+        if value.get("offload_optimizer_device") == "nvme":
+            problems.append(f"`offload_optimizer_device: nvme` is refused: {_NVME}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return value
+
+
+def _stage_refused(stage: int) -> str:
+    why = "it is `ddp`" if stage == 0 else "`fsdp` splits weights, too"
+    return f"`zero_stage: {stage}` is refused: {why}; use that"
+
+
+def contradictions(job: "JobSpec") -> Iterator[str]:
+    """What `deepspeed` does not go with in the rest of the job, a sentence each."""
+    options, training = job.resources.chosen_strategy, job.training
+    if not isinstance(options, DeepSpeedSpec):
+        return
+    if training.optim not in _OPTIMIZERS:
+        yield (
+            f"`training.optim: {training.optim}` cannot update a part of the weights as "
+            f"`deepspeed` holds them: use one of {', '.join(f'`{name}`' for name in _OPTIMIZERS)}"
+        )
+    if training.fp16:
+        yield (
+            "`training.fp16` scales the loss by what whole gradients show: with `deepspeed` use "
+            "`bf16`"
+        )
+    if training.compiles:
+        yield "`training.torch_compile` is not for `deepspeed`: use `ddp`"
+    for name in ("bf16_full_eval", "fp16_full_eval"):
+        if getattr(training, name):
+            yield f"`training.{name}` cannot change the dtype of weights that `deepspeed` updates"
+    if job.model.dtype not in {"auto", "float32"}:
+        yield f"`model.dtype: {job.model.dtype}`: `deepspeed` needs `float32` weights"
+    if getattr(job.peft, "quantization", None) is not None:
+        yield "`peft.quantization` packs weights in a way that `deepspeed` cannot hold: use `ddp`"
