@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch.nn import functional
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
@@ -219,3 +220,28 @@ def test_resumes_exactly(make_job: Callable[..., Job]) -> None:
     assert resumed.weights_sha256 == whole.weights_sha256
     later = {step: loss for step, loss in recorder.train_values("loss").items() if step > 3}
     assert again.train_values("loss") == later
+
+
+def test_questions_in_small_batches_are_the_large_batch() -> None:
+    """The softmax of a span reaches over all positions, and there are none of padding."""
+    model, given = model_of(QA, BERT), right(batch())
+    last = torch.tensor(LENGTHS) - 1
+
+    def loss(rows: slice) -> torch.Tensor:
+        longest = int(last[rows].max()) + 1
+        output = model(**{name: value[rows, :longest] for name, value in given.items()})
+        starts = functional.cross_entropy(output.start_logits, last[rows] // 2, reduction="sum")
+        return starts + functional.cross_entropy(output.end_logits, last[rows], reduction="sum")
+
+    def in_parts(size: int) -> dict[str, torch.Tensor]:
+        parts = [loss(slice(first, first + size)) for first in range(0, 4, size)]
+        found = gradients(model, torch.stack(parts).sum())
+        model.zero_grad()
+        return found
+
+    name = "qa_outputs.weight"
+    assert (in_parts(1)[name] - in_parts(4)[name]).abs().max() > 1e-3  # padding takes part
+    assert packing.install(model) is not None
+    for name, value in in_parts(4).items():
+        for size in (1, 2):
+            torch.testing.assert_close(in_parts(size)[name], value, rtol=0, atol=1e-6, msg=name)
