@@ -87,7 +87,7 @@ class DeepSpeedSpec(SpecModel):
             f"`{name}` is refused: {REFUSED_DEEPSPEED[name]}"
             for name in sorted(REFUSED_DEEPSPEED.keys() & value.keys())
         ]
-        if value.get("zero_stage") in {0, 3}:
+        if value.get("zero_stage") in (0, 3):  # no set: it may be anything, hashable or not
             problems.append(_stage_refused(value["zero_stage"]))
         if value.get("offload_optimizer_device") == "nvme":
             problems.append(f"`offload_optimizer_device: nvme` is refused: {_NVME}")

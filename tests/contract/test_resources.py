@@ -64,6 +64,9 @@ class TestStrategy:
         ("strategy", "sentence"),
         [
             ({"type": {}}, "does not match any of the expected tags: 'ddp', 'fsdp', 'deepspeed'"),
+            ({"type": "deepspeed", "zero_stage": {}}, "Input should be 1 or 2"),
+            ({"type": "deepspeed", "offload_optimizer_device": {}}, "Input should be"),
+            ({"type": "fsdp", "auto_wrap_policy": {}}, "Input should be"),
             ({"type": "ddp", "bucket_cap": 1}, "Extra inputs are not permitted"),
             ({"type": "ddp", "bucket_cap_mb": 0}, "greater than or equal to 1"),
             ({"type": "ddp", "timeout": 0}, "greater than or equal to 1"),
