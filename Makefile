@@ -28,7 +28,7 @@ test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" for some of them
 	$(BIN)/python -m pytest $(ARGS)
 
 deepspeed: $(VENV)/.deepspeed ## Run the tests of `strategy: deepspeed`, with the package beside .venv
-	PYTHONPATH="$(DEEPSPEED)$${PYTHONPATH:+:$$PYTHONPATH}" \
+	PYTHONPATH="$(DEEPSPEED):$(CURDIR)" \
 		$(BIN)/python -m pytest tests/training/test_zero.py $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, and which room may import which

@@ -347,7 +347,7 @@ def _name_precision(options: dict[str, Any]) -> None:
     """Fill `precision` in from `bf16` and `fp16`, or them from it."""
     precision = options.get("precision", "auto")
     flags = [name for name in ("bf16", "fp16") if options.get(name) is True]
-    if precision in {"bf16", "fp16"}:
+    if precision in ("bf16", "fp16"):  # no set: it may be anything, hashable or not
         options.setdefault(precision, True)
     elif precision == "auto" and len(flags) == 1:
         options["precision"] = flags[0]

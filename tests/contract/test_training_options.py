@@ -149,3 +149,9 @@ class TestForms:
     def test_arguments_of_an_optimizer(self) -> None:
         assert parse_optim_args("a=1, b = x,") == {"a": "1", "b": "x"}
         assert parse_optim_args(None) == {}
+
+
+@pytest.mark.parametrize("value", [{}, [], {"type": "bf16"}, 16, None])
+def test_a_precision_that_is_no_name_is_a_fault_and_no_error(value: Any) -> None:
+    with pytest.raises(ValidationError, match="precision"):
+        TrainingSpec.model_validate({"precision": value})
