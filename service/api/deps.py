@@ -12,7 +12,6 @@ from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store.database import Database
 
-# Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.
 _JOB_ID = re.compile(r"job-[0-9a-f]{1,36}")
 
 
@@ -25,6 +24,7 @@ class Services:
     dispatcher: Dispatcher
 
 
+# Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.
 async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services

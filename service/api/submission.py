@@ -53,6 +53,7 @@ def submit(
     every fault, and the errors of service.jobs.commands.submit.
     """
     digest = _digest(request)
+    page: JobPage | None = None
     job_id = key and commands.earlier_submission(services.database, key, digest)
     if not job_id:
         findings = examine(spec, services)
@@ -68,10 +69,9 @@ def submit(
         )
         job_id = made.job_id
         if made.job is not None:
-            response.headers["Location"] = f"/v1/jobs/{job_id}"
-            return page_of_new(made.job, made.queue_position, services.settings)
+            page = page_of_new(made.job, made.queue_position, services.settings)
     response.headers["Location"] = f"/v1/jobs/{job_id}"
-    return read_page(services.database, job_id, services.settings)
+    return page or read_page(services.database, job_id, services.settings)
 
 
 def _digest(request: Any) -> str:

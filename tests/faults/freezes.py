@@ -11,7 +11,7 @@ from tests.e2e.stack import ENDED
 from tests.faults import checker
 from tests.faults.processes import stages, supervisors
 from tests.faults.rows import Row, Scale, timed
-from tests.faults.stack import LEASE_SECONDS, FaultStack, running
+from tests.faults.stack import LEASE_SECONDS, FaultStack, two_workers
 from tests.faults.work import Undisturbed, stub_body
 
 HOLDS: Final = (
@@ -30,12 +30,7 @@ def run(seed: int, scale: Scale) -> Row:
     rng = random.Random(seed)
     with (
         timed("SIGSTOP, SIGCONT", HOLDS) as report,
-        running(
-            workers=2,
-            database=scale.pick(short="sqlite", full="postgres"),
-            mlflow=True,
-            stubs=scale is Scale.SHORT,
-        ) as stack,
+        two_workers(scale) as stack,
     ):
         body = _body(stack, scale)
         undisturbed = stack.undisturbed(body)

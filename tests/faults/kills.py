@@ -12,7 +12,7 @@ from tests.e2e.stack import Part
 from tests.faults import checker
 from tests.faults.processes import helpers, stages, supervisors
 from tests.faults.rows import Row, Scale, timed
-from tests.faults.stack import FaultStack, running
+from tests.faults.stack import FaultStack, two_workers
 from tests.faults.work import Undisturbed, stub_body
 
 HOLDS: Final = (
@@ -34,12 +34,7 @@ def run(seed: int, scale: Scale) -> Row:
     rng = random.Random(seed)
     with (
         timed("SIGKILL anywhere", HOLDS) as report,
-        running(
-            workers=2,
-            database=scale.pick(short="sqlite", full="postgres"),
-            mlflow=True,
-            stubs=scale is Scale.SHORT,
-        ) as stack,
+        two_workers(scale) as stack,
     ):
         work = _Work(stack, _bodies(stack, scale))
         for _ in range(jobs):

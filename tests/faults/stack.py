@@ -4,7 +4,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import psutil
 from tests import mlflow_server, services
 from tests.e2e.stack import ENDED, Stack
 from tests.faults.processes import MARK, marked
+from tests.faults.rows import Scale
 from tests.faults.work import Material, Undisturbed, stub_undisturbed
 from tests.mlflow_server import MlflowServer
 
@@ -226,3 +227,13 @@ def running(
         parts.callback(stack.stop)
         stack.start()
         yield stack
+
+
+def two_workers(scale: Scale) -> AbstractContextManager[FaultStack]:
+    """For attacks on processes: in short SQLite and stub stages, else Postgres and real ones."""
+    return running(
+        workers=2,
+        database=scale.pick(short="sqlite", full="postgres"),
+        mlflow=True,
+        stubs=scale is Scale.SHORT,
+    )

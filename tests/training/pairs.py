@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from tests.data.squad_sample import squad_file
@@ -150,3 +151,11 @@ def assert_equal(both: Both, rel: float = 1e-6) -> None:
     assert len(both.two.losses) > 1
     for step, metrics in both.one.recorder.evaluations().items():
         assert both.two.recorder.evaluations()[step] == pytest.approx(metrics, rel=max(rel, 1e-5))
+
+
+def assert_equal_gradients(both: Both) -> None:
+    one, two = both.one.gradients, both.two.gradients
+    assert one.keys() == two.keys()
+    assert len(one) > 10
+    for name, gradient in one.items():
+        torch.testing.assert_close(two[name], gradient, atol=1e-6, rtol=0)
