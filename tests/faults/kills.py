@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -91,6 +92,9 @@ def _kill_many(
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
                 killed[kind] += 1
+                # The full attack takes long: one that is ended early has told what it did.
+                told = f"SIGKILL {killed.total()} of {kills}: {kind} {victim}"
+                sys.stderr.write(f"{told}\n")
     return killed
 
 
