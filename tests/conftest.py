@@ -7,11 +7,12 @@ CI=true or FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
 
 import os
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from service.store import schema
 from service.store.database import Database
@@ -21,6 +22,33 @@ from tests import services
 
 # Stages are started with -P, and some of those that tests start are modules of the tests.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+
+# As the service's own processes have it; the pretty ones take seconds each.
+structlog.configure(
+    processors=[
+        structlog.stdlib.add_log_level,
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files marked `long` over the first two thirds of the others.
+
+    Several test processes take files in this order: the long ones mostly wait, which costs least
+    beside short ones, and none of them is begun when the others have run out.
+    """
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    long = [path for path, tests in files.items() if tests[0].get_closest_marker("long")]
+    short = [path for path in files if path not in long]
+    between = len(short) * 2 // 3 // max(1, len(long))
+    for place, path in enumerate(long):
+        short.insert(place * (between + 1), path)
+    items[:] = [item for path in short for item in files[path]]
 
 
 def _unavailable(error: services.UnavailableError) -> None:

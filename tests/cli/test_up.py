@@ -17,6 +17,8 @@ import pytest
 from service.cli import lock
 from tests.services import free_port, wait_until
 
+pytestmark = pytest.mark.long
+
 _COMMAND = [sys.executable, "-m", "service.cli", "up", "--port", "0", "--mlflow-port", "0"]
 
 

@@ -12,12 +12,12 @@ from tests.e2e.stack import Stack, is_alive
 from tests.e2e.test_main_job import job_body
 from tests.services import wait_until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 def _training(**changes: Any) -> dict[str, Any]:
     return {
-        "max_steps": 150,
+        "max_steps": 70,
         "learning_rate": 1e-3,
         "logging_steps": 1,
         "save_steps": 5,

@@ -16,7 +16,7 @@ from tests.fakes.hub import HubDouble
 from tests.services import wait_until
 from worker.checkpoints import file_sha256
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 def job_body(stack: Stack, model: Path, squad: dict[str, Path], **changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tests.e2e.test_interruptions import _losses, _trained_to, _training
 from tests.e2e.test_main_job import job_body
 from tests.services import wait_until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 @pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)

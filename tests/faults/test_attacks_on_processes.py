@@ -5,7 +5,7 @@ import pytest
 from tests.faults.registry import PROCESSES
 from tests.faults.short import assert_holds
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("name", PROCESSES)

@@ -25,6 +25,8 @@ from tests.training.pairs import (
     texts,
 )
 
+pytestmark = pytest.mark.long
+
 SUMMARIES = EXAMPLES / "seq2seq" / "summaries-train.jsonl"
 
 

@@ -16,6 +16,8 @@ from tests.training.two import Case, run_on_two
 from worker import checkpoints, failures
 from worker.stages.base import EXIT_STOPPED
 
+pytestmark = pytest.mark.long
+
 
 def start(job: Job, attempt: int, resume_from: Path | None = None) -> Running:
     """As the supervisor does."""
@@ -39,7 +41,7 @@ def newest(job: Job, recorder: Recorder) -> Path:
     return job.workspace / recorder.of(CheckpointSaved)[-1].path
 
 
-@pytest.mark.parametrize(("strategy", "steps"), [("ddp", 90), ("fsdp", 40)])
+@pytest.mark.parametrize(("strategy", "steps"), [("ddp", 54), ("fsdp", 40)])
 def test_the_job_goes_on_and_ends_with_the_same_weights(
     make_job: Callable[..., Job], tmp_path: Path, strategy: str, steps: int
 ) -> None:

@@ -18,6 +18,8 @@ from tests.training.pairs import (
     texts,
 )
 
+pytestmark = pytest.mark.long
+
 RESUMED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "save_steps": 1}
 
 
