@@ -168,10 +168,13 @@ class TestData:
 
 
 def objective_of(
-    rows: list[dict[str, Any]], model: transformers.PreTrainedModel
+    rows: list[dict[str, Any]],
+    model: transformers.PreTrainedModel,
+    linear: torch.nn.Linear | None = None,
 ) -> CausalLMObjective:
     features = datasets.Dataset.from_list(rows)
-    return CausalLMObjective({"train": PreparedSplit(features, features)}, model, None)
+    split = PreparedSplit(features, features)
+    return CausalLMObjective({"train": split, "test": split}, model, None, linear)
 
 
 def architectures() -> list[Any]:
@@ -402,3 +405,32 @@ def test_the_loss_needs_no_logits_of_whole_batches(
     rounding = 1e-3 if options.get("bf16") else 1e-5
     assert runs[0] == pytest.approx(runs[1], rel=rounding)
     assert runs[0][3] != runs[0][1]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_evaluation_needs_no_logits_of_whole_blocks(tmp_path: Path, separate: bool) -> None:
+    """The same predictions as with them."""
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(architectures()[0]).eval()
+    starts = {"starts": [0, 0, 0, 0, 1, 0, 1, 0, 0]} if separate else {}
+    rows = [{"input_ids": torch.randint(50, (9,)).tolist(), **starts} for _ in range(5)]
+    lengths: list[int] = []
+    model.lm_head.register_forward_hook(lambda _m, _i, out: lengths.append(out.shape[1]))
+
+    def forward(features: Any, collate: Any, run: Any) -> Any:
+        for indices in ([3, 0], [1, 2, 4]):
+            with torch.no_grad():
+                found = run(model, collate([features[index] for index in indices]))
+            yield indices, found
+
+    written, lengths_of = [], []
+    for linear in (None, linear_loss.linear_of(model)):
+        lengths.clear()
+        evaluation = objective_of(rows, model, linear).evaluate("test", forward, tmp_path)
+        assert evaluation is not None
+        written.append(json.loads(evaluation.files["test/predictions.json"].read_text()))
+        lengths_of.append(set(lengths))
+    assert lengths_of == [{9}, {1}]
+    assert [row["tokens"] for row in written[1]] == [6 if separate else 8] * 5
+    for one, other in zip(*written, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from service.contract.failures import FailureCode, StageError
 from tests.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN, Killed, Recorder, at_checkpoint
-from worker.tasks.base import load_splits
+from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.lm_features import word_starts
 from worker.tasks.masked_lm import MaskedLMObjective
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
@@ -387,11 +388,56 @@ class _Split:
 
 @pytest.mark.parametrize("line_by_line", [False, True])
 def test_padding_free_trains_alike(make: Make, line_by_line: bool) -> None:
-    """With the head at the masked tokens alone, and lines without padding."""
-    losses = []
+    """With the head at the masked tokens alone, and lines without padding; evaluated so, too."""
+    losses, results = [], []
     for padding_free in (False, True):
         job = make(
             training={"max_steps": 3, "padding_free": padding_free}, line_by_line=line_by_line
         )
-        losses.append(job.train()[1].train_values("loss"))
+        result, recorder = job.train()
+        losses.append(recorder.train_values("loss"))
+        results.append(result)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    one, other = results
+    for name in ("eval_loss", "eval_accuracy"):
+        assert one.metrics[name] == pytest.approx(other.metrics[name], rel=1e-5)
+    assert one.samples == other.samples
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_an_evaluation_makes_logits_of_masked_tokens_alone(
+    bert: Path, tokenizer: Any, tmp_path: Path, side: str
+) -> None:
+    model = transformers.AutoModelForMaskedLM.from_pretrained(bert).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert, padding_side=side)
+    rows = datasets.Dataset.from_list([{"input_ids": IDS[:size].tolist()} for size in (9, 5, 13)])
+    split = PreparedSplit(rows, rows)
+    seen: list[int] = []
+    model.cls.register_forward_hook(lambda _m, _i, out: seen.append(out.shape[:2].numel()))
+
+    def forward(features: Any, collate: Any, run: Any) -> Any:
+        for indices in ([2, 0], [1]):
+            with torch.no_grad():
+                found = run(model, collate([features[index] for index in indices]))
+            yield indices, found
+
+    evaluations = []
+    for bare in (None, model):
+        objective = MaskedLMObjective(
+            {"train": split, "validation": split},
+            Masking.of(tokenizer, 1, 0.5),
+            Padding(tokenizer, model),
+            tokenizer,
+            bare,
+        )
+        evaluations.append(objective.evaluate("validation", forward, tmp_path))
+    whole, selected = evaluations
+    assert whole is not None
+    assert selected is not None
+    assert seen[:2] == [26, 5]
+    masks = MaskedFeatures(rows, Masking.of(tokenizer, 1, 0.5))
+    counts = [int((masks[index]["labels"] != -100).sum()) for index in range(3)]
+    assert seen[2:] == [counts[2] + counts[0], counts[1]]
+    assert min(counts) > 0
+    assert selected.metrics == pytest.approx(whole.metrics, rel=1e-6)
+    assert selected.samples == whole.samples

@@ -23,6 +23,7 @@ from worker.tasks import seq2seq
 from worker.tasks.base import RowError, load_splits
 from worker.tasks.summarization import Summarization, by_sentence, rouge
 from worker.tasks.translation import Translation, bleu
+from worker.training import smoothing
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -231,6 +232,23 @@ class TestLoss:
         batch = second.collate(features)
         assert "decoder_input_ids" not in batch
         assert second.loss_sum(model, batch).item() == pytest.approx(expected.item(), rel=1e-6)
+
+    @pytest.mark.parametrize("factor", [0.0, 0.1])
+    def test_needs_no_logits_of_whole_batches(
+        self, make_job: Make, model: Any, tokenizer: Any, factor: float
+    ) -> None:
+        objective = bound(make_job(), model, tokenizer)
+        batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
+        lengths: list[int] = []
+        model.lm_head.register_forward_hook(lambda _m, _i, out: lengths.append(out.shape[1]))
+        loss = objective.smoothed_loss_sum(model, batch, factor)
+        evaluated = objective._token_losses(model, batch)
+        assert lengths == [1, 1]
+        whole = smoothing.cross_entropies(*objective.logits_and_labels(model, batch), factor)
+        assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
+        assert evaluated[0, 2] == 0
+        if factor == 0:
+            assert evaluated.sum().item() == pytest.approx(whole.item(), rel=1e-6)
 
     def test_accumulated_is_the_large_batch(self, make_job: Make) -> None:
         losses = [

@@ -56,6 +56,33 @@ def test_is_torchs(
     )
 
 
+@pytest.mark.parametrize("numbers", [1, 7 * 50, 1 << 24])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_judging_in_parts(
+    monkeypatch: pytest.MonkeyPatch, numbers: int, dtype: torch.dtype
+) -> None:
+    def judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen.append(len(logits))
+        losses = functional.cross_entropy(logits.float(), labels, reduction="none")
+        return losses, logits.argmax(dim=-1) == labels
+
+    monkeypatch.setattr(linear_loss, "_NUMBERS", numbers)
+    torch.manual_seed(0)
+    linear, states = torch.nn.Linear(16, 50), torch.randn(3, 11, 16)
+    logits = linear.to(dtype)(states.to(dtype)).flatten(0, 1)
+    labels = logits.argmax(dim=-1).where(torch.arange(33) % 3 == 0, torch.arange(33))
+    labels[5:9] = linear_loss.IGNORED
+    seen: list[int] = []
+    expected = [each.view(3, 11) for each in judge(logits, labels)]
+    head = linear_loss.Head(states, dtype)
+    found = linear_loss.in_parts(linear.float(), head, labels.view(3, 11), judge)
+    assert max(seen[1:]) == min(max(1, numbers // 50), 33)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-6)
+    assert torch.equal(found[1], expected[1])
+    assert found[1].sum() >= 9
+    assert not found[0].requires_grad
+
+
 def test_a_frozen_head_gets_no_gradient() -> None:
     linear = torch.nn.Linear(16, 50, bias=False).requires_grad_(False)
     states = torch.randn(1, 5, 16, requires_grad=True)
@@ -94,6 +121,39 @@ def test_a_model_with_tied_embeddings(autocast: bool) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
     if not autocast:
         assert_near(gradients[1], gradients[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("scaled", "biased"), [(True, 0), (False, 0), (False, 1)])
+def test_decoders_with_an_encoder(scaled: bool, biased: float) -> None:
+    """T5 scales what its head is given; BART may add to the logits, and then is refused."""
+    torch.manual_seed(0)
+    if scaled:
+        model: Any = transformers.T5ForConditionalGeneration(
+            transformers.T5Config(
+                vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
+                decoder_start_token_id=0, scale_decoder_outputs=True,
+            )
+        )  # fmt: skip
+    else:
+        model = transformers.BartForConditionalGeneration(
+            transformers.BartConfig(
+                vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1,
+                encoder_ffn_dim=16, decoder_ffn_dim=16,
+                encoder_attention_heads=2, decoder_attention_heads=2, max_position_embeddings=24,
+            )
+        )  # fmt: skip
+        model.final_logits_bias.uniform_(0, biased)
+    model.eval()
+    linear = linear_loss.linear_of(model)
+    assert (linear is None) == (biased > 0)
+    if linear is None:
+        return
+    assert linear.weight is model.get_input_embeddings().weight
+    ids, labels = torch.randint(50, (2, 9)), torch.randint(50, (2, 5))
+    run = {"input_ids": ids, "decoder_input_ids": labels.roll(1, 1)}
+    head = linear_loss.seen_by_head(model, lambda: model(**run))
+    expected = reference(model(**run).logits, labels, 0.0)
+    torch.testing.assert_close(linear_loss.loss_sum(linear, head, labels), expected)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
-from worker.tasks.lm_scores import IGNORED, Scores
-from worker.training import linear_loss, smoothing
+from worker.tasks.lm_scores import IGNORED, Judged, Scores, judged
+from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _PROBE_LENGTH: Final = 4
@@ -66,11 +66,7 @@ class CausalLM:
     ) -> Objective:
         if parameters_of(spec, CausalLMSpec).separate_documents:
             require_separable(model)
-        # A compiler would take the hook for a part of the model; virtual tokens are in its way.
-        whole = spec.training.compiles or (
-            spec.peft is not None and spec.peft.method not in {"lora", "ia3"}
-        )
-        linear = None if whole else linear_loss.linear_of(model)
+        linear = linear_loss.linear_of(model) if build.may_capture_head(spec) else None
         return CausalLMObjective(splits, model, tokenizer, linear)
 
 
@@ -106,15 +102,10 @@ class CausalLMObjective:
         self, model: torch.nn.Module, batch: Batch, factor: float
     ) -> torch.Tensor:
         """Without the logits of the whole batch where that can be."""
-        linear = self._linear
-        # An adapter may have taken the head's place since.
-        if linear is None or self._bare_model.get_output_embeddings() is not linear:
+        linear = self._head()
+        if linear is None:
             return smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
-        with linear_loss.Capture(self._bare_model) as capture:
-            self._output(model, batch)
-        assert capture.head is not None, "tried out when the job was loaded"
-        labels = functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
-        return linear_loss.loss_sum(linear, capture.head, labels, factor)
+        return linear_loss.loss_sum(linear, *self._seen_by_head(model, batch), factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -127,15 +118,34 @@ class CausalLMObjective:
             return None
         features = self._splits[split].features
         scores = Scores(len(features))
-        for indices, output in forward(features, _inputs, self._output):
-            labels = _labels([features[index] for index in indices])
-            scores.add(indices, output.logits[:, :-1], labels[:, 1:])
+        for indices, (found, labels) in forward(features, self.collate, self._judged):
+            scores.add(indices, found, labels)
         rows = scores.rows([{"block": number} for number in range(len(features))])
         files = predictions.write(rows, split, folder)
         if not is_validation(split):
             return Evaluation({}, files)
         samples = lm_samples.continuations(features, self._tokenizer, forward, self._logits)
         return Evaluation(scores.metrics(), files, samples)
+
+    def _head(self) -> torch.nn.Linear | None:
+        """The head, if logits need not be made for the whole batch."""
+        return linear_loss.standing(self._bare_model, self._linear)
+
+    def _seen_by_head(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[linear_loss.Head, torch.Tensor]:
+        """What the head is given, and beside it the token that follows each."""
+        head = linear_loss.seen_by_head(self._bare_model, lambda: self._output(model, batch))
+        return head, functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+
+    def _judged(self, model: torch.nn.Module, batch: Batch) -> tuple[Judged, torch.Tensor]:
+        """How the tokens were foretold, and the tokens, side by side."""
+        linear = self._head()
+        if linear is None:
+            logits, labels = self.logits_and_labels(model, batch)
+            return judged(logits, labels), labels
+        head, labels = self._seen_by_head(model, batch)
+        return Judged(*linear_loss.in_parts(linear, head, labels, judged)), labels
 
     def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         logits: torch.Tensor = self._output(model, batch).logits

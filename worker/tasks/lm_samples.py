@@ -67,6 +67,11 @@ def _longest_piece(block: Mapping[str, Any]) -> list[int]:
     return tokens[begin:end]
 
 
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """(tokens, candidates) of (tokens, vocabulary), the likeliest first."""
+    return logits.topk(_CANDIDATES).indices
+
+
 class Masks:
     """Looks at the outputs of an evaluation as they pass by."""
 
@@ -77,32 +82,27 @@ class Masks:
             index: [] for index in spread(len(features), SAMPLES)
         }
 
-    def add(self, indices: Sequence[int], logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """(batch, length, vocabulary) logits and (batch, length) labels, padded alike."""
-        for row, index in enumerate(indices):
+    def add(self, indices: Sequence[int], likeliest: torch.Tensor, labels: torch.Tensor) -> None:
+        """`likeliest` of the tokens with a label, row by row; (batch, length) labels."""
+        counts = (labels != IGNORED).sum(dim=1).tolist()
+        for index, own in zip(indices, likeliest.split(counts), strict=True):
             if index in self._found:
-                self._found[index] = self._look(index, logits[row], labels[row])
+                self._found[index] = self._look(self._features[index], own.tolist())
 
-    def _look(self, index: int, logits: torch.Tensor, labels: torch.Tensor) -> list[dict[str, Any]]:
-        feature = self._features[index]
-        # In the order of the feature, whichever side is padded.
-        asked = (labels != IGNORED).nonzero()[:, 0]
+    def _look(self, feature: Mapping[str, Any], likeliest: list[list[int]]) -> list[dict[str, Any]]:
         places = [place for place, label in enumerate(feature["labels"]) if label != IGNORED]
         mask = self._tokenizer.mask_token_id
         masked = [
-            int(position)
-            for position, place in zip(asked, places, strict=True)
+            (int(feature["labels"][place]), tokens)
+            for place, tokens in zip(places, likeliest, strict=True)
             if feature["input_ids"][place] == mask and place < _TEXT_TOKENS
         ]
         return [
             {
-                "reference": self._tokenizer.decode([int(labels[position])]),
-                "predictions": [
-                    self._tokenizer.decode([token])
-                    for token in logits[position].topk(_CANDIDATES).indices.tolist()
-                ],
+                "reference": self._tokenizer.decode([label]),
+                "predictions": [self._tokenizer.decode([token]) for token in tokens],
             }
-            for position in masked[:_MASKS]
+            for label, tokens in masked[:_MASKS]
         ]
 
     def rows(self, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,12 +12,26 @@ IGNORED = -100
 """The label of a token that the model is not asked for."""
 
 
+class Judged(NamedTuple):
+    """What an evaluation keeps of each token, both (batch, length)."""
+
+    losses: torch.Tensor
+    """float32; 0 where the label is ignored."""
+    right: torch.Tensor
+    """bool: the label is the likeliest token."""
+
+
 def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(batch, length) cross entropies in float32, 0 where the label is ignored."""
+    """(…) cross entropies in float32 of (…, classes) logits, 0 where the label is ignored."""
     flat = functional.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+        logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
     return flat.view(labels.shape)
+
+
+def judged(logits: torch.Tensor, labels: torch.Tensor) -> Judged:
+    """As `losses`."""
+    return Judged(losses(logits, labels), logits.argmax(dim=-1) == labels)
 
 
 class Scores:
@@ -28,13 +42,11 @@ class Scores:
         self.tokens = np.zeros(features, dtype=np.int64)
         self.right = np.zeros(features, dtype=np.int64)
 
-    def add(self, indices: Sequence[int], logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """(batch, length, vocabulary) logits and (batch, length) labels, on any device."""
-        labels = labels.to(logits.device)
-        asked = labels != IGNORED
-        self.loss[indices] = losses(logits, labels).double().sum(dim=1).cpu().numpy()
-        self.tokens[indices] = asked.sum(dim=1).cpu().numpy()
-        self.right[indices] = ((logits.argmax(dim=-1) == labels) & asked).sum(dim=1).cpu().numpy()
+    def add(self, indices: Sequence[int], judged: Judged, labels: torch.Tensor) -> None:
+        """`labels`: (batch, length), IGNORED where the model was not asked; on any device."""
+        self.loss[indices] = judged.losses.double().sum(dim=1).cpu().numpy()
+        self.tokens[indices] = (labels != IGNORED).sum(dim=1).cpu().numpy()
+        self.right[indices] = judged.right.sum(dim=1).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
         """Of all tokens together, whichever feature they are in."""

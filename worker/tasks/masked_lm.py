@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
 from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
-from worker.tasks.lm_scores import IGNORED, Scores
+from worker.tasks.lm_scores import IGNORED, Judged, Scores, judged
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
 from worker.tasks.padding import Padding
 from worker.tasks.token_labels import TokenLabels
@@ -71,6 +71,16 @@ class MaskedLM:
         return MaskedLMObjective(splits, masking, padding, tokenizer, bare_model)
 
 
+class _Judged(NamedTuple):
+    """Of one evaluated batch."""
+
+    judged: Judged
+    likeliest: torch.Tensor
+    """(masked, candidates) tokens, row by row."""
+    labels: torch.Tensor
+    """(batch, length)"""
+
+
 class MaskedLMObjective(TokenLabels):
     def __init__(
         self,
@@ -99,6 +109,17 @@ class MaskedLMObjective(TokenLabels):
         with heads.only_at(self._bare_model, masked, batch["attention_mask"]):
             return model(**inputs).logits, labels[masked][None]
 
+    def _judged(self, model: torch.nn.Module, batch: Batch) -> "_Judged":
+        """Only of the masked tokens, whether or not the head made more."""
+        logits, own = self.logits_and_labels(model, batch)
+        asked, labels = own != IGNORED, batch["labels"]
+        logits, own = logits[asked], own[asked]
+        masked = labels != IGNORED
+        losses = torch.zeros(labels.shape, device=labels.device)
+        right = torch.zeros_like(masked)
+        losses[masked], right[masked] = judged(logits, own)
+        return _Judged(Judged(losses, right), lm_samples.likeliest(logits), labels)
+
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Under masks that are the same at every evaluation."""
         if split not in self._splits:
@@ -106,10 +127,9 @@ class MaskedLMObjective(TokenLabels):
         features = MaskedFeatures(self._splits[split].features, self._masking)
         scores = Scores(len(features))
         masks = lm_samples.Masks(features, self._tokenizer)
-        for indices, output in forward(features, self._padding.inputs):
-            labels = self._labels([features[index] for index in indices])
-            scores.add(indices, output.logits, labels)
-            masks.add(indices, output.logits, labels)
+        for indices, found in forward(features, self.collate, self._judged):
+            scores.add(indices, found.judged, found.labels)
+            masks.add(indices, found.likeliest, found.labels)
         keys = _keys(self._splits[split].features)
         files = predictions.write(scores.rows(keys), split, folder)
         if not is_validation(split):

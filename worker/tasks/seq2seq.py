@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.nn import functional
 from transformers import GenerationConfig
 
 from service.contract.events import Notice
@@ -17,11 +16,12 @@ from service.contract.peft import PrefixTuningSpec
 from service.contract.seq2seq import Seq2SeqSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, prefix
-from worker.tasks import feature_file, predictions
+from worker.tasks import feature_file, lm_scores, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
+from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
-IGNORED: Final = -100
+IGNORED: Final = lm_scores.IGNORED
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
 
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
@@ -101,7 +101,8 @@ class Seq2Seq:
         languages = self.languages(parameters)
         set_languages(tokenizer, languages)
         _set_first_tokens(model, tokenizer, parameters, languages)
-        return Seq2SeqObjective(spec, tokenizer, model, splits, self.metrics)
+        linear = linear_loss.linear_of(model) if build.may_capture_head(spec) else None
+        return Seq2SeqObjective(spec, tokenizer, model, splits, self.metrics, linear)
 
 
 def required_targets(split: str) -> bool:
@@ -265,7 +266,11 @@ class Seq2SeqObjective:
         model: Any,
         splits: Mapping[str, PreparedSplit],
         metrics: Metrics,
+        linear: torch.nn.Linear | None = None,
     ) -> None:
+        """`linear`: the head of the bare `model`, where the loss may be made from what the head is
+        given; else None."""
+        self._bare_model = model
         self._parameters = parameters_of(spec, Seq2SeqSpec)
         self._seed = spec.training.seed
         self._tokenizer = tokenizer
@@ -273,6 +278,8 @@ class Seq2SeqObjective:
         self._metrics = metrics
         # Not every architecture has it: the others shift the labels themselves.
         self._shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        # And then they need logits beside each label.
+        self._linear = None if self._shift is None else linear
         self._label_pad = tokenizer.pad_token_id
         if self._parameters.ignore_pad_token_for_loss:
             self._label_pad = IGNORED
@@ -292,7 +299,16 @@ class Seq2SeqObjective:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return _token_losses(model, batch).sum()
+        return self.smoothed_loss_sum(model, batch, 0.0)
+
+    def smoothed_loss_sum(
+        self, model: torch.nn.Module, batch: Batch, factor: float
+    ) -> torch.Tensor:
+        """Without the logits of the whole batch where that can be."""
+        linear = linear_loss.standing(self._bare_model, self._linear)
+        if linear is None:
+            return smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
+        return linear_loss.loss_sum(linear, self._seen(model, batch), batch["labels"], factor)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -333,7 +349,7 @@ class Seq2SeqObjective:
         """Losses of a batch that has labels, and the texts generated for it."""
         losses = labels = tokens = None
         if "labels" in batch:
-            losses = _token_losses(model, batch).sum(dim=1)
+            losses = self._token_losses(model, batch).sum(dim=1)
             labels = (batch["labels"] != IGNORED).sum(dim=1)
         if self._parameters.predict_with_generate:
             generate: Any = model.generate
@@ -343,6 +359,22 @@ class Seq2SeqObjective:
                 generation_config=self._generation,
             )
         return _Output(losses, labels, tokens)
+
+    def _token_losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(batch, target length) cross entropies in float32; 0 where there is no label."""
+        linear = linear_loss.standing(self._bare_model, self._linear)
+        if linear is None:
+            return lm_scores.losses(*self.logits_and_labels(model, batch))
+
+        def judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor]:
+            return (lm_scores.losses(logits, labels),)
+
+        head = self._seen(model, batch)
+        (losses,) = linear_loss.in_parts(linear, head, batch["labels"], judge)
+        return losses
+
+    def _seen(self, model: torch.nn.Module, batch: Batch) -> linear_loss.Head:
+        return linear_loss.seen_by_head(self._bare_model, lambda: _logits(model, batch))
 
     def _collate_sources(self, features: list[Mapping[str, Any]]) -> Batch:
         rows = [feature["input_ids"] for feature in features]
@@ -368,16 +400,6 @@ def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> Genera
         given["num_beams"] = parameters.num_beams
     config.update(**given, max_length=parameters.generated_length(), max_new_tokens=None)
     return config
-
-
-def _token_losses(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """(batch, target length) cross entropies in float32; 0 where there is no label."""
-    return functional.cross_entropy(
-        _logits(model, batch).float().transpose(1, 2),
-        batch["labels"],
-        ignore_index=IGNORED,
-        reduction="none",
-    )
 
 
 def _logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:

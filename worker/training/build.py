@@ -138,6 +138,12 @@ def may_be_padding_free(spec: JobSpec) -> bool:
     )
 
 
+def may_capture_head(spec: JobSpec) -> bool:
+    """Whether `linear_loss` may look at what the head is given: a compiler would take the hook for
+    a part of the model; virtual tokens are in its way."""
+    return not spec.training.compiles and (spec.peft is None or spec.peft.method in {"lora", "ia3"})
+
+
 def model(
     auto_model: Any, folder: Path, dtype: str, overrides: Mapping[str, Any], **loading: Any
 ) -> tuple[torch.nn.Module, list[str]]:

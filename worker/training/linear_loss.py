@@ -2,12 +2,15 @@
 
 A language model's logits are the largest tensor of its step: tokens x vocabulary in float32, with a
 gradient as large. Here both are made for a few tokens at a time, in the forward pass already; what
-is kept has the size of the hidden states and of the head's weight.
+is kept has the size of the hidden states and of the head's weight. Of an evaluation there remain a
+few numbers for each token.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from worker.training.probing import RTOL, Refusal, small_batch, tried_out
 
@@ -15,6 +18,10 @@ IGNORED: Final = -100
 
 _NUMBERS: Final = 1 << 24
 """Of the logits that there are at a time: 64 MiB in float32; fewer make its products slow."""
+
+
+Judge = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+"""(tokens, vocabulary) logits and (tokens,) labels to numbers of each token, (tokens,)."""
 
 
 class Head(NamedTuple):
@@ -49,6 +56,21 @@ class Capture:
         return (states[:, :1],)
 
 
+def seen_by_head(model: Any, run: Callable[[], object]) -> Head:
+    """What the head of the bare `model` is given while `run` runs it; a head that `linear_of`
+    found, or one in its place."""
+    with Capture(model) as capture:
+        run()
+    assert capture.head is not None, "tried out when the job was loaded"
+    return capture.head
+
+
+def standing(model: Any, linear: torch.nn.Linear | None) -> torch.nn.Linear | None:
+    """`linear`, if it still is the head of the bare `model`: an adapter may have taken its place
+    since `linear_of` found it."""
+    return linear if model.get_output_embeddings() is linear else None
+
+
 def loss_sum(
     linear: torch.nn.Linear, head: Head, labels: torch.Tensor, smoothing: float = 0.0
 ) -> torch.Tensor:
@@ -67,6 +89,33 @@ def loss_sum(
     return total
 
 
+@torch.no_grad()
+def in_parts(
+    linear: torch.nn.Linear, head: Head, labels: torch.Tensor, judge: Judge
+) -> tuple[torch.Tensor, ...]:
+    """What `judge` makes of the logits, asked for a few tokens at a time; each (batch, length) as
+    `labels`, which stand as for `loss_sum`."""
+    weight, bias = _cast(linear.weight, linear.bias, head.dtype)
+    states, flat = head.states.flatten(0, 1), labels.flatten()
+    parts = [
+        judge(functional.linear(states[part].to(head.dtype), weight, bias), flat[part])
+        for part in _parts(len(states), len(weight))
+    ]
+    return tuple(torch.cat(column).view(labels.shape) for column in zip(*parts, strict=True))
+
+
+def _parts(tokens: int, vocabulary: int) -> list[slice]:
+    """Of the tokens, as many at a time as _NUMBERS allow."""
+    rows = max(1, _NUMBERS // vocabulary)
+    return [slice(start, start + rows) for start in range(0, tokens, rows)]
+
+
+def _cast(
+    weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
 class _LinearLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -79,13 +128,11 @@ class _LinearLoss(torch.autograd.Function):
         smoothing: float,
     ) -> torch.Tensor:
         by_states, by_weight, by_bias = _room(ctx.needs_input_grad, states, weight, bias)
-        cast = weight.to(dtype)
+        cast, added = _cast(weight, bias, dtype)
         total = torch.zeros((), device=states.device)
-        rows = max(1, _NUMBERS // len(weight))
-        for start in range(0, len(states), rows):
-            part = slice(start, start + rows)
+        for part in _parts(len(states), len(weight)):
             some = states[part].to(dtype)
-            loss, by_logits = _chunk(some, cast, bias, labels[part], smoothing)
+            loss, by_logits = _chunk(some, cast, added, labels[part], smoothing)
             total += loss
             if by_states is not None:
                 by_states[part] = by_logits.to(dtype) @ cast
@@ -125,8 +172,7 @@ def _chunk(
     smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum of the losses of a few tokens, and its gradient by their logits, in float32."""
-    logits = torch.nn.functional.linear(states, weight, None if bias is None else bias.to(weight))
-    logits = logits.float()
+    logits = functional.linear(states, weight, bias).float()
     asked = (labels != IGNORED)[:, None]
     places = labels.clamp(min=0)[:, None]
     spread = logits.logsumexp(dim=-1, keepdim=True)
@@ -155,8 +201,11 @@ def linear_of(model: Any) -> torch.nn.Linear | None:
     if type(linear) is not torch.nn.Linear:
         return None
     with tried_out(model):
-        # Blocks of text have no padding, and are never packed.
-        batch = {"input_ids": small_batch(model)["input_ids"]}
+        # Without a mask: padding and packing are the body's affair.
+        ids = small_batch(model)["input_ids"]
+        batch = {"input_ids": ids}
+        if model.config.is_encoder_decoder:
+            batch["decoder_input_ids"] = ids
         try:
             expected = model(**batch).logits
             with Capture(model) as capture:
