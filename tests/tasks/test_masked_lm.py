@@ -441,3 +441,22 @@ def test_an_evaluation_makes_logits_of_masked_tokens_alone(
     assert min(counts) > 0
     assert selected.metrics == pytest.approx(whole.metrics, rel=1e-6)
     assert selected.samples == whole.samples
+
+
+def test_a_share_of_a_batch_has_its_own_places(bert: Path, tokenizer: Any) -> None:
+    model = transformers.AutoModelForMaskedLM.from_pretrained(bert).eval()
+    masking = Masking.of(tokenizer, 1, 0.5)
+    rows = [{"input_ids": IDS[:size].tolist()} for size in (9, 5, 13)]
+    splits: Any = {"train": _Split(rows)}
+    objective = MaskedLMObjective(splits, masking, Padding(tokenizer, model), tokenizer, model)
+    batch = objective.collate(list(MaskedFeatures(rows, masking)))
+    loss = 0.0
+    for count in (1, 2, 3):
+        cut = objective.first_rows(batch, count)
+        assert cut["input_ids"].shape == (count, 13)
+        wanted = cut["labels"] != -100
+        assert cut["places"].tolist() == wanted.flatten().nonzero()[:, 0].tolist()
+        with torch.no_grad():
+            more = objective.loss_sum(model, cut).item()
+        assert more > loss
+        loss = more

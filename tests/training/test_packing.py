@@ -147,7 +147,7 @@ def test_a_head_at_some_tokens_alone(name: str, padded: bool) -> None:
     assert heads.can_select(model)
     if not padded:
         assert packing.install(model) is not None
-    with heads.only_at(model, wanted, given["attention_mask"]):
+    with heads.only_at(model, heads.places_of(wanted), given["attention_mask"]):
         found = model(**given).logits
     assert found.shape == (1, int(wanted.sum()), 99)
     torch.testing.assert_close(found[0], expected)

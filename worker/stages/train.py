@@ -45,7 +45,6 @@ from worker.training import (
 )
 from worker.training.checkpoint import State
 from worker.training.evaluation import Evaluator
-from worker.training.loading import Loader
 from worker.training.objective import Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
@@ -190,7 +189,7 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
         objective=loaded.objective,
         loss_sum=smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
         order=sampling.order(features, plan),
-        shares=Sharing(Loader(features, loaded.objective.collate, spec), features, ranks),
+        shares=Sharing(loaded.objective, spec, ranks),
         evaluate=validation,
         best=BestMetric(spec),
         reporter=reporter,

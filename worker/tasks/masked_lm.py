@@ -96,6 +96,21 @@ class MaskedLMObjective(TokenLabels):
         self._masking = masking
         self._tokenizer = tokenizer
 
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """With the `places` of the masked tokens, where the head is computed there alone."""
+        batch = super().collate(features)
+        if self._bare_model is None:
+            return batch
+        return {**batch, "places": heads.places_of(batch["labels"] != IGNORED)}
+
+    def first_rows(self, batch: Batch, rows: int) -> Batch:
+        """Places count through the rows one after the other."""
+        cut = {name: value[:rows] for name, value in batch.items() if name != "places"}
+        if "places" in batch:
+            ends = torch.tensor(cut["labels"].numel())
+            cut["places"] = batch["places"][: int(torch.searchsorted(batch["places"], ends))]
+        return cut
+
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,11 +118,11 @@ class MaskedLMObjective(TokenLabels):
         tokens."""
         if self._bare_model is None:
             return super().logits_and_labels(model, batch)
-        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        labels = batch["labels"]
-        masked = labels != IGNORED
-        with heads.only_at(self._bare_model, masked, batch["attention_mask"]):
-            return model(**inputs).logits, labels[masked][None]
+        inputs = {n: value for n, value in batch.items() if n not in {"labels", "places"}}
+        places = batch["places"]
+        labels = batch["labels"].flatten().index_select(0, places)
+        with heads.only_at(self._bare_model, places, batch["attention_mask"]):
+            return model(**inputs).logits, labels[None]
 
     def _judged(self, model: torch.nn.Module, batch: Batch) -> "_Judged":
         """Only of the masked tokens, whether or not the head made more."""

@@ -12,7 +12,7 @@ from accelerate.utils import set_seed
 
 from service.contract.splits import validation_name
 from service.contract.training import TrainingSpec
-from worker.training import randomness
+from worker.training import masks, randomness
 from worker.training.loading import Loader, chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
@@ -128,4 +128,6 @@ class Evaluator:
 
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:
+    """For the model, at once."""
+    masks.see(batch)
     return {name: value.to(accelerator.device, non_blocking=True) for name, value in batch.items()}

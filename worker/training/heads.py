@@ -9,24 +9,28 @@ import torch
 from worker.training.probing import RTOL, Refusal, small_batch, tried_out
 
 
+def places_of(wanted: torch.Tensor) -> torch.Tensor:
+    """(places,) of the `wanted` tokens in the flattened rectangle, bool, (batch, length). To be
+    asked of a batch on the CPU: how many there are, a device would have to tell."""
+    return wanted.flatten().nonzero()[:, 0]
+
+
 @contextmanager
 def only_at(
-    model: Any, wanted: torch.Tensor, attention_mask: torch.Tensor | None = None
+    model: Any, places: torch.Tensor, attention_mask: torch.Tensor | None = None
 ) -> Iterator[None]:
-    """Inside, the head of `model` sees the hidden states of the `wanted` tokens alone.
+    """Inside, the head of `model` sees the hidden states at `places` alone.
 
-    `wanted` is bool, (batch, length) as `attention_mask`; the logits come as (1, wanted, classes),
-    in the order of the rectangle. The body may itself work on packed batches
-    (`worker.training.packing`), and then needs the mask.
+    The logits come as (1, places, classes). The body may itself work on packed batches
+    (`worker.training.packing`), and then needs the mask, (batch, length).
     """
 
     def select(_body: torch.nn.Module, _inputs: Any, output: Any) -> Any:
-        states = output[0]
-        places = wanted
-        if states.shape[:2] != wanted.shape:  # packed: without the padding
-            assert attention_mask is not None, "only padded batches are packed"
-            places = wanted[attention_mask.bool()][None]
-        output["last_hidden_state"] = states[places][None]
+        states = output[0].flatten(0, 1)
+        chosen = places
+        if attention_mask is not None and len(states) < attention_mask.numel():  # packed
+            chosen = attention_mask.flatten().cumsum(0)[places] - 1
+        output["last_hidden_state"] = states.index_select(0, chosen)[None]
         return output
 
     handle = model.base_model.register_forward_hook(select)
@@ -45,7 +49,7 @@ def can_select(model: Any) -> bool:
         wanted[:, ::2] = False
         try:
             expected = model(**batch).logits[wanted]
-            with only_at(model, wanted, batch["attention_mask"]):
+            with only_at(model, places_of(wanted), batch["attention_mask"]):
                 found = model(**batch).logits
         except Refusal:
             return False

@@ -78,6 +78,14 @@ class SmoothsLabels(Protocol):
         """As `loss_sum`, by the arithmetic of transformers' LabelSmoother."""
 
 
+@runtime_checkable
+class CutsBatches(Protocol):
+    """An objective whose batches have tensors without a row for each example."""
+
+    def first_rows(self, batch: Batch, rows: int) -> Batch:
+        """The batch of the first `rows` examples, padded as all of them."""
+
+
 class Objective(Protocol):
     """A task bound to one job's data: batches, their loss, and the evaluation."""
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from service.contract.training import TrainingSpec
 from worker.training.loading import Loader
-from worker.training.objective import Batch, Features
+from worker.training.objective import Batch, CutsBatches, Objective
 from worker.training.ranks import Ranks
 from worker.training.sampling import lengths
 
@@ -25,10 +26,12 @@ class Share(NamedTuple):
 
 
 class Sharing:
-    """Loads this process's shares of the batches of `features`."""
+    """Loads this process's shares of the batches of an objective's training features."""
 
-    def __init__(self, loader: Loader, features: Features, ranks: Ranks) -> None:
-        self._loader = loader
+    def __init__(self, objective: Objective, spec: TrainingSpec, ranks: Ranks) -> None:
+        features = objective.train_features
+        self._loader = Loader(features, objective.collate, spec)
+        self._cut = objective.first_rows if isinstance(objective, CutsBatches) else _first_rows
         self._ranks = ranks
         self._lengths = lengths(features) if ranks.count > 1 else np.zeros(0, dtype=np.int64)
 
@@ -43,8 +46,12 @@ class Sharing:
         joined = [[*share, self._longest(b)] for share, b in zip(own, batches, strict=True)]
         for share, batch in zip(own, self._loader.over(joined, epoch), strict=True):
             rows = max(len(share), 1)
-            yield Share({name: value[:rows] for name, value in batch.items()}, bool(share))
+            yield Share(self._cut(batch, rows), bool(share))
 
     def _longest(self, batch: list[int]) -> int:
         place: Any = self._lengths[batch].argmax()
         return batch[int(place)]
+
+
+def _first_rows(batch: Batch, rows: int) -> Batch:
+    return {name: value[:rows] for name, value in batch.items()}

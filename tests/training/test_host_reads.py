@@ -1,0 +1,155 @@
+"""No optimizer step asks the device for a number: it would wait for all that was given it before.
+
+Without a GPU the steps are made on the CPU with the attention of a GPU, and what would have to be
+read there is looked for among torch's operations.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from tests.data.squad_sample import squad_rows
+from tests.models import save_tiny_bert, save_tiny_gpt2
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
+from worker.tasks import registry
+from worker.tasks.causal_lm import CausalLM
+from worker.training import build, loop, masks
+
+HAS_GPU = torch.cuda.is_available()
+TEXTS = [{"text": "the report of the water board was read " * count} for count in (1, 2, 4)] * 8
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
+    """Forbidden in each step, but for what is done with batches before they are on the device."""
+    found = HostReadsOnGPU() if HAS_GPU else HostReads()
+    monkeypatch.setitem(registry.REGISTRY, "causal-lm", CausalLM())
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
+    if not HAS_GPU:
+        choose = build.choose_attention
+        as_on_gpu = lambda model, spec, _device: choose(model, spec, torch.device("cuda"))  # noqa: E731
+        monkeypatch.setattr(build, "choose_attention", as_on_gpu)
+    return found
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, reads: HostReads) -> None:
+    made = loop.Training.__post_init__
+
+    def watched(run: loop.Training) -> None:
+        made(run)
+        run.loss_sum = reads.watching(run.loss_sum)
+        strategy: Any = run.state.strategy
+        strategy.backward = reads.watching(strategy.backward)
+        strategy.step = reads.watching(strategy.step)
+        run.state.tally.add = reads.watching(run.state.tally.add)  # type: ignore[method-assign]
+
+    monkeypatch.setattr(loop.Training, "__post_init__", watched)
+
+
+def question_answering(home: Path) -> dict[str, Any]:
+    return {
+        "task": {"type": "question-answering", "max_seq_length": 96, "doc_stride": 32},
+        "model": {"name_or_path": str(save_tiny_bert(home / "model"))},
+        "dataset": {"train": write_rows(home / "train.jsonl", squad_rows("train", "1.1")[:12])},
+    }
+
+
+def masked_lm(home: Path) -> dict[str, Any]:
+    return {
+        "task": {"type": "masked-lm", "max_seq_length": 16, "line_by_line": True},
+        "model": {"name_or_path": str(save_tiny_bert(home / "model"))},
+        "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
+    }
+
+
+def causal_lm(home: Path) -> dict[str, Any]:
+    return {
+        "task": {"type": "causal-lm", "block_size": 16, "separate_documents": True},
+        "model": {"name_or_path": str(save_tiny_gpt2(home / "model"))},
+        "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
+    }
+
+
+@pytest.mark.parametrize("of", [question_answering, masked_lm, causal_lm])
+def test_steps_read_nothing_from_the_device(
+    of: Callable[[Path], dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reads: HostReads,
+) -> None:
+    body = of(tmp_path)
+    body["dataset"]["source"] = "path"
+    options = {"max_steps": 3, "per_device_train_batch_size": 4, "save_strategy": "no"}
+    body["training"] = {**options, "logging_steps": 3, "precision": "bf16" if HAS_GPU else "fp32"}
+    body["resources"] = {"gpus": int(HAS_GPU)}
+    watch(monkeypatch, reads)
+    result, recorder = StagedJob(tmp_path, body).train()
+    assert result.steps == 3
+    assert reads.calls == 4 * 3
+    assert list(recorder.train_values("loss")) == [3]
+
+
+class TestMasks:
+    """worker.training.masks: the masks are transformers' own, unread."""
+
+    @pytest.fixture(autouse=True)
+    def fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(masks, "_hides_nothing", None)
+
+    @pytest.mark.parametrize("lengths", [(5, 5), (5, 3)])
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_are_the_same(self, lengths: tuple[int, int], causal: bool) -> None:
+        mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+        skips = {"allow_is_causal_skip": causal, "allow_is_bidirectional_skip": not causal}
+        options: dict[str, Any] = {"batch_size": 2, "q_length": 5, "kv_length": 5, **skips}
+        expected = sdpa_mask(attention_mask=mask, **options)
+        assert (expected is None) == (lengths == (5, 5))
+        masks.see({"attention_mask": mask.long()})
+        with HostReads().forbidden():
+            found = masks._mask(attention_mask=mask, **options)
+        if expected is None:
+            assert found is None
+        else:
+            assert torch.equal(found, expected)
+
+    def test_without_a_batch_it_is_read(self) -> None:
+        mask = torch.ones(2, 5, dtype=torch.bool)
+        options = {"batch_size": 2, "q_length": 5, "kv_length": 5, "attention_mask": mask}
+        masks.see({"input_ids": mask.long()})
+        assert masks._mask(**options) is None
+        with HostReads().forbidden(), pytest.raises(HostReadError):
+            masks._mask(**options)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda values: values[0].item(),
+        lambda values: float(values[0]),
+        lambda values: bool(values.all()),
+        lambda values: values[values > 0],
+        lambda values: values.nonzero(),
+        lambda values: torch.where(values > 0),
+        lambda values: values.tolist(),
+        lambda values: values.numpy(),
+        lambda values: values.masked_select(values > 0),
+        lambda values: values.index_put((values > 0,), values.new_zeros(())),
+    ],
+)
+def test_what_is_found(read: Callable[[torch.Tensor], Any]) -> None:
+    values = torch.arange(3.0)
+    with HostReads().forbidden(), pytest.raises(HostReadError):
+        read(values)
+
+
+def test_what_is_let_be() -> None:
+    values = torch.arange(3.0)
+    with HostReads().forbidden():
+        _ = values[1:], values[None], values[torch.tensor([2, 0])]
+        values.where(values > 0, 0).masked_fill(values > 1, 0).sum()
