@@ -72,6 +72,12 @@ class TestResolved:
         spec = precision.resolved(spec_of({}), model_dir, on_gpu=False)
         assert spec.training.precision == "fp32"
 
+    def test_nor_by_request(self, model_dir: Path) -> None:
+        (model_dir / "config.json").write_text('{"model_type": "deberta"}')
+        with pytest.raises(StageError, match=r"cannot be `bf16`.*use `fp32`") as caught:
+            precision.resolved(spec_of({"bf16": True}), model_dir, on_gpu=False)
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
     @pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
     def test_what_is_asked_for_stays(self, model_dir: Path, able: bool, name: str) -> None:
         spec = spec_of({"precision": name})
@@ -94,6 +100,11 @@ class TestStage:
         assert recorder.train_values("loss") == auto.train_values("loss")
         assert named.weights_sha256 == result.weights_sha256
         assert not any("`precision: auto`" in each.message for each in recorder.of(Notice))
+
+    def test_says_that_the_cpu_imitates(self, make_job: Callable[..., Job], able: bool) -> None:
+        _, recorder = run(make_job(precision="bf16", max_steps=1, save_strategy="no").request())
+        told = [each.message for each in recorder.of(Notice) if "only imitates" in each.message]
+        assert len(told) == (0 if able else 1)
 
     def test_goes_on_as_it_began_on_another_machine(
         self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from worker.cores import cores
 from worker.training import masks, packing, strategies
+from worker.training import precision as precisions
 from worker.training.plan import Plan
 
 
@@ -87,11 +88,13 @@ def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
         where = torch.cuda.get_device_name(device)
     else:
         where = f"the CPU with {torch.get_num_threads()} threads"
+    imitated = device.type == "cpu" and plan.spec.bf16 and not precisions.cpu_has_bf16()
+    slow = "; this CPU only imitates bfloat16, slower than it computes float32" if imitated else ""
     names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
     name = names[accelerator.mixed_precision] + (" (`precision: auto`)" if asked == "auto" else "")
     together = f" in {plan.processes} processes" if plan.processes > 1 else ""
     return Notice(
-        message=f"Training on {where}{together} in {name}, {plan.total_steps} steps",
+        message=f"Training on {where}{together} in {name}, {plan.total_steps} steps{slow}",
         data={
             "device": str(device),
             "precision": plan.spec.precision,

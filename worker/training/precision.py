@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import torch
 
+from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -26,9 +27,13 @@ def resolved(
 
     `model_dir` holds the base model's `config.json`. `earlier` is what the training that is
     resumed began with, wherever that was: on another machine `auto` might come to something else,
-    and the numbers would not go on.
+    and the numbers would not go on. StageError(invalid_option) for a model that fails in the
+    precision that is asked for.
     """
     if spec.training.precision != "auto":
+        if spec.training.bf16 and _model_type(model_dir) in _WITHOUT_BF16:
+            message = "`training.precision` cannot be `bf16` with this type of model; use `fp32`"
+            raise StageError(FailureCode.INVALID_OPTION, message, option="training.precision")
         return spec
     chosen = earlier or _best(spec, model_dir, on_gpu=on_gpu)
     names = {"precision": chosen, "bf16": chosen == "bf16", "fp16": chosen == "fp16"}
@@ -39,11 +44,15 @@ def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
     # Weights of another dtype are the user's own choice of what to compute in.
     if spec.model.dtype != "float32":
         return "fp32"
-    config = json.loads((model_dir / "config.json").read_bytes())
-    if config.get("model_type") in _WITHOUT_BF16:
+    if _model_type(model_dir) in _WITHOUT_BF16:
         return "fp32"
     able = gpu_has_bf16() if on_gpu else cpu_has_bf16()
     return "bf16" if able else "fp32"
+
+
+def _model_type(model_dir: Path) -> str | None:
+    config: dict[str, str] = json.loads((model_dir / "config.json").read_bytes())
+    return config.get("model_type")
 
 
 def gpu_has_bf16() -> bool:
