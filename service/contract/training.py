@@ -67,6 +67,7 @@ ADDITIONS: Final[dict[str, str]] = {
     "on_non_finite": "Trainer goes on with weights that are lost; default: fail",
     "non_finite_rollbacks": "of `on_non_finite: rollback`",
     "rollback_learning_rate_factor": "of `on_non_finite: rollback`",
+    "async_save": "by the name that torch's distributed checkpoints have for it",
 }
 
 # Options of TrainingArguments that live elsewhere in our job spec.
@@ -275,6 +276,11 @@ class TrainingSpec(BaseModel):
     save_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
     save_total_limit: int | None = Field(
         None, ge=1, description="Checkpoints to keep; the best and the newest always stay."
+    )
+    async_save: bool = Field(
+        True,
+        description="Write checkpoints beside the steps that follow, from a copy in RAM: of what "
+        "trains, and of the optimizer's state. false: the training waits while they are written.",
     )
     load_best_model_at_end: bool = Field(
         False, description="The finished model is the best checkpoint, not the last state."

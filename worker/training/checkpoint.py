@@ -1,4 +1,4 @@
-"""The whole state of a training on disk: written by one process, restored by another, bit for bit.
+"""The whole state of a training: taken at one step, written to disk, restored, bit for bit.
 
 Files: `model.safetensors`, which beside a frozen base model holds only what trains;
 `optimizer.pt`, `scheduler.pt`, `scaler.pt` (fp16 only) and `rng_<rank>.pt`, all read with
@@ -6,16 +6,18 @@ Files: `model.safetensors`, which beside a frozen base model holds only what tra
 at all. Of several processes the first one writes all of it.
 """
 
+import copy
 import errno
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 from accelerate import Accelerator
+from safetensors.torch import save_file
 
 from service.contract.failures import FailureCode, StageError
 from worker import checkpoints
@@ -26,6 +28,8 @@ from worker.training.progress import LossTally, TrainingProgress
 from worker.training.ranks import Ranks
 from worker.training.schedules import Schedule
 from worker.training.strategy import Strategy
+
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 
 
 @dataclass
@@ -40,8 +44,8 @@ class State:
     ranks: Ranks = field(default_factory=Ranks)
     base: str | None = None
     """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
-    export: Callable[[Any, Path], None] = lambda _model, _folder: None
-    """Writes the model's weights once more into a checkpoint, as others load them."""
+    export: Callable[[Any], dict[str, torch.Tensor]] = lambda _model: {}
+    """An adapter's weights as peft loads them, for ADAPTER_WEIGHTS in each checkpoint."""
 
     @property
     def model(self) -> Any:
@@ -63,45 +67,63 @@ class State:
         return parts
 
 
-def save(state: State, plan: Plan, folder: Path) -> None:
-    """Write `folder`, replacing what an unfinished writer left there; all processes wait for it.
+class Snapshot(NamedTuple):
+    """What the files of a checkpoint hold, at one step."""
 
-    Raises StageError(disk_full); every older checkpoint is then as it was.
+    weights: dict[str, torch.Tensor]
+    trained_only: bool
+    exported: dict[str, torch.Tensor]
+    pickled: dict[str, Any]
+    """By the names of the files, in the order in which they are written."""
+    progress: dict[str, Any]
+
+
+def snapshot(state: State, plan: Plan) -> Snapshot | None:
+    """For the first process; all must ask, and the others get None.
+
+    Its tensors are the training's own unless the strategy `gives_copies`; all else is a copy.
     """
     random_states = state.ranks.gathered(randomness.capture())
     losses = state.tally.totals()
-    optimizer = state.strategy.optimizer_state()
+    pickled: dict[str, Any] = {"optimizer.pt": state.strategy.optimizer_state()}
     with state.strategy.whole() as model:
-        if state.ranks.is_first:
-            what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
-            with disk_full_explained(what), checkpoints.writing(folder) as partial:
-                _write_torch(partial / "optimizer.pt", optimizer)
-                _write_weights(state, model, partial)
-                _write_rest(state, plan, partial, random_states, losses)
-    state.ranks.wait()
+        if not state.ranks.is_first:
+            return None
+        for name, part in state._common().items():
+            pickled[f"{name}.pt"] = copy.deepcopy(part.state_dict())
+        for rank, random_state in enumerate(random_states):
+            pickled[_rng_name(rank)] = random_state
+        trained_only = state.base is not None
+        return Snapshot(
+            weights=weights.tensors(model, trained_only=trained_only),
+            trained_only=trained_only,
+            exported=state.export(model),
+            pickled=pickled,
+            progress={
+                "progress": state.progress.state_dict(),
+                "loss_since_log": losses,
+                "data": _cursor(plan, state.progress.step),
+                "base": state.base,
+                "precision": plan.spec.precision,
+            },
+        )
 
 
-def _write_weights(state: State, model: Any, partial: Path) -> None:
-    file = partial / "model.safetensors"
-    weights.save(model, file, trained_only=state.base is not None)
-    state.export(model, partial)
+def write(taken: Snapshot, folder: Path) -> None:
+    """Write `folder`, replacing what an unfinished writer left there. In any thread: nothing here
+    looks at the training or speaks to other processes.
 
-
-def _write_rest(
-    state: State, plan: Plan, partial: Path, random_states: list[Any], losses: list[float]
-) -> None:
-    for name, part in state._common().items():
-        _write_torch(partial / f"{name}.pt", part.state_dict())
-    for rank, random_state in enumerate(random_states):
-        _write_torch(partial / _rng_name(rank), random_state)
-    progress = {
-        "progress": state.progress.state_dict(),
-        "loss_since_log": losses,
-        "data": _cursor(plan, state.progress.step),
-        "base": state.base,
-        "precision": plan.spec.precision,
-    }
-    (partial / "progress.json").write_text(json.dumps(progress, indent=1))
+    Raises StageError(disk_full); every older checkpoint is then as it was.
+    """
+    what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
+    with disk_full_explained(what), checkpoints.writing(folder) as partial:
+        for name, value in taken.pickled.items():
+            _write_torch(partial / name, value)
+        file = partial / "model.safetensors"
+        weights.save(taken.weights, file, trained_only=taken.trained_only)
+        if taken.exported:
+            save_file(taken.exported, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        (partial / "progress.json").write_text(json.dumps(taken.progress, indent=1))
 
 
 def precision_of(folder: Path) -> Precision | None:

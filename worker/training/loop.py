@@ -6,14 +6,15 @@ of them, clip, update, schedule. Losses stay on the device until a number is due
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from accelerate.utils.memory import clear_device_cache
 
-from service.contract.events import CheckpointSaved
+from service.contract.events import CheckpointSaved, StageEvent
 from service.contract.states import Phase
 from worker import checkpoints
 from worker.training import batch_size, checkpoint, early_stopping
@@ -26,6 +27,7 @@ from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
 from worker.training.rollback import NonFiniteError, roll_back
+from worker.training.saving import Saver
 from worker.training.sharing import Share, Sharing
 from worker.training.smoothing import LossSum
 
@@ -69,6 +71,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self._first_plan = self.plan
+        self.saver = Saver(self.reporter.notice)
         self.stop_agreed = False
         """By several processes, for the end of the step in hand."""
 
@@ -87,6 +90,14 @@ class Training:
     def ended(self) -> bool:
         progress, plan = self.state.progress, self.plan
         return progress.step == plan.total_steps or early_stopping.reached(plan.spec, progress)
+
+    def settle(self) -> None:
+        """Until a checkpoint that is being written is there, for all processes."""
+        if self.saver.is_writing:
+            self.reporter.stop()
+            self.reporter.phase(Phase.SAVING)
+        self.saver.wait()
+        self.state.ranks.wait()
 
     def resume(self, folder: Path) -> None:
         """Continue from a checkpoint. StageError(checkpoint_unreadable)."""
@@ -121,16 +132,26 @@ def train(run: Training) -> None:
     Raises StageError: non_finite_loss, out_of_memory, disk_full, invalid_option (an unknown
     `metric_for_best_model`); StoppedEarlyError after a checkpoint when `stop_requested` says so.
     """
+    try:
+        _train(run)
+    except BaseException as error:
+        run.saver.leave(error)
+        raise
+
+
+def _train(run: Training) -> None:
     run.state.model.train()
     run.reporter.start()
     if run.plan.spec.on_non_finite == "rollback" and run.state.progress.last_checkpoint is None:
-        _save(run, None)
+        _save(run, None, beside=True)
     while run.state.progress.is_unjudged or not run.ended:
         try:
             with batch_size.again_when_shrunk():
                 _rest_of_epoch(run)
         except NonFiniteError as error:
+            run.settle()
             roll_back(error, run.plan.spec, run.state, run.reporter, run.resume_newest)
+    run.settle()
     run.reporter.stop()
 
 
@@ -142,6 +163,7 @@ def _rest_of_epoch(run: Training) -> None:
     for window in _windows(run, *run.plan.cursor(progress.step)):
         learning_rate = run.state.scheduler.learning_rate()
         grad_norm = _optimizer_step(run, window)
+        run.saver.look()
         due, last = run.plan.due(progress.step), progress.step == run.plan.total_steps
         stopping = run.is_stopping
         if due.log or due.evaluate or due.save or last or stopping:
@@ -167,13 +189,14 @@ def _conclude(run: Training) -> None:
     progress.is_unjudged = False
     is_best = progress.best_step == progress.step
     if due.save or (is_best and run.plan.spec.save_strategy == "best"):
-        _save(run, metric)
+        # After the last step there is nothing to do meanwhile.
+        _save(run, metric, beside=not run.ended)
 
 
 def _stop(run: Training) -> NoReturn:
     """Write this step's checkpoint; an evaluation that is due is the resumed training's first."""
     run.state.progress.is_unjudged = run.plan.due(run.state.progress.step).evaluate
-    _save(run, None)
+    _save(run, None, beside=False)
     raise StoppedEarlyError
 
 
@@ -288,8 +311,9 @@ def _judge(run: Training, value: float) -> None:
         )
 
 
-def _save(run: Training, metric: float | None) -> None:
-    """Write a checkpoint of this step and announce it."""
+def _save(run: Training, metric: float | None, *, beside: bool) -> None:
+    """Make a checkpoint of this step and announce it when it is written: at once, or `beside` the
+    steps that follow."""
     _require_finite_weights(run)
     progress = run.state.progress
     folder = run.checkpoints_dir / str(progress.step)
@@ -297,16 +321,22 @@ def _save(run: Training, metric: float | None) -> None:
     is_best = progress.best_step == progress.step
     if is_best:
         progress.best_checkpoint = progress.last_checkpoint
+    facts = {"path": progress.last_checkpoint, "metric": metric, "best": is_best}
+    announce = partial(_announce, run.reporter.send, folder, **facts)
+    beside = beside and run.plan.spec.async_save
     with run.reporter.pausing_for(Phase.SAVING):
-        checkpoint.save(run.state, run.plan, folder)
-    run.reporter.send(
+        written = run.saver.save(run.state, run.plan, folder, announce, beside=beside)
+    if written:
+        announce()
+
+
+def _announce(send: Callable[[StageEvent], None], folder: Path, **facts: Any) -> None:
+    send(
         CheckpointSaved(
-            step=progress.step,
-            path=progress.last_checkpoint,
+            step=int(folder.name),
             bytes=checkpoints.total_bytes(folder),
             manifest_sha256=checkpoints.manifest_sha256(folder),
-            metric=metric,
-            best=is_best,
+            **facts,
         )
     )
 

@@ -1,13 +1,19 @@
-"""Turns a full memory into words: what it held and which option makes it smaller."""
+"""How much memory there is; and a full one in words: what it held, what makes that smaller."""
 
 import resource
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
+import psutil
 import torch
 
 from service.contract.failures import FailureCode, StageError
+
+# Linux, control groups v2, as a container sees its own.
+_CONTAINER: Final = Path("/sys/fs/cgroup")
 
 
 class BatchInHand:
@@ -48,6 +54,20 @@ def peak_bytes() -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def free_bytes(container: Path = _CONTAINER) -> int:
+    """What this process could still take: of the machine, or of its container if that has less."""
+    free = int(psutil.virtual_memory().available)
+    limit = container / "memory.max"
+    if limit.is_file() and (most := limit.read_text().strip()) != "max":
+        words = (container / "memory.stat").read_text().split()
+        kinds = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        # Pages of files are given back when memory is short, but for those of a tmpfs.
+        cached = kinds["file"] - kinds["shmem"]
+        used = int((container / "memory.current").read_text()) - cached
+        free = min(free, int(most) - used)
+    return free
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -20,7 +20,6 @@ from peft import (
     prepare_model_for_kbit_training,
 )
 from peft.utils import ModulesToSaveWrapper
-from safetensors.torch import save_file
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
@@ -253,12 +252,11 @@ def save(model: PeftModel, output: Path, spec: JobSpec, revision: str | None) ->
         base.generation_config.save_pretrained(output / BASE_CONFIG_FOLDER)
 
 
-def export(model: PeftModel, folder: Path) -> None:
+def export(model: PeftModel) -> dict[str, torch.Tensor]:
     """The adapter's weights as peft names them: of a prompt or a prefix what the model is given,
     which is not what trains."""
     state = get_peft_model_state_dict(model, save_embedding_layers=False)
-    contiguous = {name: value.contiguous() for name, value in state.items()}
-    save_file(contiguous, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return {name: value.contiguous() for name, value in state.items()}
 
 
 def base_name(spec: JobSpec) -> str:

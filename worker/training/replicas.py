@@ -19,6 +19,7 @@ class Replicas:
     """Implements `Strategy`."""
 
     evaluates_together = False
+    gives_copies = False
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class Shards:
     """
 
     evaluates_together = True
+    gives_copies = True
 
     def __init__(
         self,
@@ -219,11 +220,11 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 
 def _full(value: Any) -> Any:
-    """On the CPU; all processes must ask."""
+    """A copy on the CPU; all processes must ask."""
     if isinstance(value, DTensor):
-        # A copy even on a CPU: it may be a view of more memory, which safetensors refuses.
-        return value.full_tensor().detach().to("cpu", copy=True)
-    return value.cpu() if isinstance(value, torch.Tensor) else value
+        value = value.full_tensor().detach()
+    # Even from a CPU: it may be a view of more memory, which safetensors refuses.
+    return value.to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def _like(parameter: torch.Tensor, value: Any) -> Any:

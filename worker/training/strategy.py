@@ -21,6 +21,8 @@ class Strategy(Protocol):
 
     evaluates_together: bool
     """No process can run the model without the others."""
+    gives_copies: bool
+    """What `whole` and `optimizer_state` give is a copy, which later steps do not reach."""
 
     @property
     def bare_model(self) -> Any:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
@@ -12,11 +12,28 @@ _BLOCK: Final = 4096
 _BLOCKS: Final = 256
 
 
-def save(model: torch.nn.Module, file: Path, *, trained_only: bool) -> None:
+def tensors(model: torch.nn.Module, *, trained_only: bool) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of `model`, by name: its own tensors, detached."""
+    return _trained(model) if trained_only else model.state_dict()
+
+
+def save(held: dict[str, torch.Tensor], file: Path, *, trained_only: bool) -> None:
+    """Write what `tensors` gave, or a copy of it in which what was shared still is."""
     if trained_only:
-        save_file({name: each.contiguous() for name, each in _trained(model).items()}, file)
+        save_file({name: each.contiguous() for name, each in held.items()}, file)
     else:
+        model: Any = _Holder(held)
         save_model(model, str(file))
+
+
+class _Holder:
+    """All that safetensors asks of a model: it finds shared weights in its state."""
+
+    def __init__(self, held: dict[str, torch.Tensor]) -> None:
+        self._held = held
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return dict(self._held)
 
 
 def load(model: torch.nn.Module, file: Path, *, trained_only: bool) -> None:

@@ -37,6 +37,7 @@ class Zero:
     """
 
     evaluates_together = False
+    gives_copies = True
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class Zero:
 
     def _state_of(self, parameter: Any, part: torch.Tensor) -> dict[str, Any]:
         return {
-            name: self._gathered(parameter, value) if _is_flat(value, part) else value
+            name: self._gathered(parameter, value) if _is_flat(value, part) else _copied(value)
             for name, value in sorted(self.optimizer.state[part].items())
         }
 
@@ -267,6 +268,10 @@ def _flattened(
 
 def _is_flat(value: Any, part: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and value.shape == part.shape
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

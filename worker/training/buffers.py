@@ -1,0 +1,104 @@
+"""Copies of tensors in memory, which the steps that follow do not reach."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+T = TypeVar("T")
+
+
+class Buffers:
+    """Memory for one copy at a time: the next one is made into the same, whose pages are there."""
+
+    def __init__(self) -> None:
+        self._held: list[torch.Tensor] = []
+
+    def missing_bytes(self, value: Any) -> int:
+        """What a copy of `value` takes beside the memory that is held; about."""
+        whole = {_key(each): _key(each)[1] for each in _plain_tensors(value)}
+        return sum(whole.values()) - sum(buffer.nbytes for buffer in self._held)
+
+    def copied(self, value: T) -> T:
+        """`value` with containers of its own and its tensors in CPU memory, pinned if they come
+        from a GPU. The copy before this one is overwritten.
+
+        Whole storages are copied: strides, and what shares memory, stay as they were, and files
+        made of the copy have the same bytes.
+        """
+        copying = _Copying(self._held)
+        memo: dict[int, Any] = {id(each): copying.of(each) for each in _tensors(value)}
+        self._held = copying.used
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return copy.deepcopy(value, memo)
+
+
+class _Copying:
+    """One copy; `used` is the memory that it lies in."""
+
+    def __init__(self, held: list[torch.Tensor]) -> None:
+        self.used: list[torch.Tensor] = []
+        self._free: dict[tuple[int, bool], list[torch.Tensor]] = defaultdict(list)
+        for buffer in held:
+            self._free[buffer.nbytes, buffer.is_pinned()].append(buffer)
+        self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if is_traceable_wrapper_subclass(tensor):  # torchao's optimizers keep such
+            inner = {name: self.of(each) for name, each in _inner(tensor).items()}
+            context = tensor.__tensor_flatten__()[1]
+            size, stride = tensor.size(), tensor.stride()
+            return type(tensor).__tensor_unflatten__(inner, context, size, stride)
+        made = torch.empty(0, dtype=tensor.dtype).set_(
+            self._storage(tensor), tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
+        made.__dict__.update(tensor.__dict__)  # bitsandbytes marks paged ones so
+        return made
+
+    def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        key = _key(tensor)
+        if key not in self._storages:
+            self._storages[key] = self._copied(tensor.untyped_storage())
+        return self._storages[key]
+
+    def _copied(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        size, pinned = storage.nbytes(), storage.device.type == "cuda"
+        free = self._free[size, pinned]
+        buffer = free.pop() if free else torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+        source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        buffer.copy_(source, non_blocking=pinned)
+        self.used.append(buffer)
+        return buffer.untyped_storage()
+
+
+def _key(tensor: torch.Tensor) -> tuple[int, int]:
+    """Names the memory that a tensor is a part of: where it lies, and its bytes."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
+def _inner(tensor: Any) -> dict[str, torch.Tensor]:
+    return {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    for each in _tensors(value):
+        if is_traceable_wrapper_subclass(each):
+            yield from _plain_tensors(_inner(each))
+        else:
+            yield each
