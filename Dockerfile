@@ -36,6 +36,11 @@ RUN pip wheel --no-deps --wheel-dir /wheel .
 
 # ---- worker: torch and the rest of the ML stack -------------------------------------------------
 FROM dependencies AS worker
+# The allocator of stages that train on a CPU (FINETUNE_MALLOC); newer Debians call it …t64.
+RUN apt-get update \
+    && { apt-get install -y --no-install-recommends libtcmalloc-minimal4t64 \
+         || apt-get install -y --no-install-recommends libtcmalloc-minimal4; } \
+    && rm -rf /var/lib/apt/lists/*
 ARG TORCH_INDEX=
 RUN PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL} ${TORCH_INDEX}" \
     pip install --constraint constraints.txt ".[worker]"

@@ -103,6 +103,13 @@ class Settings(BaseSettings):
     warm_start: bool = Field(
         True, description="Fork stages from a process that has imported torch; Linux only."
     )
+    malloc: str = Field(
+        "auto",
+        # The loader takes white space and colons for the end of a name.
+        pattern=r"^(auto|system|/[^\s:]+)$",
+        description="Of stages. `auto`: tcmalloc or jemalloc, where there is one and no GPU; "
+        "`system`: the C library's; or the path of a library to preload.",
+    )
     system_metrics_seconds: float = Field(
         10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."
     )

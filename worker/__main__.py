@@ -21,10 +21,16 @@ def main() -> None:
     if get_settings().redis_url is None:
         sys.exit("FINETUNE_REDIS_URL is not set: a worker needs the broker")
 
+    from worker import allocator
     from worker.app import app
     from worker.devices import gpus
 
-    queues = ",".join(heard_by(arguments.queues.split(","), len(gpus())))
+    count = len(gpus())
+    try:
+        allocator.find(get_settings().malloc, beside_gpu=count > 0)
+    except allocator.AllocatorError as error:
+        sys.exit(str(error))
+    queues = ",".join(heard_by(arguments.queues.split(","), count))
     options = ["--queues", queues, "--concurrency", str(arguments.concurrency)]
     names = ["--hostname", f"{arguments.name}@%h"]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]

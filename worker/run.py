@@ -19,7 +19,7 @@ from service.store import claims, jobs
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import JobRow
-from worker import launch, tracking, warm_start
+from worker import allocator, launch, tracking, warm_start
 from worker.app import SHUTDOWN, app
 from worker.devices import gpus
 from worker.recorder import is_outage
@@ -119,11 +119,12 @@ class Receiver:
 
 @lru_cache
 def receiver() -> Receiver:
-    settings = get_settings()
+    devices = gpus()
+    malloc = allocator.find(get_settings().malloc, beside_gpu=bool(devices))
+    settings = get_settings().model_copy(update={"malloc": malloc})
     database = Database(settings.sqlalchemy_url)
     tracker = tracking.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
-    devices = gpus()
     warm = warm_start.make(settings, beside_gpu=bool(devices))
     start = launch.cold if warm is None else warm.start
     return Receiver(

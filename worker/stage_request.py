@@ -19,7 +19,7 @@ from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
-from worker import checkpoints, tracking
+from worker import allocator, checkpoints, tracking
 from worker.trackers import Tracker
 
 log = structlog.get_logger(__name__)
@@ -59,6 +59,7 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
     environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
     if settings.hub_endpoint is not None:
         environment["HF_ENDPOINT"] = settings.hub_endpoint
+    environment = allocator.preloading(settings.malloc, environment)
     if stage is Stage.TRAIN:
         return environment | {"HF_HUB_OFFLINE": "1"}
     if settings.hub_token is not None:

@@ -11,6 +11,7 @@ import transformers
 from service.contract.events import CheckpointSaved, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from tests.training.support import Job, Recorder, TinyObjective, rows, run
+from worker import allocator
 from worker.training import loop, memory
 from worker.training.progress import LossTally
 
@@ -278,5 +279,6 @@ class TestProgress:
         assert (last.step, last.of, last.eta_seconds) == (3, 3, 0.0)
         assert last.loss == recorder.train_values("loss")[3]
         assert last.examples_per_second > 0
-        notices = [event.message for event in recorder.of(Notice)]
-        assert notices == ["Training on the CPU with 1 threads in float32, 3 steps"]
+        [notice] = recorder.of(Notice)
+        assert notice.message == "Training on the CPU with 1 threads in float32, 3 steps"
+        assert notice.data["malloc"] == (allocator.loaded() or "system")

@@ -16,6 +16,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
+from worker import allocator
 from worker.cores import cores
 from worker.training import masks, packing, strategies
 from worker.training import precision as precisions
@@ -100,6 +101,7 @@ def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
             "precision": plan.spec.precision,
             "steps": plan.total_steps,
             "processes": plan.processes,
+            "malloc": allocator.loaded() or allocator.SYSTEM,
         },
     )
 
