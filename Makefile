@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-start bench-training docs constraints clean
+.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,9 @@ bench: $(VENV)/.dev ## Time GET /v1/jobs with 100 and with 100,000 jobs
 
 bench-api: $(VENV)/.dev ## Time POST and GET of a job beside a bare FastAPI route
 	$(BIN)/python -m benchmarks.api $(ARGS)
+
+bench-claims: $(VENV)/.dev ## Time claims and reads with 100 and with 10,000 queued jobs
+	$(BIN)/python -m benchmarks.claims $(ARGS)
 
 bench-start: $(VENV)/.dev ## Time small whole jobs, stages forked against new interpreters
 	$(BIN)/python -m benchmarks.start $(ARGS)

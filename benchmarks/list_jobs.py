@@ -88,8 +88,12 @@ def fill(database: Database, rows: int) -> None:
         with database.write() as session:
             session.execute(insert(JobRow), [row for row, _ in made])
             session.execute(insert(JobLabelRow), [label for _, labels in made for label in labels])
+    analyze(database)
+
+
+def analyze(database: Database) -> None:
+    """What Postgres's autovacuum does by itself a minute after many inserts; SQLite never does."""
     if database.engine.dialect.name == "postgresql":
-        # What autovacuum does by itself a minute after so many inserts.
         with database.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("ANALYZE"))
 
