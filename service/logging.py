@@ -23,7 +23,12 @@ def configure(settings: Settings) -> None:
     What is bound with `structlog.contextvars.bound_contextvars(job_id=…)` is on every line.
     """
     structlog.configure(
-        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        # What nobody will see is dropped before anything is made of it.
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,

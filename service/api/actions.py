@@ -72,6 +72,7 @@ def retry_job(
 @router.post(
     "/clone",
     status_code=201,
+    response_model=JobPage,
     summary="Make a job like this one",
     openapi_extra=PATCH_BODY,
     responses={
@@ -82,10 +83,9 @@ def retry_job(
 def clone_job(
     job_id: JobId,
     body: JsonBody,
-    response: Response,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
-) -> JobPage:
+) -> Response:
     """A new job, from the `spec` of this one with the body as a JSON merge patch (RFC 7396).
 
     `{}` changes nothing, null takes a field back to its default. The whole spec is validated as in
@@ -95,7 +95,6 @@ def clone_job(
         original = queries.get_job(session, job_id).spec
     return submission.submit(
         services,
-        response,
         merged(original, body),
         idempotency_key,
         {"clone": job_id, "patch": body},

@@ -39,8 +39,9 @@ def parse(body: bytes) -> Any:
             parse_float=_float,
             parse_constant=Unusable,
         )
-        # A lone surrogate can be escaped in JSON but is no text: nothing could store it.
-        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
+        if b"\\u" in body:
+            # A lone surrogate can be escaped in JSON but is no text: nothing could store it.
+            json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except RecursionError:
         _refuse("it is nested too deeply")
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from service.api import submission
 from service.api.deps import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
 from service.api.errors import InvalidRequestError
-from service.api.job_page import read_page
+from service.api.job_page import answer, read_page
 from service.api.openapi import SPEC_BODY, problems
 from service.api.redact import shown
 from service.api.schemas.jobs import JobList, JobPage, JobSummary, Validation
@@ -25,18 +25,18 @@ _NO_NUL = r"^[^\x00]*$"
 @router.post(
     "",
     status_code=201,
+    response_model=JobPage,
     summary="Submit a job",
     openapi_extra=SPEC_BODY,
     responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
 )
 def create_job(
     body: JsonBody,
-    response: Response,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
-) -> JobPage:
+) -> Response:
     """Queue a fine-tuning job. A wrong spec answers 422 with every fault at once."""
-    return submission.submit(services, response, body, idempotency_key, body)
+    return submission.submit(services, body, idempotency_key, body)
 
 
 @router.post(
@@ -113,7 +113,12 @@ def _labels(pairs: list[str]) -> list[tuple[str, str]]:
     return labels
 
 
-@router.get("/{job_id}", summary="One job", responses=problems(401, 404, 422, 503))
-def get_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobPage:
+@router.get(
+    "/{job_id}",
+    response_model=JobPage,
+    summary="One job",
+    responses=problems(401, 404, 422, 503),
+)
+def get_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Response:
     """Everything to show on its page: where it stands, its numbers, why it failed, its result."""
-    return read_page(database, job_id, settings)
+    return answer(read_page(database, job_id, settings))

@@ -4,13 +4,14 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from fastapi import Header, Response
+from fastapi import Header
+from starlette.responses import Response
 
 from service.api.deps import Services
 from service.api.errors import InvalidSpecError
 from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
-from service.api.job_page import page_of_new, read_page
+from service.api.job_page import answer, page_of_new, read_page
 from service.api.schemas.jobs import JobPage
 from service.jobs import commands
 
@@ -40,21 +41,22 @@ def examine(body: Any, services: Services) -> Findings:
 
 def submit(
     services: Services,
-    response: Response,
     spec: Any,
     key: str | None,
     request: Any,
     *,
     cloned_from: str | None = None,
-) -> JobPage:
-    """Make a job of `spec`, or find the one that `key` made; its page, with `Location` set.
+) -> Response:
+    """Make a job of `spec`, or find the one that `key` made; answer with its page and `Location`.
 
     `request` is what must be the same when the key comes again. Raises InvalidSpecError with
     every fault, and the errors of service.jobs.commands.submit.
     """
-    digest = _digest(request)
+    digest = _digest(request) if key is not None else None
     page: JobPage | None = None
-    job_id = key and commands.earlier_submission(services.database, key, digest)
+    job_id: str | None = None
+    if key is not None and digest is not None:
+        job_id = commands.earlier_submission(services.database, key, digest)
     if not job_id:
         findings = examine(spec, services)
         if findings.faults or findings.spec is None:
@@ -70,8 +72,8 @@ def submit(
         job_id = made.job_id
         if made.job is not None:
             page = page_of_new(made.job, made.queue_position, services.settings)
-    response.headers["Location"] = f"/v1/jobs/{job_id}"
-    return page or read_page(services.database, job_id, services.settings)
+    page = page or read_page(services.database, job_id, services.settings)
+    return answer(page, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
 
 
 def _digest(request: Any) -> str:

@@ -9,9 +9,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.contract import splits
-from service.contract.routing import CPU_QUEUE
+from service.contract.routing import CPU_QUEUE, queue_for
 from service.contract.spec import SPEC_VERSION, JobSpec, UploadDataset
-from service.contract.states import ACTIONS, ENDED, Action, JobState, Stage
+from service.contract.states import ACTIONS, ENDED, STAGE_ORDER, Action, JobState, Stage
 from service.errors import JobEndedError, JobNotFoundError, WrongStateError
 from service.jobs import products, removal
 from service.jobs.dispatch import Dispatcher
@@ -49,7 +49,8 @@ def submit(
     Raises IdempotencyKeyReusedError, IdempotencyInFlightError, and DataGoneError when a file that
     the spec names does not exist.
     """
-    digest = request_sha256 or _digest(spec)
+    # Only a key needs it, and it takes as long as a statement.
+    digest = request_sha256 or (_digest(spec) if idempotency_key is not None else "")
     job_id = jobs.new_job_id()
     with database.write() as session:
         if idempotency_key is not None:
@@ -57,12 +58,13 @@ def submit(
             if earlier is not None:
                 return Submitted(earlier)
         files.use(session, _uploads(spec))
+        queue = queue_for(STAGE_ORDER[0], spec)
+        now, position = queries.arrival(session, queue, spec.priority)
         row = jobs.insert(
-            session, job_id, spec, cloned_from=cloned_from, due_in=dispatcher.head_start
+            session, job_id, spec, now=now, cloned_from=cloned_from, due_in=dispatcher.head_start
         )
         if idempotency_key is not None:
             idempotency.remember(session, idempotency_key, digest, job_id)
-        position = queries.place_of_new(session, row)
     dispatcher.wake_soon(job_id, row.queue, row.priority)
     return Submitted(job_id, row, position)
 

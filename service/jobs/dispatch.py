@@ -2,6 +2,7 @@
 
 import queue as queues
 import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -19,6 +20,9 @@ _MARK = "finetune:holds-our-messages"
 _BACKLOG: Final = 64
 """Beyond it new jobs come faster than they could start: the reconciler rings for the rest."""
 _HEAD_START: Final = 5.0
+_SHARE: Final = 0.1
+"""Of the time that this process can compute, which a burst of new jobs needs for its answers."""
+_LONGEST_PAUSE: Final = 0.02
 _LAST_RINGS_SECONDS: Final = 2.0
 
 
@@ -29,6 +33,7 @@ class Dispatcher:
         """Without `redis_url` no message is ever sent, as if the broker were always away."""
         self._soon: queues.Queue[tuple[str, str, int] | None] = queues.Queue(_BACKLOG)
         self._bell: threading.Thread | None = None
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self.head_start = 0.0 if settings.redis_url is None else _HEAD_START
         """Seconds that `wake_soon` has before the reconciler rings."""
@@ -65,10 +70,13 @@ class Dispatcher:
 
     def _ring(self) -> None:
         while (message := self._soon.get()) is not None:
+            begun = time.thread_time()
             if not self.wake(*message):
                 log.warning(
                     "the broker is away; the reconciler will send the job", job_id=message[0]
                 )
+            pause = (time.thread_time() - begun) * (1 / _SHARE - 1)
+            self._closing.wait(min(pause, _LONGEST_PAUSE))
 
     def ping(self) -> bool:
         """Whether the broker answers."""
@@ -93,6 +101,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """What waits is rung first, if the broker is there."""
+        self._closing.set()
         if self._bell is not None:
             with suppress(queues.Full):
                 self._soon.put(None, timeout=_LAST_RINGS_SECONDS)

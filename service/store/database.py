@@ -94,10 +94,20 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Any) -> None:
+    options = connection.get_execution_options()
+    if options.get("one_statement", False):
+        return
     # A deferred transaction that reads first and then writes fails with SQLITE_BUSY at once when
     # another writer came between; IMMEDIATE waits its turn. Reads ask for the deferred kind.
-    deferred = connection.get_execution_options().get("read_only", False)
+    deferred = options.get("read_only", False)
     connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
+
+
+def _without_transactions(engine: Engine) -> Engine:
+    """The same pool; on Postgres BEGIN and ROLLBACK would be two round trips more."""
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(one_statement=True)
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
 
 
 class Database:
@@ -108,6 +118,7 @@ class Database:
         self._write = sessionmaker(self.engine, expire_on_commit=False)
         self._read_only = self.engine.execution_options(read_only=True)
         self._read = sessionmaker(self._read_only, expire_on_commit=False)
+        self._one_statement = _without_transactions(self.engine)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -122,8 +133,8 @@ class Database:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """As `read`, without the ORM."""
-        with self._read_only.connect() as connection:
+        """For one statement that reads, without the ORM and without a transaction around it."""
+        with self._one_statement.connect() as connection:
             yield connection
 
     def dispose(self) -> None:

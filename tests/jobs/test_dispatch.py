@@ -3,6 +3,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import redis
@@ -112,3 +113,26 @@ class TestLostAll:
         rings = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
         assert not rings.lost_all()
         rings.close()
+
+
+class TestWakeSoon:
+    def test_leaves_the_time_to_the_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pause after each ring, nine times what it took to compute but 20 ms at most."""
+        rung: list[tuple[str, float]] = []
+
+        def wake(job_id: str, _queue: str, _priority: int) -> bool:
+            rung.append((job_id, time.monotonic()))
+            end = time.thread_time() + 0.004
+            while time.thread_time() < end:
+                pass
+            return True
+
+        bell = dispatcher("redis://127.0.0.1:1")
+        monkeypatch.setattr(bell, "wake", wake)
+        for number in range(6):
+            bell.wake_soon(f"job-{number}", "cpu", 5)
+        services.wait_until(lambda: len(rung) > 2, 10, "three rings")
+        times = [at for _, at in rung[:3]]
+        assert all(late - early >= 0.024 for early, late in pairwise(times))
+        bell.close()  # rings the others without a pause
+        assert [job_id for job_id, _ in rung] == [f"job-{number}" for number in range(6)]
