@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training docs constraints clean
+.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -57,6 +57,9 @@ bench-start: $(VENV)/.dev ## Time small whole jobs, stages forked against new in
 
 bench-training: $(VENV)/.dev ## Train beside transformers.Trainer and print how much faster; ARGS="qa --pairs 3"
 	$(BIN)/python -m benchmarks.training_speed $(ARGS)
+
+bench-evaluation: $(VENV)/.dev ## Evaluate 1,000 questions beside transformers.Trainer and run_qa's answers; ARGS="--pairs 3"
+	$(BIN)/python -m benchmarks.evaluation $(ARGS)
 
 docs: $(VENV)/.dev ## Write docs/training-options.md anew from the tables in service/contract
 	$(BIN)/python scripts/training_options.py > docs/training-options.md

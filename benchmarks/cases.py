@@ -4,11 +4,13 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+LORA_RANK = 8
+
 
 @dataclass(frozen=True)
 class Case:
     name: str
-    """`qa`, `mlm` or `clm`."""
+    """`qa`, `mlm`, `clm` or `lora`."""
     best: bool
     """The Trainer at its best; else as the reference scripts set it up by default."""
     steps: int

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 import transformers
+from peft import LoraConfig, get_peft_model
 from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-from benchmarks.cases import Case
+from benchmarks.cases import LORA_RANK, Case
 from worker.tasks.base import load_splits
 from worker.training import precision
 
@@ -34,7 +35,7 @@ class _Counting:
         return self._collate(features)
 
 
-def _qa(tokenizer: Any, max_length: int | None) -> Any:
+def qa_collator(tokenizer: Any, max_length: int | None, labels: tuple[str, ...]) -> Any:
     """As run_qa: padded to the maximum length, or to the longest of the batch."""
 
     def collate(features: list[dict[str, Any]]) -> Any:
@@ -48,7 +49,7 @@ def _qa(tokenizer: Any, max_length: int | None) -> Any:
         for row, each in enumerate(features):
             types[row, : len(each["token_type_ids"])] = torch.tensor(each["token_type_ids"])
         batch["token_type_ids"] = types
-        for name in ("start_positions", "end_positions"):
+        for name in labels:
             batch[name] = torch.tensor([each[name] for each in features])
         return batch
 
@@ -67,7 +68,8 @@ def _blocks(tokenizer: Any, *, mlm: bool) -> Any:
 
 def _collator(case: Case, tokenizer: Any) -> Any:
     if case.name == "qa":
-        return _qa(tokenizer, None if case.best else case.max_length)
+        longest = None if case.best else case.max_length
+        return qa_collator(tokenizer, longest, ("start_positions", "end_positions"))
     return _blocks(tokenizer, mlm=case.name == "mlm")
 
 
@@ -76,11 +78,15 @@ def _model(case: Case, folder: Path) -> Any:
         "qa": transformers.AutoModelForQuestionAnswering,
         "mlm": transformers.AutoModelForMaskedLM,
         "clm": transformers.AutoModelForCausalLM,
+        "lora": transformers.AutoModelForCausalLM,
     }[case.name]
     transformers.set_seed(42)
     if case.from_scratch:
         return auto.from_config(transformers.AutoConfig.from_pretrained(folder))
-    return auto.from_pretrained(folder)
+    model = auto.from_pretrained(folder)
+    if case.name == "lora":
+        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=LORA_RANK))
+    return model
 
 
 def main(case: Case) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Training speed, side by side: the train stage against `transformers.Trainer` on the same data.
 
-    python -m benchmarks.training_speed [qa mlm clm] [--steps 30] [--pairs 3]
+    python -m benchmarks.training_speed [qa mlm clm lora] [--steps 30] [--pairs 3]
 
 For each task there are two references: the Trainer as run_qa, run_mlm and run_clm set it up by
 default (fp32, QA padded to 384), and the Trainer at its best (bf16 where the processor has it, QA
 padded to the longest and grouped by length). Ours is at its defaults, but for QA's order by length.
+`lora` is the causal language model of `clm` with an adapter of rank 8, by peft on both sides.
 Each pair runs ours and the reference in turn, each in a process of its own with all cores. Printed
 are real tokens (without padding) per second of training, the median ratio with its range, the mean
 loss of both over the same number of steps, and the peak memory.
@@ -21,23 +22,43 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Case
+from benchmarks.cases import LORA_RANK, Case
 from tests.models import minilm_dir
 from tests.stages.support import Running, write_request
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-LENGTHS = {"qa": 384, "mlm": 512, "clm": 512}
+LENGTHS = {"qa": 384, "mlm": 512, "clm": 512, "lora": 512}
 TASKS: dict[str, dict[str, Any]] = {
     "qa": {"type": "question-answering", "max_seq_length": 384, "doc_stride": 128},
     "mlm": {"type": "masked-lm", "max_seq_length": 512},
     "clm": {"type": "causal-lm", "block_size": 512},
+    "lora": {"type": "causal-lm", "block_size": 512},
 }
 GPT2 = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 512}
 
 
-def spec(name: str, training: dict[str, Any]) -> dict[str, Any]:
-    model: dict[str, Any] = {"name_or_path": str(minilm_dir())}
+def base_model(name: str, folder: Path) -> Path:
+    """What the task begins with; `lora`: what `save_gpt2` left in the case's folder."""
+    return folder / "gpt2" if name == "lora" else minilm_dir()
+
+
+def save_gpt2(folder: Path) -> None:
+    """The model that `clm` makes anew, as one that an adapter can be put on."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
+    transformers.set_seed(42)
+    own = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": None}
+    config = transformers.GPT2Config(**own, **GPT2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def spec(name: str, training: dict[str, Any], base: Path | None = None) -> dict[str, Any]:
+    """`base`: the model's folder, if not MiniLM's."""
+    model: dict[str, Any] = {"name_or_path": str(base or minilm_dir())}
+    more = {"peft": {"method": "lora", "r": LORA_RANK}} if name == "lora" else {}
     if name == "clm":
         model = {"config": {"model_type": "gpt2", "config_overrides": GPT2}}
         model["tokenizer_name"] = str(minilm_dir())
@@ -48,14 +69,18 @@ def spec(name: str, training: dict[str, Any]) -> dict[str, Any]:
         "dataset": {"source": "path", "train": str(EXAMPLES / file)},
         "training": training,
         "resources": {"gpus": 0},
+        **more,
     }
 
 
-def stage(kind: str, folder: Path, body: dict[str, Any], **more: Any) -> Any:
-    """Run a stage in a process of its own, with all cores; what it said."""
-    roots = {"data_roots": [EXAMPLES], "model_roots": [minilm_dir()]}
+def stage(
+    kind: str, folder: Path, body: dict[str, Any], threads: int | None = None, **more: Any
+) -> Any:
+    """Run a stage in a process of its own, with all cores unless told; what it said."""
+    own = folder.parent
+    roots = {"data_roots": [EXAMPLES, own], "model_roots": [minilm_dir(), own]}
     request = write_request(folder, body, **{**roots, **more, "stage": kind})
-    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(os.cpu_count())}
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads or os.cpu_count())}
     return Running(
         ["-m", f"worker.stages.{kind}", str(request)], folder / "log", environment
     ).wait()
@@ -63,7 +88,10 @@ def stage(kind: str, folder: Path, body: dict[str, Any], **more: Any) -> Any:
 
 def prepared(name: str, folder: Path, *, steps: int) -> tuple[Case, dict[str, Any]]:
     """The case against the reference's defaults, and what `prepare` handed on."""
-    result = stage("prepare", folder / "prepare", spec(name, {})).result
+    if name == "lora":
+        save_gpt2(base_model(name, folder))
+    body = spec(name, {}, base_model(name, folder))
+    result = stage("prepare", folder / "prepare", body).result
     case = Case(
         name=name,
         best=False,
@@ -90,7 +118,8 @@ def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> dict[str, f
         "train_sampling_strategy": "group_by_length" if case.name == "qa" else "random",
     }
     folder = case.folder / f"ours-{number}"
-    ended = stage("train", folder, spec(case.name, training), prepared=prepare_result)
+    body = spec(case.name, training, base_model(case.name, case.folder))
+    ended = stage("train", folder, body, prepared=prepare_result)
     metrics = ended.result["metrics"]
     return {
         "rate": metrics["train_tokens_per_second"],
@@ -135,7 +164,7 @@ def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("tasks", nargs="*", default=["qa", "mlm", "clm"], choices=list(TASKS))
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()

@@ -14,7 +14,7 @@ from transformers import AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from tests.data.squad_sample import squad_rows
-from tests.models import save_tiny_bert, save_tiny_gpt2
+from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
 from worker.tasks import registry
@@ -76,7 +76,16 @@ def causal_lm(home: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("of", [question_answering, masked_lm, causal_lm])
+def summarization(home: Path) -> dict[str, Any]:
+    rows = [{"text": each["text"], "summary": each["text"][:20]} for each in TEXTS]
+    return {
+        "task": {"type": "summarization", "max_source_length": 32, "max_target_length": 8},
+        "model": {"name_or_path": str(save_tiny_t5(home / "model", [TEXTS[0]["text"]]))},
+        "dataset": {"train": write_rows(home / "train.jsonl", rows)},
+    }
+
+
+@pytest.mark.parametrize("of", [question_answering, masked_lm, causal_lm, summarization])
 def test_steps_read_nothing_from_the_device(
     of: Callable[[Path], dict[str, Any]],
     tmp_path: Path,

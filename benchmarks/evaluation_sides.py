@@ -1,0 +1,159 @@
+"""The two sides of benchmarks/evaluation.py, in processes of their own. Prints one line of JSON:
+seconds of the model, seconds after it, and the metrics.
+
+    python -m benchmarks.evaluation_sides ours REQUEST.json
+    python -m benchmarks.evaluation_sides reference CASE.json
+"""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import transformers
+from transformers import Trainer, TrainingArguments
+
+from benchmarks.cases import Case
+from benchmarks.reference import qa_collator
+from service.contract.stages import StageRequest
+from tests.training.support import Recorder
+from worker.stages import train
+from worker.tasks.base import load_splits
+from worker.tasks.qa_metrics import squad_v1
+from worker.training import precision
+
+N_BEST = 20
+LONGEST_ANSWER = 30
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+# ---- ours ---------------------------------------------------------------------------------------
+
+
+class _Timed:
+    """A forward function, and the seconds that its batches took to come."""
+
+    def __init__(self, forward: Callable[..., Iterator[Any]]) -> None:
+        self._forward = forward
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Iterator[Any]:
+        batches = self._forward(*arguments)
+        while True:
+            start = perf_counter()
+            batch = next(batches, None)
+            self.seconds += perf_counter() - start
+            if batch is None:
+                return
+            yield batch
+
+
+def ours(request: Path) -> dict[str, float]:
+    """The train stage's own evaluation, of the model before its first step."""
+    loaded = StageRequest.model_validate_json(request.read_text())
+    job = train._load(loaded, Recorder())  # type: ignore[arg-type]
+    evaluator: Any = job.validation.evaluator
+    evaluator.forward = timed = _Timed(evaluator.forward)
+    start = perf_counter()
+    metrics = job.validation()
+    seconds = perf_counter() - start
+    return {
+        "model": timed.seconds,
+        "after": seconds - timed.seconds,
+        **{name: metrics[f"eval_{name}"] for name in ("exact_match", "f1")},
+    }
+
+
+# ---- the reference ------------------------------------------------------------------------------
+
+
+def reference(case: Case) -> dict[str, float]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(case.tokenizer_dir)
+    split = load_splits(case.prepared_dir)["validation"]
+    arguments = TrainingArguments(
+        output_dir=str(case.folder / "trainer"),
+        per_device_eval_batch_size=case.batch_size,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+        bf16=case.best and precision.cpu_has_bf16(),
+    )
+    trainer = Trainer(
+        model=transformers.AutoModelForQuestionAnswering.from_pretrained(case.model_dir),
+        args=arguments,
+        data_collator=qa_collator(tokenizer, None if case.best else case.max_length, ()),
+    )
+    start = perf_counter()
+    logits = trainer.predict(split.features).predictions
+    predicted = perf_counter()
+    answers = choose_answers(split.examples, split.features, *logits)
+    with (case.folder / "nbest.json").open("w") as file:
+        json.dump(answers, file, indent=4)
+    predictions = {key: found[0]["text"] for key, found in answers.items()}
+    with (case.folder / "predictions.json").open("w") as file:
+        json.dump(predictions, file, indent=4)
+    golds = {row["id"]: row["answers"]["text"] for row in split.examples}
+    metrics = squad_v1(golds, predictions)
+    return {"model": predicted - start, "after": perf_counter() - predicted, **metrics}
+
+
+def choose_answers(
+    examples: Any, features: Any, starts: Any, ends: Any
+) -> dict[str, list[dict[str, Any]]]:
+    """For each question its best answers: every pair of a window's best starts and best ends, one
+    after the other, in plain Python."""
+    windows = defaultdict(list)
+    for number, feature in enumerate(features):
+        windows[feature["example"]].append((number, feature))
+    chosen = {}
+    for index, example in enumerate(examples):
+        found = []
+        for number, feature in windows[index]:
+            found += _spans(feature, starts[number], ends[number])
+        best = sorted(found, key=lambda span: span["score"], reverse=True)[:N_BEST]
+        for span in best:
+            first, last = span.pop("offsets")
+            span["text"] = example["context"][first:last]
+        best = best or [{"text": "", "score": 0.0}]
+        weights = np.exp(np.array([span["score"] for span in best]) - best[0]["score"])
+        for span, probability in zip(best, weights / weights.sum(), strict=True):
+            span["probability"] = float(probability)
+        chosen[example["id"]] = best
+    return chosen
+
+
+def _spans(feature: Any, starts: Any, ends: Any) -> list[dict[str, Any]]:
+    first_characters, last_characters = feature["offset_start"], feature["offset_end"]
+    best_starts, best_ends = (
+        np.argsort(each)[: -N_BEST - 1 : -1].tolist() for each in (starts, ends)
+    )
+    spans = []
+    for first in best_starts:
+        for last in best_ends:
+            if max(first, last) >= len(first_characters):
+                continue
+            if first_characters[first] < 0 or first_characters[last] < 0:
+                continue  # not of the context
+            if last < first or last - first + 1 > LONGEST_ANSWER:
+                continue
+            spans.append(
+                {
+                    "offsets": (first_characters[first], last_characters[last]),
+                    "score": float(starts[first] + ends[last]),
+                    "start_logit": float(starts[first]),
+                    "end_logit": float(ends[last]),
+                }
+            )
+    return spans
+
+
+if __name__ == "__main__":
+    side, path = sys.argv[1], Path(sys.argv[2])
+    print(json.dumps(ours(path) if side == "ours" else reference(Case.read(path))))
