@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.contract.events import Metric, PhaseChanged, Progress
 from service.contract.states import Phase
@@ -256,3 +258,39 @@ class TestEvaluator:
         assert model.training
         assert torch.equal(torch.get_rng_state(), before)
         assert evaluator("test", tmp_path / "files") is None
+
+    def test_weights_are_cast_once(self, tmp_path: Path) -> None:
+        """Under autocast; an evaluation after a change of the weights sees the change."""
+        AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        data = rows(9)
+        objective = TinyObjective(
+            {"validation": PreparedSplit(data, data), "train": PreparedSplit(data, data)}
+        )
+        model = accelerator.prepare_model(tiny_model(), evaluation_mode=True)
+        evaluator = Evaluator(accelerator, model, objective, BY_FOUR, lambda: None, Ranks())
+        found = []
+        for _ in range(2):
+            with _Casts(model.transformer.h[0].mlp.c_fc.weight) as casts:
+                found.append(evaluator("validation", tmp_path))
+            assert casts.count == 1
+            with torch.no_grad():
+                model.transformer.h[0].mlp.c_fc.weight.mul_(2)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert found[0] is not None
+        assert found[1] is not None
+        assert found[0].metrics["eval_loss"] != found[1].metrics["eval_loss"]
+
+
+class _Casts(TorchDispatchMode):
+    """Counts the copies of `weight` in bfloat16."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self._place = weight.data_ptr()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default and args[0].data_ptr() == self._place:
+            self.count += 1
+        return func(*args, **(kwargs or {}))

@@ -1,6 +1,7 @@
 """Runs the model over features without gradients, and leaves the training as it found it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -84,6 +85,7 @@ class Evaluator:
             with (
                 randomness.preserved(),
                 out_of_memory_explained(self._in_hand, "training.per_device_eval_batch_size"),
+                self._casting_weights_once(),
             ):
                 if self._together:  # whatever is drawn, all of them do the same
                     set_seed(self._spec.seed)
@@ -96,6 +98,17 @@ class Evaluator:
         prefix = f"{EVAL_PREFIX}{named}_" if named else EVAL_PREFIX
         metrics = {f"{prefix}{name}": value for name, value in result.metrics.items()}
         return Evaluation(metrics, result.files, result.samples)
+
+    def _casting_weights_once(self) -> AbstractContextManager[None]:
+        """Autocast forgets the weights in half precision at the end of the outermost context: of
+        each forward pass, were there none around it. They do not change in an evaluation, and a
+        generated text takes many passes. No more are held than in a training step."""
+        if self._together:  # shards are gathered anew, and are not to be held
+            return nullcontext()
+        context: AbstractContextManager[None] = torch.autocast(
+            self._accelerator.device.type, enabled=False
+        )
+        return context
 
     def forward(
         self, features: Features, collate: Collate, run: Run | None = None
