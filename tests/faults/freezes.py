@@ -59,7 +59,7 @@ def _body(stack: FaultStack, scale: Scale) -> dict[str, Any]:
     """It trains for several times as long as a freeze."""
     if scale is Scale.SHORT:
         return stub_body(steps=80, seconds=0.2)
-    return stack.material.body(steps=20_000, save_steps=500, logging_steps=100)
+    return stack.material.body(steps=8_000, save_steps=200, logging_steps=100)
 
 
 def _has_far_to_go(stack: FaultStack, job_id: str) -> bool:

@@ -13,6 +13,7 @@ from service.contract.failures import FailureCode
 from service.contract.stages import PrepareResult
 from tests.data.squad_sample import squad_rows
 from tests.fakes.hub import HubDouble, Repo, Request
+from tests.faults.weather import Weather, WeatherProxy
 from tests.stages import support
 from tests.stages.support import TOKEN, Run, request, start_prepare
 from tests.tasks.classification import evaluations
@@ -214,6 +215,20 @@ class TestHub:
     def test_other_answers(self, run: Run, filled: Repos, status: int, code: FailureCode) -> None:
         filled.hub.fail(r"/api/models/", status, method="GET")
         assert run(filled.spec()).failure.code is code
+
+    def test_half_an_answer_about_the_data_is_the_hubs_fault(
+        self, tmp_path: Path, filled: Repos
+    ) -> None:
+        """Nothing is wrong with the data set, so the stage is worth another try."""
+
+        def spoil(_method: str, path: str) -> Weather | None:
+            asks_for_files = "/tree/" in path or "/paths-info/" in path
+            return Weather.SPOILED if filled.data.id in path and asks_for_files else None
+
+        with WeatherProxy(filled.hub.endpoint, spoil) as proxy:
+            variables = {"HF_ENDPOINT": proxy.url, "HF_HOME": str(tmp_path / "home")}
+            ended = start_prepare(request(tmp_path, filled.spec()), variables).wait()
+        assert ended.failure.code is FailureCode.HUB_UNAVAILABLE
 
     def test_a_token_that_the_hub_does_not_know(self, run: Run, filled: Repos) -> None:
         ended = run(filled.spec(), "hf_" + "u" * 34)

@@ -51,8 +51,9 @@ class HubData:
 
     def tables(self, split: str) -> Iterator[Table]:
         instruction = self._slices[split]
+        prepared = self._prepared()
         try:
-            dataset = self._prepared().as_dataset(split=instruction)
+            dataset = prepared.as_dataset(split=instruction)
         except (ValueError, AssertionError) as error:  # an unknown split, a bad slice
             nothing = "corresponds to no data" in str(error)  # a slice that selects no row
             code = FailureCode.EMPTY_DATASET if nothing else FailureCode.DATASET_NOT_FOUND
