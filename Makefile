@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation docs constraints clean
+.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,6 +60,9 @@ bench-training: $(VENV)/.dev ## Train beside transformers.Trainer and print how 
 
 bench-evaluation: $(VENV)/.dev ## Evaluate 1,000 questions beside transformers.Trainer and run_qa's answers; ARGS="--pairs 3"
 	$(BIN)/python -m benchmarks.evaluation $(ARGS)
+
+bench-quality: $(VENV)/.dev ## Train beside transformers.Trainer over five seeds and compare F1 and perplexity; ARGS="clm"
+	$(BIN)/python -m benchmarks.quality $(ARGS)
 
 docs: $(VENV)/.dev ## Write docs/training-options.md anew from the tables in service/contract
 	$(BIN)/python scripts/training_options.py > docs/training-options.md

@@ -22,6 +22,9 @@ class Case:
     prepared_dir: Path
     model_dir: Path
     tokenizer_dir: Path
+    seed: int = 42
+    save_to: Path | None = None
+    """Where the trained model is left, if it is wanted."""
 
     def write(self) -> Path:
         path = self.folder / "case.json"
@@ -31,5 +34,6 @@ class Case:
     @classmethod
     def read(cls, path: Path) -> "Case":
         values = json.loads(path.read_text())
-        paths = ("folder", "prepared_dir", "model_dir", "tokenizer_dir")
-        return cls(**{**values, **{name: Path(values[name]) for name in paths}})
+        paths = ("folder", "prepared_dir", "model_dir", "tokenizer_dir", "save_to")
+        given = {name: Path(values[name]) for name in paths if values[name] is not None}
+        return cls(**{**values, **given})

@@ -16,18 +16,17 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case
-from benchmarks.training_speed import EXAMPLES, LENGTHS, ROOT, spec, stage
+from benchmarks.training_speed import EXAMPLES, LENGTHS, program, spec, stage
 from tests.models import minilm_dir
 from tests.stages.support import write_request
 
+SIDES = "benchmarks.evaluation_sides"
 SQUAD = EXAMPLES / "squad" / "train-v1.1.json"
 
 
@@ -90,23 +89,13 @@ def prepared(folder: Path, steps: int, questions: int, threads: int) -> tuple[Ca
     return case, request
 
 
-def side(name: str, argument: Path, threads: int) -> dict[str, float]:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "benchmarks.evaluation_sides", name, str(argument)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return said
-
-
 def compare(case: Case, request: Path, options: argparse.Namespace) -> None:
     for best in (False, True):
         theirs_case = replace(case, best=best).write()
         rows = [
             (
-                side("ours", request, options.threads),
-                side("reference", theirs_case, options.threads),
+                program(SIDES, "ours", str(request), threads=options.threads),
+                program(SIDES, "reference", str(theirs_case), threads=options.threads),
             )
             for _ in range(options.pairs)
         ]

@@ -6,6 +6,7 @@ seconds of the model, seconds after it, and the metrics.
 """
 
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -14,11 +15,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 import transformers
 from transformers import Trainer, TrainingArguments
 
 from benchmarks.cases import Case
-from benchmarks.reference import qa_collator
+from benchmarks.reference import blocks_collator, qa_collator
 from service.contract.stages import StageRequest
 from tests.training.support import Recorder
 from worker.stages import train
@@ -102,6 +104,28 @@ def reference(case: Case) -> dict[str, float]:
     golds = {row["id"]: row["answers"]["text"] for row in split.examples}
     metrics = squad_v1(golds, predictions)
     return {"model": predicted - start, "after": perf_counter() - predicted, **metrics}
+
+
+def perplexity(case: Case) -> dict[str, float]:
+    """Of a language model in float32 on the validation features; every seed's under the same
+    masks."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(case.tokenizer_dir)
+    transformers.set_seed(0)
+    mlm = case.name == "mlm"
+    auto = transformers.AutoModelForMaskedLM if mlm else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(case.model_dir).eval()
+    collate = blocks_collator(tokenizer, mlm=mlm)
+    features = load_splits(case.prepared_dir)["validation"].features
+    total, count = 0.0, 0
+    for start in range(0, len(features), case.batch_size):
+        rows = range(start, min(start + case.batch_size, len(features)))
+        batch = collate([features[row] for row in rows])
+        labels = batch["labels"] if mlm else batch["labels"][:, 1:]
+        asked = int((labels != -100).sum())
+        with torch.no_grad():
+            total += float(model(**batch).loss) * asked
+        count += asked
+    return {"perplexity": math.exp(total / count)}
 
 
 def choose_answers(

@@ -56,7 +56,7 @@ def qa_collator(tokenizer: Any, max_length: int | None, labels: tuple[str, ...])
     return collate
 
 
-def _blocks(tokenizer: Any, *, mlm: bool) -> Any:
+def blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
     collate = DataCollatorForLanguageModeling(tokenizer, mlm=mlm)
 
     def of_blocks(features: list[dict[str, Any]]) -> Any:
@@ -70,7 +70,7 @@ def _collator(case: Case, tokenizer: Any) -> Any:
     if case.name == "qa":
         longest = None if case.best else case.max_length
         return qa_collator(tokenizer, longest, ("start_positions", "end_positions"))
-    return _blocks(tokenizer, mlm=case.name == "mlm")
+    return blocks_collator(tokenizer, mlm=case.name == "mlm")
 
 
 def _model(case: Case, folder: Path) -> Any:
@@ -80,7 +80,7 @@ def _model(case: Case, folder: Path) -> Any:
         "clm": transformers.AutoModelForCausalLM,
         "lora": transformers.AutoModelForCausalLM,
     }[case.name]
-    transformers.set_seed(42)
+    transformers.set_seed(case.seed)
     if case.from_scratch:
         return auto.from_config(transformers.AutoConfig.from_pretrained(folder))
     model = auto.from_pretrained(folder)
@@ -95,6 +95,7 @@ def main(case: Case) -> dict[str, Any]:
     counting = _Counting(_collator(case, tokenizer))
     arguments = TrainingArguments(
         output_dir=str(case.folder / "trainer"),
+        seed=case.seed,
         max_steps=case.steps,
         per_device_train_batch_size=case.batch_size,
         learning_rate=case.learning_rate,
@@ -114,6 +115,8 @@ def main(case: Case) -> dict[str, Any]:
         data_collator=counting,
     )
     outcome = trainer.train()
+    if case.save_to is not None:
+        trainer.save_model(str(case.save_to))
     return {
         "seconds": outcome.metrics["train_runtime"],
         "tokens": counting.tokens,

@@ -86,11 +86,14 @@ def stage(
     ).wait()
 
 
-def prepared(name: str, folder: Path, *, steps: int) -> tuple[Case, dict[str, Any]]:
-    """The case against the reference's defaults, and what `prepare` handed on."""
+def prepared(
+    name: str, folder: Path, *, steps: int, body: dict[str, Any] | None = None
+) -> tuple[Case, dict[str, Any]]:
+    """The case against the reference's defaults, and what `prepare` handed on; `body`: of another
+    spec than the task's own here."""
     if name == "lora":
         save_gpt2(base_model(name, folder))
-    body = spec(name, {}, base_model(name, folder))
+    body = body or spec(name, {}, base_model(name, folder))
     result = stage("prepare", folder / "prepare", body).result
     case = Case(
         name=name,
@@ -129,17 +132,25 @@ def ours(case: Case, number: int, prepare_result: dict[str, Any]) -> dict[str, f
 
 
 def reference(case: Case) -> dict[str, float]:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(os.cpu_count()), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "benchmarks.reference", str(case.write())]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = program("benchmarks.reference", str(case.write()))
     return {
         "rate": said["tokens"] / said["seconds"],
         "loss": said["loss"],
         "peak": said["peak_bytes"],
     }
+
+
+def program(module: str, *arguments: str, threads: int | None = None) -> dict[str, float]:
+    """Run a module in a process of its own, with all cores unless told; the JSON of its last line.
+    SystemExit with what it said when it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads or os.cpu_count())}
+    environment["HF_HUB_OFFLINE"] = "1"
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return said
 
 
 def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
@@ -164,12 +175,12 @@ def compare(name: str, folder: Path, *, steps: int, pairs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("tasks", nargs="*", default="all", choices=[*TASKS, "all"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.tasks:
+        for name in TASKS if "all" in options.tasks else options.tasks:
             compare(name, Path(folder) / name, steps=options.steps, pairs=options.pairs)
 
 
