@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality docs constraints clean
+.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality bench-checkpoints docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -63,6 +63,9 @@ bench-evaluation: $(VENV)/.dev ## Evaluate 1,000 questions beside transformers.T
 
 bench-quality: $(VENV)/.dev ## Train beside transformers.Trainer over five seeds and compare F1 and perplexity; ARGS="clm"
 	$(BIN)/python -m benchmarks.quality $(ARGS)
+
+bench-checkpoints: $(VENV)/.dev ## Time how long a training stands still for its checkpoints; ARGS="--pairs 3"
+	$(BIN)/python -m benchmarks.checkpoint_stall $(ARGS)
 
 docs: $(VENV)/.dev ## Write docs/training-options.md anew from the tables in service/contract
 	$(BIN)/python scripts/training_options.py > docs/training-options.md
