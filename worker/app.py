@@ -3,9 +3,11 @@
 import os
 import signal
 import socket
+import threading
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
+import structlog
 from celery import signals
 from celery.app.amqp import AMQP
 from kombu.connection import Connection
@@ -18,7 +20,11 @@ from worker.registration import Registration
 from worker.stopping import Shutdown
 
 # Celery's own waits grow to half a minute, in which a broker that is back has nobody to serve.
-RECONNECT_SECONDS = 4.0
+RECONNECT_SECONDS: Final = 4.0
+# After the grace of the running stages, for their last words.
+_LEAVING_SECONDS: Final = 10.0
+
+log = structlog.get_logger(__name__)
 
 
 class _Connection(Connection):
@@ -83,6 +89,19 @@ def _register(sender: Any, **_: Any) -> None:
 @signals.worker_shutting_down.connect
 def _stop_stages(**_: Any) -> None:
     SHUTDOWN.ask()
+    grace = _settings.drain_grace_seconds + _settings.stop_grace_seconds
+    last = threading.Timer(grace + _LEAVING_SECONDS, _leave)
+    last.daemon = True
+    last.start()
+
+
+def _leave() -> None:
+    """Celery waits for its pool without end: for a process that hangs, or for the answer of one
+    that was killed between taking a message and saying so. Whatever still runs dies with this
+    process, and its job is taken up as after any death of a worker."""
+    log.error("the pool does not end; the worker leaves it")
+    _unregister()
+    os._exit(os.EX_TEMPFAIL)
 
 
 @signals.worker_shutdown.connect

@@ -30,6 +30,12 @@ def _trained_to(step: int) -> Any:
     return lambda page: page["stage"] == "train" and (page["progress"] or {}).get("step", 0) >= step
 
 
+# Each of them takes a minute: one pair of database and broker is enough, the short ones see both.
+_POSTGRES = pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True)
+_SQLITE = pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
+
+
+@_SQLITE
 class TestSigkill:
     def test_the_job_ends_with_the_weights_of_an_undisturbed_run(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path]
@@ -51,7 +57,7 @@ class TestSigkill:
         assert _losses(stack, job_id) == _losses(stack, undisturbed["id"])
 
 
-@pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True)  # a minute is enough
+@_POSTGRES
 class TestWishes:
     def test_paused_resumed_cancelled_and_retried_it_is_the_same_run(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path], mlflow_uri: str
@@ -110,6 +116,7 @@ def _losses(stack: Stack, job_id: str) -> list[tuple[int, float]]:
     return [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]]
 
 
+@_POSTGRES
 class TestSoftStop:
     def test_pause_resume_and_a_worker_that_leaves(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path]

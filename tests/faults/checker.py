@@ -7,6 +7,7 @@ import fcntl
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 from sqlalchemy import select
@@ -48,7 +49,10 @@ def broken(stack: FaultStack, expected: Mapping[str, Undisturbed | None]) -> lis
 
 def left_over(stack: FaultStack) -> list[str]:
     """Stops the stack; what of it still runs then, in the process table or on a device."""
-    stack.stop()
+    try:
+        stack.stop()
+    except TimeoutExpired as slow:
+        return [f"{slow.cmd} did not end within {slow.timeout:.0f} s of SIGTERM"]
     running = [
         f"process {process.pid} is left: {' '.join(process.cmdline())[:200]}"
         for process in stack.left_over()

@@ -58,6 +58,7 @@ class FaultStack(Stack):
                 "FINETUNE_BEAT_SECONDS": "0.5",
                 "FINETUNE_KILL_SECONDS": "2",
                 "FINETUNE_POLL_SECONDS": "0.2",
+                "FINETUNE_DRAIN_GRACE_SECONDS": "10",
                 "FINETUNE_STOP_GRACE_SECONDS": "5",
                 "FINETUNE_REPUBLISH_SECONDS": "2",
                 "FINETUNE_RETRY_BACKOFF_SECONDS": "0.1",

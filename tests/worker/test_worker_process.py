@@ -241,6 +241,22 @@ def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
     stack.wait_for_state(job_id, "succeeded")
 
 
+def test_a_worker_whose_pool_hangs_leaves_it(stack: Stack) -> None:
+    stack.values["drain_grace_seconds"] = "0"
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.prepare": "hang", "stub.attempts": "1"})
+    stack.wait_for_stage(job_id, 1)
+    family = descendants(process)
+    [supervisor] = pool_of(process)
+    supervisor.suspend()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(25) == os.EX_TEMPFAIL  # 2 s of grace and 10 s more
+    services.wait_until(lambda: all_gone(family), 5, "the end of its processes")
+    assert stack.workers() == []
+    stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded")
+
+
 def test_a_draining_worker_lets_training_come_to_a_checkpoint(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.train": "patient", "stub.attempts": "1"})
