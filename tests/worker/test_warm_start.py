@@ -90,6 +90,13 @@ def zombies() -> list[psutil.Process]:
     return [process for process in mine if process.status() == psutil.STATUS_ZOMBIE]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_adopted() -> None:
+    """A test process in which a fork server was made adopts the orphans of all later tests."""
+    for process in zombies():
+        process.wait()
+
+
 class TestLikeANewInterpreter:
     @pytest.mark.parametrize(
         ("behaviour", "status"),
