@@ -7,6 +7,7 @@ only one has a job at a time. Times are a client's that polls every 20 ms: from 
 the first optimizer step, and to `succeeded`. `claimed`: from the job's commit to the claim's, both
 by the database's clock. Prints each pair, then medians and the median ratio with its range. A pair
 whose two jobs differ in weights or losses ends the benchmark: it is equal work that is compared.
+Before them: processor seconds from the start of an API process to its first answer.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import services
+from tests.api.first_answer import first_answer
 from tests.e2e.data import write_squad
 from tests.e2e.stack import Stack
 from tests.models import save_tiny_bert
@@ -56,8 +58,8 @@ def body(stack: Stack, model: Path, squad: dict[str, Path], steps: int) -> dict[
 def run(stack: Stack, spec: dict[str, Any]) -> Run:
     begun = time.monotonic()
     job_id = stack.submit(spec)
-    first_step = _wait(stack, job_id, lambda job: _step(job) >= 1) - begun
-    whole = _wait(stack, job_id, lambda job: job["state"] == "succeeded") - begun
+    first_step = wait_for(stack, job_id, lambda job: step_of(job) >= 1) - begun
+    whole = wait_for(stack, job_id, lambda job: job["state"] == "succeeded") - begun
     events = stack.pages(f"/v1/jobs/{job_id}/events")
     times = [
         datetime.fromisoformat(next(event["at"] for event in events if event["type"] == kind))
@@ -69,11 +71,12 @@ def run(stack: Stack, spec: dict[str, Any]) -> Run:
     return Run((times[1] - times[0]).total_seconds(), first_step, whole, (sha, losses))
 
 
-def _step(job: dict[str, Any]) -> int:
+def step_of(job: dict[str, Any]) -> int:
     return (job["progress"] or {}).get("step", 0) if job["stage"] != "prepare" else 0
 
 
-def _wait(stack: Stack, job_id: str, reached: Callable[[dict[str, Any]], bool]) -> float:
+def wait_for(stack: Stack, job_id: str, reached: Callable[[dict[str, Any]], bool]) -> float:
+    """When the job's page was as wanted; SystemExit when the job ends otherwise."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         job = stack.job(job_id)
@@ -118,6 +121,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
     broker = services.valkey_binary()
+    with tempfile.TemporaryDirectory() as name:
+        starts = sorted(first_answer(Path(name)).cpu_seconds for _ in range(arguments.pairs))
+    print(
+        f"an API process answers after {statistics.median(starts):.2f} s of processor time"
+        f" ({starts[0]:.2f} to {starts[-1]:.2f})",
+        flush=True,
+    )
     with (
         tempfile.TemporaryDirectory() as name,
         services.broker(broker) as cold,
