@@ -1,10 +1,13 @@
 """worker.training.attention: what it computes, and how it drops."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
 
 from worker.training import attention
+from worker.training.dropout import keep_bits
 
 HEADS, LENGTH, WIDTH = 2, 9, 4
 
@@ -39,7 +42,8 @@ def test_drops_single_weights_after_the_softmax(
         module, *inputs, None, dropout=0.3, scaling=0.5, is_causal=causal
     )
     torch.manual_seed(3)
-    kept = attention.keep_bits(torch.empty(2, HEADS, LENGTH, LENGTH), 0.3).ne(0).float()
+    drawn = [keep_bits(torch.empty(HEADS, LENGTH, LENGTH), 0.3) for _ in range(2)]
+    kept = torch.stack(drawn).ne(0).float()
     assert 0 < kept.mean() < 1
     mask = torch.full((LENGTH, LENGTH), -torch.inf).triu(1) if causal else torch.zeros(())
     expected = by_hand(inputs, kept, 0.3, mask).transpose(1, 2)
@@ -61,6 +65,49 @@ def test_without_dropout_it_is_torchs(dtype: torch.dtype, inputs: tuple[torch.Te
     torch.testing.assert_close(
         mixed.transpose(1, 2).float(), expected, rtol=tolerance, atol=tolerance
     )
+
+
+@pytest.mark.parametrize(("tile", "rows"), [(1, 1), (20, 2), (40, 4), (1 << 20, 128)])
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked", "packed", "packed and causal"])
+def test_tiles_are_no_part_of_the_result(
+    inputs: tuple[torch.Tensor, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tile: int,
+    rows: int,
+    kind: str,
+) -> None:
+    """With dropout that keeps all: only then the fused attention is not taken in its place."""
+    monkeypatch.setattr(attention, "_TILE", tile)
+    monkeypatch.setattr(attention, "_CAUSAL_ROWS", rows)
+    monkeypatch.setattr(
+        attention.dropouts, "keep_bits", lambda like, _p: torch.full(like.shape, -1).short()
+    )
+    seen = torch.rand(2, 1, LENGTH, LENGTH) < 0.7
+    options: dict[str, Any] = {"scaling": 0.5, "is_causal": "causal" in kind}
+    if "packed" in kind:
+        inputs = tuple(each.detach()[:1].requires_grad_() for each in inputs)
+        options["sequences"] = (0, 1, 5, 5, LENGTH)
+    if kind == "masked":
+        options["attention_mask"] = seen | torch.eye(LENGTH, dtype=torch.bool)
+    options.setdefault("attention_mask", None)
+    module = torch.nn.Module()
+    mixed, _ = attention.attention(module, *inputs, dropout=1e-9, **options)
+    expected, _ = attention.attention(module, *inputs, dropout=0.0, **options)
+    torch.testing.assert_close(mixed, expected, rtol=1e-5, atol=1e-6)
+    for found, wanted in zip(gradients(mixed, inputs), gradients(expected, inputs), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_causal_queries_after_others() -> None:
+    """As in generation: the queries are the last of the keys."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, HEADS, n, WIDTH).bfloat16() for n in (3, 9, 9))
+    mixed, _ = attention.attention(torch.nn.Module(), query, key, value, None, is_causal=True)
+    seen = torch.ones(3, 9, dtype=torch.bool).tril(6)
+    expected = functional.scaled_dot_product_attention(
+        query.float(), key.float(), value.float(), attn_mask=seen
+    )
+    torch.testing.assert_close(mixed.transpose(1, 2).float(), expected, rtol=2e-2, atol=2e-2)
 
 
 def test_sequences_of_a_row_do_not_see_each_other(inputs: tuple[torch.Tensor, ...]) -> None:
@@ -85,29 +132,3 @@ def test_heads_share_keys_and_values() -> None:
         query, key, value, is_causal=True, enable_gqa=True
     )
     torch.testing.assert_close(mixed.transpose(1, 2), expected)
-
-
-class TestKeepBits:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    @pytest.mark.parametrize("dropout", [0.1, 0.5])
-    def test_drops_so_many(self, dtype: torch.dtype, dropout: float) -> None:
-        torch.manual_seed(0)
-        bits = attention.keep_bits(torch.empty(1_000_001, dtype=dtype), dropout)
-        assert bits.shape == (1_000_001,)
-        assert bits.unique().tolist() == [-1, 0]
-        # Four standard deviations of a million draws.
-        assert float(bits.eq(0).double().mean()) == pytest.approx(dropout, abs=0.002)
-
-    def test_neighbours_are_independent(self) -> None:
-        """Two of them come from one draw."""
-        torch.manual_seed(0)
-        kept = attention.keep_bits(torch.empty(1_000_000), 0.5).ne(0).double().view(-1, 2)
-        assert float(torch.corrcoef(kept.T)[0, 1]) == pytest.approx(0, abs=0.004)
-
-    def test_follows_torchs_generator(self) -> None:
-        torch.manual_seed(5)
-        first = attention.keep_bits(torch.empty(99), 0.1)
-        second = attention.keep_bits(torch.empty(99), 0.1)
-        torch.manual_seed(5)
-        assert torch.equal(attention.keep_bits(torch.empty(99), 0.1), first)
-        assert not torch.equal(first, second)

@@ -32,9 +32,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
     monkeypatch.setitem(registry.REGISTRY, "causal-lm", CausalLM())
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
     if not HAS_GPU:
-        choose = build.choose_attention
-        as_on_gpu = lambda model, spec, _device: choose(model, spec, torch.device("cuda"))  # noqa: E731
-        monkeypatch.setattr(build, "choose_attention", as_on_gpu)
+        for choice in ("choose_attention", "quicken"):
+            choose = getattr(build, choice)
+            as_on_gpu = lambda model, spec, _device, choose=choose: choose(  # noqa: E731
+                model, spec, torch.device("cuda")
+            )
+            monkeypatch.setattr(build, choice, as_on_gpu)
     return found
 
 

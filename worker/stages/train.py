@@ -236,6 +236,7 @@ def _load_parts(
     objective = task.bind(request.spec, tokenizer, model, splits)
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
+    build.quicken(model, request.spec, device)
     return _Loaded(tokenizer, model, objective, frozenset(splits))
 
 

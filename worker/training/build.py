@@ -18,7 +18,7 @@ from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from worker import allocator
 from worker.cores import cores
-from worker.training import masks, packing, strategies
+from worker.training import activations, dropout, masks, packing, strategies
 from worker.training import precision as precisions
 from worker.training.plan import Plan
 
@@ -131,6 +131,16 @@ def choose_attention(model: Any, spec: JobSpec, device: torch.device) -> bool:
         why = "needs a CPU" if device.type != "cpu" else "does not go with this model's attention"
         raise _invalid("training.padding_free", why)
     return free
+
+
+def quicken(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None:
+    """Put faster modules in the place of the model's, which a compiler does by itself: activations,
+    and on a CPU dropout; but where `padding_free: false` asks for what the Trainer computes."""
+    if spec.training.compiles or spec.training.padding_free is False:
+        return
+    activations.install(model)
+    if device.type == "cpu":
+        dropout.install(model)
 
 
 def may_be_padding_free(spec: JobSpec) -> bool:

@@ -141,6 +141,6 @@ class Evaluator:
 
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:
-    """For the model, at once."""
+    """The batch where the model is, which must be given it next: its mask is read here."""
     masks.see(batch)
     return {name: value.to(accelerator.device, non_blocking=True) for name, value in batch.items()}

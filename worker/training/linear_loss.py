@@ -175,11 +175,15 @@ def _chunk(
     logits = functional.linear(states, weight, bias).float()
     asked = (labels != IGNORED)[:, None]
     places = labels.clamp(min=0)[:, None]
-    spread = logits.logsumexp(dim=-1, keepdim=True)
-    losses = spread - (1 - smoothing) * logits.gather(1, places)
+    # In place: of a tensor of this size each copy costs as much as a step of the computation.
+    highest = logits.amax(dim=-1, keepdim=True)
+    losses = highest - (1 - smoothing) * logits.gather(1, places)
     if smoothing:
         losses -= smoothing * logits.mean(dim=-1, keepdim=True)
-    gradient = logits.sub_(spread).exp_()
+    exponentials = logits.sub_(highest).exp_()
+    total = exponentials.sum(dim=-1, keepdim=True)
+    losses += total.log()
+    gradient = exponentials.div_(total)
     gradient.scatter_add_(1, places, gradient.new_full(places.shape, smoothing - 1))
     if smoothing:
         gradient -= smoothing / gradient.shape[1]
