@@ -1,8 +1,10 @@
 """What wraps every request: an id, an access log, a size limit, a key; no traceback leaves here."""
 
+import asyncio
 import re
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -114,12 +116,46 @@ class BodyLimit:
         await self.app(scope, counted, send)
 
 
+class _Looks:
+    """Who sent an `Authorization` header, by a look into the database that began after it came.
+
+    Of many that come at once most share a look: those that come while one is under way wait for the
+    next. What a look costs is half of a small request, and none is older than its request.
+    """
+
+    def __init__(self, look: Callable[[str], str | None]) -> None:
+        self._look = look
+        self._current: dict[str, asyncio.Task[str | None]] = {}
+        self._next: dict[str, asyncio.Task[str | None]] = {}
+
+    async def of(self, authorization: str) -> str | None:
+        """What `look` says or raises."""
+        task = self._next.get(authorization)
+        if task is None:
+            task = asyncio.create_task(self._begin(authorization))
+            # Of a look whose requests have all gone nobody asks what it raised.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._next[authorization] = task
+        return await asyncio.shield(task)
+
+    async def _begin(self, authorization: str) -> str | None:
+        if authorization in self._current:
+            await asyncio.wait([self._current[authorization]])
+        mine = self._current[authorization] = self._next.pop(authorization)
+        try:
+            return await to_thread.run_sync(self._look, authorization)
+        finally:
+            if self._current[authorization] is mine:
+                del self._current[authorization]
+
+
 class Authentication:
     """Once a key was made, every path but health needs one that works."""
 
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self.app = app
         self.database = database
+        self._looks = _Looks(self._check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_OPEN_PREFIX):
@@ -127,7 +163,7 @@ class Authentication:
             return
         authorization = Headers(scope=scope).get("authorization", "")
         try:
-            scope["state"]["key_id"] = await to_thread.run_sync(self._check, authorization)
+            scope["state"]["key_id"] = await self._looks.of(authorization)
         except OperationalError as error:
             _log.error("database unavailable", exc_info=error)
             problem = DatabaseUnavailableError("Try again in a moment.")

@@ -52,10 +52,10 @@ def submit(
     `request` is what must be the same when the key comes again. Raises InvalidSpecError with
     every fault, and the errors of service.jobs.commands.submit.
     """
-    digest = _digest(request) if key is not None else None
     page: JobPage | None = None
-    job_id: str | None = None
-    if key is not None and digest is not None:
+    digest = job_id = None
+    if key is not None:
+        digest = _digest(request)
         job_id = commands.earlier_submission(services.database, key, digest)
     if not job_id:
         findings = examine(spec, services)
