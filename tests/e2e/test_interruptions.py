@@ -128,7 +128,8 @@ class TestSoftStop:
         assert stack.http.post(f"/v1/jobs/{job_id}/pause").json()["state"] == "pausing"
         stack.wait_for(job_id, lambda page: page["state"] == "paused", seconds=60)
         paused_at = self._newest_checkpoint(stack, job_id)
-        assert stack.http.post(f"/v1/jobs/{job_id}/resume").json()["state"] == "queued"
+        # A worker may have it before it is read for the answer.
+        assert stack.http.post(f"/v1/jobs/{job_id}/resume").json()["state"] in ("queued", "running")
         stack.wait_for(job_id, _trained_to(paused_at + 5))
         stack.parts["worker"].stop(seconds=60)
         page = stack.job(job_id)

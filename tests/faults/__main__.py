@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=ATTACKS, metavar="NAME", default=[*ATTACKS])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true", help="as in CI, about two minutes")
+    parser.add_argument("--short", action="store_true", help="as `make heavy`, about ten minutes")
     arguments = parser.parse_args()
     # What the service's own code warns of, where an attack calls it, is what is wanted here.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

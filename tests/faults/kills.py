@@ -93,8 +93,7 @@ def _kill_many(
                 os.kill(victim, signal.SIGKILL)
                 killed[kind] += 1
                 # The full attack takes long: one that is ended early has told what it did.
-                told = f"SIGKILL {killed.total()} of {kills}: {kind} {victim}"
-                sys.stderr.write(f"{told}\n")
+                sys.stderr.write(f"SIGKILL {killed.total()} of {kills}: {kind} {victim}\n")
     return killed
 
 

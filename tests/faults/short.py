@@ -1,6 +1,7 @@
-"""What the tests in CI make of an attack: its short version."""
+"""What the tests make of an attack: its short version."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import pytest
 
@@ -8,6 +9,14 @@ from tests.faults.rows import Attack, Scale
 from tests.faults.small_disk import NoMountError
 
 _SEED: Final = 1
+_EVERY_TIME: Final = frozenset({"kills", "cut-commits", "hub", "killed-saves"})
+"""One each of what can break: a process, the database, the Hub, the disk. CI has 20 minutes."""
+
+
+def chosen(attacks: Iterable[str]) -> list[Any]:
+    """The parameters of a test: all of them, most of which only `make heavy` runs."""
+    heavy = pytest.mark.heavy
+    return [pytest.param(name, marks=() if name in _EVERY_TIME else heavy) for name in attacks]
 
 
 def assert_holds(attack: Attack) -> None:

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.faults.registry import PROCESSES
-from tests.faults.short import assert_holds
+from tests.faults.short import assert_holds, chosen
 
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", chosen(PROCESSES))
 def test_all_promises_hold(name: str) -> None:
     assert_holds(PROCESSES[name])

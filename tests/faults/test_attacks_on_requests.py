@@ -3,11 +3,11 @@
 import pytest
 
 from tests.faults.registry import REQUESTS
-from tests.faults.short import assert_holds
+from tests.faults.short import assert_holds, chosen
 
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", chosen(REQUESTS))
 def test_all_promises_hold(name: str) -> None:
     assert_holds(REQUESTS[name])

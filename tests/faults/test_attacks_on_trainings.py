@@ -3,11 +3,11 @@
 import pytest
 
 from tests.faults.registry import TRAININGS
-from tests.faults.short import assert_holds
+from tests.faults.short import assert_holds, chosen
 
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", chosen(TRAININGS))
 def test_all_promises_hold(name: str) -> None:
     assert_holds(TRAININGS[name])

@@ -41,7 +41,11 @@ def newest(job: Job, recorder: Recorder) -> Path:
     return job.workspace / recorder.of(CheckpointSaved)[-1].path
 
 
-@pytest.mark.parametrize(("strategy", "steps"), [("ddp", 54), ("fsdp", 40)])
+@pytest.mark.parametrize(
+    ("strategy", "steps"),
+    # tests/e2e/test_two_processes.py interrupts ddp, too.
+    [pytest.param("ddp", 54, marks=pytest.mark.heavy), ("fsdp", 40)],
+)
 def test_the_job_goes_on_and_ends_with_the_same_weights(
     make_job: Callable[..., Job], tmp_path: Path, strategy: str, steps: int
 ) -> None:

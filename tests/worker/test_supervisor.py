@@ -24,6 +24,8 @@ from worker.stopping import Shutdown
 from worker.supervisor import Supervisor
 from worker.trackers import NullTracker
 
+pytestmark = pytest.mark.long
+
 
 def supervisor(
     database: Database, settings: Settings, shutdown: Shutdown | None = None

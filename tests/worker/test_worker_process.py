@@ -26,9 +26,12 @@ from tests.worker.forged import SIGNS, send_forged
 SECONDS = 30
 
 # Each database and each broker once: their four pairs show nothing that the two do not.
-pytestmark = pytest.mark.parametrize(
-    ("database_url", "broker_url"), [("sqlite", "valkey"), ("postgres", "redis")], indirect=True
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.parametrize(
+        ("database_url", "broker_url"), [("sqlite", "valkey"), ("postgres", "redis")], indirect=True
+    ),
+]
 
 
 class Stack:
