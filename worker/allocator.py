@@ -72,15 +72,18 @@ def _fault(library: str) -> str:
     """Why a process cannot be started with the library; empty when it can."""
     if sys.platform != "linux":
         return "only on Linux"
-    done = subprocess.run(
-        _PROBE,
-        env={**os.environ, _PRELOAD: library},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PROBE_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            _PROBE,
+            env={**os.environ, _PRELOAD: library},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"a process that has it does not end within {_PROBE_SECONDS:g} s"
     if done.returncode:
         return f"a process that has it ends with status {done.returncode}"
     # The loader only warns of what it leaves out, by its name, and goes on.

@@ -23,6 +23,7 @@ from worker.stopping import Shutdown
 RECONNECT_SECONDS: Final = 4.0
 # After the grace of the running stages, for their last words.
 _LEAVING_SECONDS: Final = 10.0
+_PARTING_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +101,10 @@ def _leave() -> None:
     that was killed between taking a message and saying so. Whatever still runs dies with this
     process, and its job is taken up as after any death of a worker."""
     log.error("the pool does not end; the worker leaves it")
-    _unregister()
+    # On a thread: where the database is away, too, the reconciler forgets this worker.
+    parting = threading.Thread(target=_unregister, daemon=True)
+    parting.start()
+    parting.join(_PARTING_SECONDS)
     os._exit(os.EX_TEMPFAIL)
 
 

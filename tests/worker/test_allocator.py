@@ -63,6 +63,14 @@ class TestFind:
         with pytest.raises(AllocatorError, match="or `auto`, or `system`"):
             allocator.find(str(text), beside_gpu=False)
 
+    def test_a_library_whose_processes_do_not_end_is_refused(
+        self, library: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(allocator, "_PROBE", ["sleep", "60"])
+        monkeypatch.setattr(allocator, "_PROBE_SECONDS", 0.2)
+        with pytest.raises(AllocatorError, match=r"does not end within 0\.2 s"):
+            allocator.find(library, beside_gpu=False)
+
     @pytest.mark.parametrize("wanted", ["tcmalloc", "/a b.so", "/a.so:/b.so", "/a.so\n", ""])
     def test_nothing_else_is_a_setting(self, wanted: str) -> None:
         with pytest.raises(ValidationError, match="malloc"):
