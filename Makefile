@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality bench-checkpoints docs constraints clean
+.PHONY: help demo up test heavy deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality bench-checkpoints bench-job bench-scaling docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,6 +26,9 @@ up: $(VENV)/.demo ## Run the whole service here until Ctrl-C
 
 test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" for some of them
 	$(BIN)/python -m pytest $(ARGS)
+
+heavy: $(VENV)/.dev ## Run the tests that take too long for every change: attacks in short, interrupted ranks
+	$(BIN)/python -m pytest -m heavy $(ARGS)
 
 deepspeed: $(VENV)/.deepspeed ## Run the tests of `strategy: deepspeed`, with the package beside .venv
 	PYTHONPATH="$(DEEPSPEED):$(CURDIR)" \
@@ -66,6 +69,12 @@ bench-quality: $(VENV)/.dev ## Train beside transformers.Trainer over five seeds
 
 bench-checkpoints: $(VENV)/.dev ## Time how long a training stands still for its checkpoints; ARGS="--pairs 3"
 	$(BIN)/python -m benchmarks.checkpoint_stall $(ARGS)
+
+bench-job: $(VENV)/.dev ## Time a whole job of 50 steps beside a script that does what run_qa does
+	$(BIN)/python -m benchmarks.whole_job $(ARGS)
+
+bench-scaling: $(VENV)/.dev ## Time a step as sequences, batches and models grow; ARGS="length --pairs 1"
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
 docs: $(VENV)/.dev ## Write docs/training-options.md anew from the tables in service/contract
 	$(BIN)/python scripts/training_options.py > docs/training-options.md

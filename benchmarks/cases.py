@@ -23,6 +23,8 @@ class Case:
     model_dir: Path
     tokenizer_dir: Path
     seed: int = 42
+    compiled: bool = False
+    """By torch.compile; the steps in which that happens are not counted."""
     save_to: Path | None = None
     """Where the trained model is left, if it is wanted."""
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import run_qa
 from benchmarks.cases import Case
 from benchmarks.training_speed import EXAMPLES, LENGTHS, program, spec, stage
 from tests.models import minilm_dir
@@ -32,20 +33,7 @@ SQUAD = EXAMPLES / "squad" / "train-v1.1.json"
 
 def write_questions(path: Path, count: int) -> None:
     """The first `count` questions of the example data, as rows."""
-    rows: list[dict[str, Any]] = [
-        {
-            "id": question["id"],
-            "question": question["question"],
-            "context": paragraph["context"],
-            "answers": {
-                name: [answer[name] for answer in question["answers"]]
-                for name in ("text", "answer_start")
-            },
-        }
-        for article in json.loads(SQUAD.read_text())["data"]
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
+    rows = run_qa.questions(SQUAD)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
 
 

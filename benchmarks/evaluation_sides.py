@@ -8,28 +8,24 @@ seconds of the model, seconds after it, and the metrics.
 import json
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from transformers import Trainer, TrainingArguments
 
 from benchmarks.cases import Case
-from benchmarks.reference import blocks_collator, qa_collator
+from benchmarks.reference import blocks_collator
+from benchmarks.run_qa import choose_answers, collator
 from service.contract.stages import StageRequest
 from tests.training.support import Recorder
 from worker.stages import train
 from worker.tasks.base import load_splits
 from worker.tasks.qa_metrics import squad_v1
 from worker.training import precision
-
-N_BEST = 20
-LONGEST_ANSWER = 30
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -90,7 +86,7 @@ def reference(case: Case) -> dict[str, float]:
     trainer = Trainer(
         model=transformers.AutoModelForQuestionAnswering.from_pretrained(case.model_dir),
         args=arguments,
-        data_collator=qa_collator(tokenizer, None if case.best else case.max_length, ()),
+        data_collator=collator(tokenizer, None if case.best else case.max_length, ()),
     )
     start = perf_counter()
     logits = trainer.predict(split.features).predictions
@@ -126,56 +122,6 @@ def perplexity(case: Case) -> dict[str, float]:
             total += float(model(**batch).loss) * asked
         count += asked
     return {"perplexity": math.exp(total / count)}
-
-
-def choose_answers(
-    examples: Any, features: Any, starts: Any, ends: Any
-) -> dict[str, list[dict[str, Any]]]:
-    """For each question its best answers: every pair of a window's best starts and best ends, one
-    after the other, in plain Python."""
-    windows = defaultdict(list)
-    for number, feature in enumerate(features):
-        windows[feature["example"]].append((number, feature))
-    chosen = {}
-    for index, example in enumerate(examples):
-        found = []
-        for number, feature in windows[index]:
-            found += _spans(feature, starts[number], ends[number])
-        best = sorted(found, key=lambda span: span["score"], reverse=True)[:N_BEST]
-        for span in best:
-            first, last = span.pop("offsets")
-            span["text"] = example["context"][first:last]
-        best = best or [{"text": "", "score": 0.0}]
-        weights = np.exp(np.array([span["score"] for span in best]) - best[0]["score"])
-        for span, probability in zip(best, weights / weights.sum(), strict=True):
-            span["probability"] = float(probability)
-        chosen[example["id"]] = best
-    return chosen
-
-
-def _spans(feature: Any, starts: Any, ends: Any) -> list[dict[str, Any]]:
-    first_characters, last_characters = feature["offset_start"], feature["offset_end"]
-    best_starts, best_ends = (
-        np.argsort(each)[: -N_BEST - 1 : -1].tolist() for each in (starts, ends)
-    )
-    spans = []
-    for first in best_starts:
-        for last in best_ends:
-            if max(first, last) >= len(first_characters):
-                continue
-            if first_characters[first] < 0 or first_characters[last] < 0:
-                continue  # not of the context
-            if last < first or last - first + 1 > LONGEST_ANSWER:
-                continue
-            spans.append(
-                {
-                    "offsets": (first_characters[first], last_characters[last]),
-                    "score": float(starts[first] + ends[last]),
-                    "start_logit": float(starts[first]),
-                    "end_logit": float(ends[last]),
-                }
-            )
-    return spans
 
 
 if __name__ == "__main__":

@@ -7,20 +7,29 @@ beside the service, in a process of its own. Prints one line of JSON.
 import json
 import resource
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from peft import LoraConfig, get_peft_model
-from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers import (
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
+from benchmarks import run_qa
 from benchmarks.cases import LORA_RANK, Case
 from worker.tasks.base import load_splits
 from worker.training import precision
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+
+COMPILING_STEPS = 3
 
 
 class _Counting:
@@ -35,25 +44,20 @@ class _Counting:
         return self._collate(features)
 
 
-def qa_collator(tokenizer: Any, max_length: int | None, labels: tuple[str, ...]) -> Any:
-    """As run_qa: padded to the maximum length, or to the longest of the batch."""
+class _Clock(TrainerCallback):  # type: ignore[misc]
+    """Counts from the start, or from the end of the first `skipped` steps."""
 
-    def collate(features: list[dict[str, Any]]) -> Any:
-        batch = tokenizer.pad(
-            [{"input_ids": list(each["input_ids"])} for each in features],
-            padding="max_length" if max_length else True,
-            max_length=max_length,
-            return_tensors="pt",
-        )
-        types = torch.zeros_like(batch["input_ids"])
-        for row, each in enumerate(features):
-            types[row, : len(each["token_type_ids"])] = torch.tensor(each["token_type_ids"])
-        batch["token_type_ids"] = types
-        for name in labels:
-            batch[name] = torch.tensor([each[name] for each in features])
-        return batch
+    def __init__(self, skipped: int) -> None:
+        self._skipped = skipped
+        self.seconds = 0.0
 
-    return collate
+    def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
+        self._begun = time.perf_counter()
+
+    def on_step_end(self, _arguments: Any, state: Any, *_more: Any, **_others: Any) -> None:
+        if state.global_step == self._skipped:
+            self._begun = time.perf_counter()
+        self.seconds = time.perf_counter() - self._begun
 
 
 def blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
@@ -69,7 +73,7 @@ def blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
 def _collator(case: Case, tokenizer: Any) -> Any:
     if case.name == "qa":
         longest = None if case.best else case.max_length
-        return qa_collator(tokenizer, longest, ("start_positions", "end_positions"))
+        return run_qa.collator(tokenizer, longest, ("start_positions", "end_positions"))
     return blocks_collator(tokenizer, mlm=case.name == "mlm")
 
 
@@ -105,21 +109,25 @@ def main(case: Case) -> dict[str, Any]:
         disable_tqdm=True,
         use_cpu=True,
         remove_unused_columns=False,
+        torch_compile=case.compiled,
         bf16=case.best and precision.cpu_has_bf16(),
         train_sampling_strategy="group_by_length" if case.best and case.name == "qa" else "random",
     )
+    skipped = COMPILING_STEPS if case.compiled else 0
+    clock = _Clock(skipped)
     trainer = Trainer(
         model=_model(case, case.model_dir),
         args=arguments,
         train_dataset=features,
         data_collator=counting,
+        callbacks=[clock],
     )
     outcome = trainer.train()
     if case.save_to is not None:
         trainer.save_model(str(case.save_to))
     return {
-        "seconds": outcome.metrics["train_runtime"],
-        "tokens": counting.tokens,
+        "seconds": clock.seconds,
+        "tokens": counting.tokens * (case.steps - skipped) / case.steps,
         "loss": outcome.training_loss,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
