@@ -3,6 +3,8 @@
 from typing import Any
 
 from service.contract.spec import JobSpec
+from service.jobs.arrivals import Arrivals, Submitted
+from service.jobs.dispatch import Dispatcher
 from service.store import claims, jobs
 from service.store.claims import Claim
 from service.store.database import Database
@@ -27,6 +29,11 @@ def make_job(database: Database, **changes: Any) -> str:
     with database.write() as session:
         jobs.insert(session, job_id, make_spec(**changes))
     return job_id
+
+
+def submit(database: Database, dispatcher: Dispatcher, spec: JobSpec, **options: Any) -> Submitted:
+    """As the API does."""
+    return Arrivals(database, dispatcher).submit(spec, **options)
 
 
 def claim_job(

@@ -26,6 +26,7 @@ from service.api import (
 from service.api.deps import Services
 from service.api.errors import add_handlers
 from service.api.middleware import Authentication, BodyLimit, RequestContext
+from service.jobs.arrivals import Arrivals
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings, get_settings
 from service.store.database import Database
@@ -41,7 +42,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """The ASGI app; `uvicorn --factory service.api.app:create_app` calls it without settings."""
     settings = settings or get_settings()
     logging.configure(settings)
-    services = Services(settings, Database(settings.sqlalchemy_url), Dispatcher(settings))
+    database, dispatcher = Database(settings.sqlalchemy_url), Dispatcher(settings)
+    services = Services(settings, database, dispatcher, Arrivals(database, dispatcher))
     counters = metrics.Metrics()
     app = FastAPI(
         title="Fine-tuning service",

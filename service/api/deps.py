@@ -8,6 +8,7 @@ from fastapi import Depends, Path, Request
 
 from service.api.body import read_json
 from service.errors import JobNotFoundError
+from service.jobs.arrivals import Arrivals
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store.database import Database
@@ -22,6 +23,7 @@ class Services:
     settings: Settings
     database: Database
     dispatcher: Dispatcher
+    arrivals: Arrivals
 
 
 # Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.

@@ -13,7 +13,6 @@ from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
 from service.api.job_page import answer, page_of_new, read_page
 from service.api.schemas.jobs import JobPage
-from service.jobs import commands
 
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {
@@ -50,20 +49,18 @@ def submit(
     """Make a job of `spec`, or find the one that `key` made; answer with its page and `Location`.
 
     `request` is what must be the same when the key comes again. Raises InvalidSpecError with
-    every fault, and the errors of service.jobs.commands.submit.
+    every fault, and the errors of service.jobs.arrivals.
     """
     page: JobPage | None = None
     digest = job_id = None
     if key is not None:
         digest = _digest(request)
-        job_id = commands.earlier_submission(services.database, key, digest)
+        job_id = services.arrivals.earlier(key, digest)
     if not job_id:
         findings = examine(spec, services)
         if findings.faults or findings.spec is None:
             raise InvalidSpecError(findings.faults)
-        made = commands.submit(
-            services.database,
-            services.dispatcher,
+        made = services.arrivals.submit(
             findings.spec,
             idempotency_key=key,
             request_sha256=digest,

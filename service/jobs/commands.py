@@ -1,82 +1,22 @@
 """What a user can do to a job."""
 
-import json
-from dataclasses import dataclass
-from hashlib import sha256
-
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.contract import splits
-from service.contract.routing import CPU_QUEUE, queue_for
-from service.contract.spec import SPEC_VERSION, JobSpec, UploadDataset
-from service.contract.states import ACTIONS, ENDED, STAGE_ORDER, Action, JobState, Stage
+from service.contract.routing import CPU_QUEUE
+from service.contract.spec import SPEC_VERSION, JobSpec
+from service.contract.states import ACTIONS, ENDED, Action, JobState, Stage
 from service.errors import JobEndedError, JobNotFoundError, WrongStateError
 from service.jobs import products, removal
+from service.jobs.arrivals import uploads
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import files, idempotency, jobs, queries, retention, wishes
+from service.store import files, jobs, retention, wishes
 from service.store.database import Database
 from service.store.models import JobRow
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Submitted:
-    job_id: str
-    job: JobRow | None = None
-    """None when an earlier request with the same idempotency key made it."""
-    queue_position: int | None = None
-
-    @property
-    def created(self) -> bool:
-        return self.job is not None
-
-
-def submit(
-    database: Database,
-    dispatcher: Dispatcher,
-    spec: JobSpec,
-    *,
-    idempotency_key: str | None = None,
-    request_sha256: str | None = None,
-    cloned_from: str | None = None,
-) -> Submitted:
-    """Make a job and ring for it; without `request_sha256` the spec itself is compared.
-
-    Raises IdempotencyKeyReusedError, IdempotencyInFlightError, and DataGoneError when a file that
-    the spec names does not exist.
-    """
-    # Only a key needs it, and it takes as long as a statement.
-    digest = request_sha256 or (_digest(spec) if idempotency_key is not None else "")
-    job_id = jobs.new_job_id()
-    with database.write() as session:
-        if idempotency_key is not None:
-            earlier = idempotency.earlier_job(session, idempotency_key, digest)
-            if earlier is not None:
-                return Submitted(earlier)
-        files.use(session, _uploads(spec))
-        queue = queue_for(STAGE_ORDER[0], spec)
-        now, position = queries.arrival(session, queue, spec.priority)
-        row = jobs.insert(
-            session, job_id, spec, now=now, cloned_from=cloned_from, due_in=dispatcher.head_start
-        )
-        if idempotency_key is not None:
-            idempotency.remember(session, idempotency_key, digest, job_id)
-    dispatcher.wake_soon(job_id, row.queue, row.priority)
-    return Submitted(job_id, row, position)
-
-
-def earlier_submission(database: Database, key: str, request_sha256: str) -> str | None:
-    """The job that this key made with this request, before anything else of it is looked at.
-
-    What was valid then may not be now: a file may have been deleted. Raises
-    IdempotencyKeyReusedError.
-    """
-    with database.read() as session:
-        return idempotency.job_of(session, key, request_sha256)
 
 
 def cancel(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
@@ -132,7 +72,7 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
             raise WrongStateError("A newer version of the service made the job.", state=row.state)
         stage, missing = products.stage_to_retry(row, settings)
         if stage is Stage.PREPARE:
-            files.use(session, _uploads(JobSpec.model_validate(row.spec)))
+            files.use(session, uploads(JobSpec.model_validate(row.spec)))
         state = wishes.retry(session, row, stage, missing)
         message = jobs.Message(row.id, row.queue, row.priority)
     _ring(database, dispatcher, message)
@@ -177,10 +117,6 @@ def _require(row: JobRow, action: Action, rule: str) -> None:
         raise WrongStateError(f"{rule}; this one is {row.state}.", state=row.state)
 
 
-def _uploads(spec: JobSpec) -> list[str]:
-    return splits.items(spec.dataset) if isinstance(spec.dataset, UploadDataset) else []
-
-
 def _ring(database: Database, dispatcher: Dispatcher, message: jobs.Message) -> None:
     if dispatcher.wake(message.job_id, message.queue, message.priority):
         _mark_sent(database, message.job_id, dispatcher.republish_seconds)
@@ -195,7 +131,3 @@ def _mark_sent(database: Database, job_id: str, again_in: float) -> None:
             jobs.mark_sent(session, [job_id], again_in)
     except SQLAlchemyError as error:
         log.warning("could not note that the message was sent", job_id=job_id, error=str(error))
-
-
-def _digest(spec: JobSpec) -> str:
-    return sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()

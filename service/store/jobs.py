@@ -13,6 +13,7 @@ others are what a stage said (store/history.py): `phase`, `notice`, `checkpoint`
 import math
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -69,33 +70,48 @@ def jsonable(value: Any) -> Any:
 # ---- the row ----------------------------------------------------------------------------------
 
 
-def insert(
-    session: Session,
-    job_id: str,
-    spec: JobSpec,
-    *,
-    now: datetime | None = None,
-    cloned_from: str | None = None,
-    due_in: float = 0.0,
-) -> JobRow:
-    """A queued job at its first stage, with its labels and its first event; not in the session.
+@dataclass(frozen=True)
+class New:
+    """A job to be made."""
 
-    `now`: the database's time, if the caller has it. After `due_in` seconds the reconciler rings
-    for it, if it still waits.
+    job_id: str
+    spec: JobSpec
+    cloned_from: str | None = None
+
+
+def insert(session: Session, job_id: str, spec: JobSpec) -> JobRow:
+    """A queued job, due at once; as `insert_all`."""
+    return insert_all(session, [New(job_id, spec)], now=clock(session))[0]
+
+
+def insert_all(
+    session: Session, new: Sequence[New], *, now: datetime, due_in: float = 0.0
+) -> list[JobRow]:
+    """Queued jobs at their first stage, with labels and first events; not in the session.
+
+    `now`: the database's time. After `due_in` seconds the reconciler rings for those that still
+    wait.
     """
-    row = _new(job_id, spec, now or clock(session), cloned_from)
-    row.next_publish_at += timedelta(seconds=due_in)
-    said = {"to": row.state, "stage": row.stage}
-    origin = {} if cloned_from is None else {"cloned_from": cloned_from}
-    event = _next_event(row, "submitted", said | origin, row.created_at)
+    rows, events = [], []
+    for one in new:
+        row = _new(one.job_id, one.spec, now, one.cloned_from)
+        row.next_publish_at += timedelta(seconds=due_in)
+        said = {"to": row.state, "stage": row.stage}
+        origin = {} if one.cloned_from is None else {"cloned_from": one.cloned_from}
+        events.append(_next_event(row, "submitted", said | origin, now))
+        rows.append(row)
+    labels = [
+        {"key": key, "value": value, "job_id": one.job_id}
+        for one in new
+        for key, value in one.spec.metadata.items()
+    ]
     # Without the ORM, whose unit of work takes longer than all three statements.
     connection = session.connection()
-    connection.execute(_INSERT_JOB, _columns(row))
-    connection.execute(_INSERT_EVENT, _columns(event))
-    if spec.metadata:
-        labels = [{"key": k, "value": v, "job_id": job_id} for k, v in spec.metadata.items()]
+    connection.execute(_INSERT_JOB, [_columns(row) for row in rows])
+    connection.execute(_INSERT_EVENT, [_columns(event) for event in events])
+    if labels:
         connection.execute(_INSERT_LABEL, labels)
-    return row
+    return rows
 
 
 def _columns(row: Base) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from service.contract.events import Notice
 from service.contract.states import JobState
 from service.errors import IdempotencyInFlightError, JobEndedError
 from service.jobs import commands
+from service.jobs.arrivals import Submitted
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store import jobs
 from service.store.database import Database
 from service.store.endings import Ending
-from tests import services
+from tests import factories, services
 from tests.factories import claim_job, make_job, make_spec
 from tests.faults.postgres_proxy import Cut, Once, PostgresProxy
 from tests.store.test_history import checkpoint
@@ -92,12 +93,12 @@ class TestSubmit:
         broken, spec = wire.broken_at("submitted"), make_spec(name="once")
         dispatcher = Dispatcher(settings)
 
-        def submit() -> commands.Submitted:
-            return commands.submit(broken, dispatcher, spec, idempotency_key="key")
+        def submit() -> Submitted:
+            return factories.submit(broken, dispatcher, spec, idempotency_key="key")
 
         with pytest.raises(OperationalError):
             submit()
-        made: list[commands.Submitted] = []
+        made: list[Submitted] = []
 
         def answered() -> bool:
             try:

@@ -12,14 +12,14 @@ import pytest
 import redis
 from sqlalchemy import select
 
-from service.jobs.commands import cancel, submit
+from service.jobs.commands import cancel
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
 from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, WorkerRow
 from tests import services
-from tests.factories import make_spec
+from tests.factories import make_spec, submit
 from tests.store.test_jobs import get, history_of, put
 from tests.worker.forged import SIGNS, send_forged
 

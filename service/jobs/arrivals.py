@@ -1,0 +1,156 @@
+"""New jobs: each made once, and those that come together in one transaction."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Generic, TypeVar
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.orm import Session
+
+from service.contract import splits
+from service.contract.routing import queue_for
+from service.contract.spec import JobSpec, UploadDataset
+from service.contract.states import STAGE_ORDER
+from service.jobs.dispatch import Dispatcher
+from service.store import files, idempotency, jobs, queries
+from service.store.database import Database
+from service.store.jobs import New
+from service.store.models import JobRow
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    job_id: str
+    job: JobRow | None = None
+    """None when an earlier request with the same idempotency key made it."""
+    queue_position: int | None = None
+
+    @property
+    def created(self) -> bool:
+        return self.job is not None
+
+
+class Arrivals:
+    """Makes jobs and rings for them. One for each process, used by all its threads."""
+
+    def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
+        self._database = database
+        self._dispatcher = dispatcher
+        self._together = _Together(self._make)
+
+    def submit(
+        self,
+        spec: JobSpec,
+        *,
+        idempotency_key: str | None = None,
+        request_sha256: str | None = None,
+        cloned_from: str | None = None,
+    ) -> Submitted:
+        """Make a job; without `request_sha256` the spec itself is compared.
+
+        Raises IdempotencyKeyReusedError, IdempotencyInFlightError, and DataGoneError when a file
+        that the spec names does not exist.
+        """
+        new = New(jobs.new_job_id(), spec, cloned_from)
+        if idempotency_key is not None:
+            made = self._make_once(new, idempotency_key, request_sha256 or _digest(spec))
+        elif uploads(spec):  # may have to wait for a file that is being removed
+            (made,) = self._make([new])
+        else:
+            made = self._together.of(new)
+        if made.job is not None:
+            self._dispatcher.wake_soon(made.job_id, made.job.queue, made.job.priority)
+        return made
+
+    def earlier(self, key: str, request_sha256: str) -> str | None:
+        """The job that this key made with this request, before anything else of it is looked at.
+
+        What was valid then may not be now: a file may have been deleted. Raises
+        IdempotencyKeyReusedError.
+        """
+        with self._database.read() as session:
+            return idempotency.job_of(session, key, request_sha256)
+
+    def _make_once(self, new: New, key: str, digest: str) -> Submitted:
+        with self._database.write() as session:
+            earlier = idempotency.earlier_job(session, key, digest)
+            if earlier is not None:
+                return Submitted(earlier)
+            (made,) = self._insert(session, [new])
+            idempotency.remember(session, key, digest, new.job_id)
+        return made
+
+    def _make(self, new: Sequence[New]) -> list[Submitted]:
+        with self._database.write() as session:
+            return self._insert(session, new)
+
+    def _insert(self, session: Session, new: Sequence[New]) -> list[Submitted]:
+        for one in new:
+            files.use(session, uploads(one.spec))
+        places = [(queue_for(STAGE_ORDER[0], one.spec), one.spec.priority) for one in new]
+        arrivals = {place: queries.arrival(session, *place) for place in dict.fromkeys(places)}
+        now, _ = arrivals[places[-1]]
+        rows = jobs.insert_all(session, new, now=now, due_in=self._dispatcher.head_start)
+        made = []
+        for number, (row, place) in enumerate(zip(rows, places, strict=True)):
+            queue, priority = place
+            before = sum(q == queue and p <= priority for q, p in places[:number])
+            made.append(Submitted(row.id, row, arrivals[place][1] + before))
+        return made
+
+
+class _Together(Generic[Given, Made]):
+    """What several threads want done, done for all of them at once by one of them.
+
+    Those that come while it is being done wait, and the first of them then does it for the others.
+    """
+
+    def __init__(self, do: Callable[[list[Given]], list[Made]]) -> None:
+        """`do` raises where nothing was done; or where it cannot know, a database's error."""
+        self._do = do
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._waiting: list[tuple[Given, Future[Made]]] = []
+
+    def of(self, given: Given) -> Made:
+        """What `do` made of it, or raised."""
+        mine: Future[Made] = Future()
+        with self._lock:
+            self._waiting.append((given, mine))
+        with self._turn:
+            if not mine.done():
+                with self._lock:
+                    batch, self._waiting = self._waiting, []
+                self._do_all(batch)
+        return mine.result()
+
+    def _do_all(self, batch: list[tuple[Given, Future[Made]]]) -> None:
+        try:
+            made = self._do([given for given, _ in batch])
+        except BaseException as error:
+            if len(batch) == 1 or isinstance(error, (OperationalError, InterfaceError)):
+                for _, future in batch:
+                    future.set_exception(error)
+                return
+            # Of what is wrong with one the others are to hear nothing.
+            for one in batch:
+                self._do_all([one])
+            return
+        for (_, future), result in zip(batch, made, strict=True):
+            future.set_result(result)
+
+
+def uploads(spec: JobSpec) -> list[str]:
+    """Ids of the uploaded files that the job reads."""
+    return splits.items(spec.dataset) if isinstance(spec.dataset, UploadDataset) else []
+
+
+def _digest(spec: JobSpec) -> str:
+    return sha256(json.dumps(spec.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,10 @@
+import pytest
+
+from service.jobs.dispatch import Dispatcher
+from service.settings import Settings
+
+
+@pytest.fixture
+def away() -> Dispatcher:
+    """No broker is configured: as if it were always away."""
+    return Dispatcher(Settings(redis_url=None))
