@@ -6,20 +6,17 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     Select,
-    and_,
     bindparam,
-    case,
     func,
     literal_column,
-    or_,
     select,
     tuple_,
 )
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from service.contract.states import HELD, JobState
 from service.errors import ArtifactNotFoundError, JobNotFoundError
-from service.store.database import db_now
+from service.store.database import UtcDateTime, db_now
 from service.store.models import (
     ArtifactRow,
     AttemptRow,
@@ -34,33 +31,23 @@ _Row = TypeVar("_Row")
 
 
 # Statements of every poll are built once: that takes SQLAlchemy longer than to run them.
-_AHEAD: Final = aliased(JobRow)
-_JOB_AND_AHEAD: Final = select(
-    JobRow,
-    case(
-        (
-            JobRow.state == JobState.QUEUED,
-            select(func.count())
-            .select_from(_AHEAD)
-            .where(
-                _AHEAD.state == literal_column(f"'{JobState.QUEUED}'"),
-                _AHEAD.queue == JobRow.queue,
-                or_(
-                    _AHEAD.priority < JobRow.priority,
-                    and_(
-                        _AHEAD.priority == JobRow.priority,
-                        tuple_(_AHEAD.queued_at, _AHEAD.id) < tuple_(JobRow.queued_at, JobRow.id),
-                    ),
-                ),
-            )
-            .correlate(JobRow)
-            .scalar_subquery(),
-        )
-    ),
-).where(JobRow.id == bindparam("job_id"))
-_NOW_AND_WAITING: Final = select(db_now(), func.count()).where(
+_JOB: Final = select(JobRow).where(JobRow.id == bindparam("job_id"))
+_QUEUED: Final = (
     JobRow.state == literal_column(f"'{JobState.QUEUED}'"),
     JobRow.queue == bindparam("queue"),
+)
+# Two ranges of ix_jobs_waiting, by values that Postgres knows when it plans: as one condition, or
+# with the job's row beside it, the whole queue is read.
+_MORE_URGENT: Final = select(func.count()).where(*_QUEUED, JobRow.priority < bindparam("priority"))
+_EARLIER: Final = select(func.count()).where(
+    *_QUEUED,
+    JobRow.priority == bindparam("priority"),
+    tuple_(JobRow.queued_at, JobRow.id)
+    < tuple_(bindparam("queued_at", type_=UtcDateTime()), bindparam("job_id")),
+)
+_AHEAD: Final = select(_MORE_URGENT.scalar_subquery() + _EARLIER.scalar_subquery())
+_NOW_AND_WAITING: Final = select(db_now(), func.count()).where(
+    *_QUEUED,
     JobRow.priority <= bindparam("priority"),
 )
 _ATTEMPTS: Final = (
@@ -76,11 +63,14 @@ def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, int | None]:
 
     Raises JobNotFoundError.
     """
-    found = session.execute(_JOB_AND_AHEAD, {"job_id": job_id}).one_or_none()
-    if found is None:
+    row = session.scalars(_JOB, {"job_id": job_id}).one_or_none()
+    if row is None:
         raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
-    row, ahead = found
-    return row, None if ahead is None else ahead + 1
+    if row.state != JobState.QUEUED:
+        return row, None
+    place = {"queue": row.queue, "priority": row.priority, "queued_at": row.queued_at}
+    ahead = session.connection().execute(_AHEAD, {**place, "job_id": job_id}).scalar_one()
+    return row, ahead + 1
 
 
 def arrival(session: Session, queue: str, priority: int) -> tuple[datetime, int]:
