@@ -91,10 +91,10 @@ class Settings(BaseSettings):
     )
     retention_upload_bytes: int | None = Field(None, ge=0, description="Of all uploads together.")
     retention_prepared_days: float | None = Field(
-        30, gt=0, description="Since the last use of prepared data, which can be made again."
+        30, gt=0, description="Since the last use of prepared data, or of compiled code."
     )
     retention_prepared_bytes: int | None = Field(
-        None, ge=0, description="Of all prepared data together."
+        None, ge=0, description="Of all prepared data together, and of all compiled code."
     )
 
     gpus_per_worker: int = Field(

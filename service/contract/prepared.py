@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = "prepared"
+COMPILED: Final = "compiled"
+"""`<cache>/compiled/<key>`: what torch.compile has made (`worker.training.compiled`), in the same
+way."""
 _LOCK: Final = ".lock"
 _CLOCK: Final = ".clock"
 

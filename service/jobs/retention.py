@@ -96,7 +96,8 @@ class Retention:
         removal.carry_out(self._database, self._settings.home, let_gone)
         self._prune_workspaces()
         self._prune_uploads()
-        self._prune_prepared()
+        self._prune_prepared("prepared data", prepared.FOLDER)
+        self._prune_prepared("compiled code", prepared.COMPILED)
 
     # ---- workspaces ---------------------------------------------------------------------------
 
@@ -157,10 +158,10 @@ class Retention:
 
     # ---- prepared data ------------------------------------------------------------------------
 
-    def _prune_prepared(self) -> None:
+    def _prune_prepared(self, what: str, folder: str) -> None:
         given = self._settings
         limits = Limits.of(given.retention_prepared_days, given.retention_prepared_bytes)
-        root = given.cache_dir / prepared.FOLDER
+        root = given.cache_dir / folder
         if not limits.are_set or not root.is_dir():
             return
         _remove_leftovers(root)
@@ -169,7 +170,7 @@ class Retention:
             for entry in root.iterdir()
             if entry.is_dir() and not entry.suffix
         ]
-        _tell("prepared data", prune(items, limits, lambda item: self._remove_prepared(root, item)))
+        _tell(what, prune(items, limits, lambda item: self._remove_prepared(root, item)))
 
     def _remove_prepared(self, root: Path, item: Item) -> bool:
         """Renamed where no retry can look and no `prepare` can find it, then removed at leisure."""

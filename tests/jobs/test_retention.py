@@ -14,14 +14,14 @@ from sqlalchemy import select, update
 from service.contract import prepared
 from service.errors import UploadInUseError
 from service.jobs import removal
-from service.jobs.commands import pause, retry, submit
+from service.jobs.commands import pause, retry
 from service.jobs.dispatch import Dispatcher
 from service.jobs.retention import Item, Limits, Retention, prune
 from service.settings import Settings
 from service.store import files, history, jobs, retention
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, RemovalRow
-from tests.factories import claim_job, make_job, make_spec
+from tests.factories import claim_job, make_job, make_spec, submit
 from tests.jobs.test_reconciler import dump
 from tests.services import wait_until
 from tests.store.test_jobs import get, history_of, put
@@ -64,11 +64,6 @@ class TestPrune:
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
-
-
-@pytest.fixture
-def away() -> Dispatcher:
-    return Dispatcher(Settings(redis_url=None))
 
 
 def keeper(database: Database, home: Path, **limits: Any) -> Retention:
@@ -363,8 +358,12 @@ class TestPrepared:
     def test_by_age_of_the_last_use(self, database: Database, home: Path, root: Path) -> None:
         for key, days in (("old", 31), ("young", 29)):
             self.entry(root, key, days=days)
+        compiled = home / "cache" / prepared.COMPILED
+        for key, days in (("old", 31), ("young", 29)):
+            self.entry(compiled, key, days=days)
         keeper(database, home).step()  # 30 days unless another limit is set
         assert self.left(root) == {"young"}
+        assert self.left(compiled) == {"young"}
 
     def test_using_an_entry_makes_it_young(
         self, database: Database, home: Path, root: Path

@@ -4,7 +4,6 @@ Started as `python -m worker.stages.train <request.json>`; works offline on what
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import (
     build,
     checkpoint,
+    compiled,
     device_lock,
     loop,
     optimizers,
@@ -57,14 +57,15 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     channel.send(PhaseChanged(phase=Phase.LOADING))
-    job = _load(request, channel)
-    _leave_settings_for_pushes(job)
-    if request.resume_from is not None:
-        job.training.resume(request.resume_from)
-    elif job.validation.given:
-        _evaluate_baseline(job)
-    _train(job, channel.soft_stop)
-    return _finish(job)
+    with compiled.shared(request):
+        job = _load(request, channel)
+        _leave_settings_for_pushes(job)
+        if request.resume_from is not None:
+            job.training.resume(request.resume_from)
+        elif job.validation.given:
+            _evaluate_baseline(job)
+        _train(job, channel.soft_stop)
+        return _finish(job)
 
 
 def _train(job: "_Job", soft_stop: SoftStop) -> None:
@@ -151,10 +152,6 @@ def _load(request: StageRequest, channel: Channel) -> _Job:
     request = _with_precision(request)
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec, send = request.spec.training, channel.send
-    if spec.compiles:
-        # Its own: a stage that is killed while it compiles leaves half a file, and all that share
-        # a cache would load it.
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(request.attempt_dir / "compiled")
     accelerator = build.accelerator(request.spec)
     ranks = Ranks.of(accelerator)
     assert ranks.count == request.spec.resources.processes, "the launcher starts them all"
