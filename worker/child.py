@@ -109,7 +109,7 @@ class Child:
         return status
 
     def _note_groups(self) -> None:
-        """Those that the stage's own children lead: torchrun's ranks do, and die with it."""
+        """those that the stage's own children lead: ranks do, and die with it."""
         with suppress(OSError):  # not Linux, or one has just ended
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
             self._groups |= {os.getpgid(int(child)) for child in children.split()}

@@ -20,6 +20,7 @@ from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
 from worker import allocator, checkpoints, tracking
+from worker.stages import ranks
 from worker.trackers import Tracker
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ def stage_command(request: StageRequest, request_file: Path) -> list[str]:
     module, processes = f"worker.stages.{request.stage}", request.spec.resources.processes
     command = [module, str(request_file)]
     if request.stage is Stage.TRAIN and processes > 1:
-        command = ["worker.stages.launch", str(processes), *command]
+        command = [ranks.LAUNCHER, str(processes), *command]
     return [sys.executable, "-P", "-m", *command]
 
 

@@ -27,10 +27,11 @@ from worker import launch, linux
 from worker.fork_request import FORK, MAX_MESSAGE, READY, ForkRequest, lasting
 from worker.launch import Launch, Process
 from worker.stage_request import stage_environment
+from worker.stages import ranks
 
 log = structlog.get_logger(__name__)
 
-STAGE_MODULES: Final = tuple(f"worker.stages.{stage}" for stage in Stage)
+STAGE_MODULES: Final = (*(f"worker.stages.{stage}" for stage in Stage), ranks.LAUNCHER)
 _IMPORT_SECONDS: Final = 60.0
 _FORK_SECONDS: Final = 10.0
 _GROWTH_BYTES: Final = 256 * 1024**2
@@ -53,7 +54,7 @@ IMPORTS: Final = (*STAGE_MODULES, "mlflow")
 IMPORTS_BESIDE_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
-    *("worker.stages.publish", "mlflow"),
+    *(ranks.LAUNCHER, "worker.stages.publish", "mlflow"),
 )
 
 

@@ -24,7 +24,7 @@ def main(request: StageRequest, channel: Channel) -> PublishResult | None:
     if behaviour == "one is killed":
         _lose(other, is_killed=rank == 1)
     elif behaviour == "stops softly":
-        _stop(channel)
+        _stop(channel, seconds=0.5 if rank == 0 else 0)
     elif behaviour != "finishes":
         _fail(behaviour, rank)
     return PublishResult() if rank == 0 else None
@@ -49,10 +49,11 @@ def _lose(other: int, *, is_killed: bool) -> None:
     raise RuntimeError(PEER_LOST)
 
 
-def _stop(channel: Channel) -> None:
+def _stop(channel: Channel, seconds: float) -> None:
     channel.soft_stop.postpone()
     while not channel.soft_stop():
         time.sleep(0.01)
+    time.sleep(seconds)
     channel.send(Notice(message="a checkpoint"))
     raise Stopped
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,24 @@ from service.contract.events import Finished, Notice
 from service.contract.failures import FailureCode
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
+from tests.services import wait_until
 from tests.stages.rank_stub import is_alive
-from tests.stages.support import Ended, Running
+from tests.stages.support import Ended
 from tests.stages.test_base import REQUEST
-from worker import failures, linux
+from tests.worker.test_warm_start import ROOT, finish
+from worker import failures, launch, linux
 from worker.child import Child
+from worker.launch import Start
 from worker.stage_request import stage_command
+from worker.stages import ranks
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
+from worker.warm_start import WarmStart
 
+STUB = "tests.stages.rank_stub"
+VARIABLES = {
+    **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+    **{"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+}
 SPEC: dict[str, object] = dict(REQUEST["spec"])  # type: ignore[call-overload]
 
 
@@ -35,96 +46,115 @@ def nothing_is_left(tmp_path: Path) -> object:
     assert not any(map(is_alive, pids))
 
 
-def command(folder: Path, behaviour: str) -> list[str]:
-    spec = {**SPEC, "metadata": {"behaviour": behaviour}}
-    request = {**REQUEST, "spec": spec, "workspace": str(folder), "attempt_dir": str(folder)}
-    path = folder / "request.json"
-    path.write_text(json.dumps(request))
-    return ["-P", "-m", "worker.stages.launch", "2", "tests.stages.rank_stub", str(path)]
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmStart]:
+    server = WarmStart(VARIABLES, modules=(ranks.LAUNCHER,), imports=(ranks.LAUNCHER, STUB))
+    yield server
+    server.close()
 
 
-def start(folder: Path, behaviour: str) -> Running:
-    return Running(command(folder, behaviour), folder / "log", {})
+@pytest.fixture(params=["new interpreters", "forks"])
+def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> "Launcher":
+    start = launch.cold
+    if request.param == "forks":
+        if sys.platform != "linux":
+            pytest.skip("Linux only")
+        start = request.getfixturevalue("warm").start
+    return Launcher(tmp_path, start)
 
 
-def run(folder: Path, behaviour: str) -> Ended:
-    return start(folder, behaviour).wait()
+class Launcher:
+    """A launcher and two ranks: new interpreters, or forks of a process that has the imports."""
 
+    def __init__(self, folder: Path, start: Start) -> None:
+        self.folder = folder
+        self._start = start
 
-def started(folder: Path, behaviour: str) -> Running:
-    """With both ranks in their work."""
-    running = start(folder, behaviour)
-    await_ranks(folder)
-    return running
+    def start(self, behaviour: str) -> Child:
+        spec = {**SPEC, "metadata": {"behaviour": behaviour}}
+        folder = str(self.folder)
+        request = {**REQUEST, "spec": spec, "workspace": folder, "attempt_dir": folder}
+        path = self.folder / "request.json"
+        path.write_text(json.dumps(request))
+        command = [sys.executable, "-P", "-m", ranks.LAUNCHER, "2", STUB, str(path)]
+        return Child(command, VARIABLES, self.folder, self.folder / "log", start=self._start)
 
+    def started(self, behaviour: str) -> Child:
+        """With both ranks in their work."""
+        child = self.start(behaviour)
+        pids = self.folder.glob
+        wait_until(lambda: len(list(pids("pid-*"))) == 2, 60, "both ranks")
+        time.sleep(0.3)
+        return child
 
-def await_ranks(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("pid-*"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.3)
+    def run(self, behaviour: str) -> Ended:
+        return self.wait(self.start(behaviour))
+
+    def wait(self, child: Child) -> Ended:
+        status, events = finish(child)
+        return Ended(status, events, (self.folder / "log").read_text())
 
 
 class TestEnd:
-    def test_the_first_rank_speaks_and_has_the_result(self, tmp_path: Path) -> None:
-        ended = run(tmp_path, "finishes")
+    def test_the_first_rank_speaks_and_has_the_result(self, launcher: Launcher) -> None:
+        ended = launcher.run("finishes")
         assert ended.status == EXIT_FINISHED
         assert [event.message for event in ended.events if isinstance(event, Notice)] == ["rank 0"]
         assert [type(event) for event in ended.events[1:]] == [Finished]
         assert ended.events[0].data == {"stdin": ""}  # type: ignore[union-attr]
         assert {"rank 0 speaks", "rank 1 speaks"} <= set(ended.log.splitlines())
 
-    def test_any_ranks_failure_is_the_stages(self, tmp_path: Path) -> None:
-        ended = run(tmp_path, "one fails")
+    def test_any_ranks_failure_is_the_stages(self, launcher: Launcher) -> None:
+        ended = launcher.run("one fails")
         assert ended.status == EXIT_FAILED
         assert ended.failure.code is FailureCode.EMPTY_DATASET
         assert (ended.failure.message, ended.failure.details) == ("nothing here", {"n": 3})
         assert "Traceback" in ended.log
 
-    def test_it_is_told_once(self, tmp_path: Path) -> None:
-        ended = run(tmp_path, "all fail")
+    def test_it_is_told_once(self, launcher: Launcher) -> None:
+        ended = launcher.run("all fail")
         assert [event.type for event in ended.events] == ["notice", "failed"]
         assert ended.failure.code is FailureCode.DISK_FULL
 
-    def test_a_killed_rank_is_the_reason_and_not_what_the_others_feel(self, tmp_path: Path) -> None:
-        ended = run(tmp_path, "one is killed")
+    def test_a_killed_rank_is_the_reason_and_not_what_the_others_feel(
+        self, launcher: Launcher
+    ) -> None:
+        ended = launcher.run("one is killed")
         assert [event.type for event in ended.events] == ["notice"]
         assert failures.from_exit(ended.status).code is FailureCode.WORKER_LOST
         assert failures.from_exit(ended.status).details == {"signal": "SIGKILL"}
 
-    def test_ranks_that_lose_each_other_are_tried_again(self, tmp_path: Path) -> None:
-        assert run(tmp_path, "all lose each other").failure.code is FailureCode.WORKER_LOST
+    def test_ranks_that_lose_each_other_are_tried_again(self, launcher: Launcher) -> None:
+        assert launcher.run("all lose each other").failure.code is FailureCode.WORKER_LOST
 
 
 class TestSignals:
-    def test_sigterm_stops_all(self, tmp_path: Path) -> None:
-        running = started(tmp_path, "waits")
-        running.process.send_signal(signal.SIGTERM)
-        ended = running.wait()
+    def test_sigterm_stops_all(self, launcher: Launcher) -> None:
+        child = launcher.started("waits")
+        os.kill(child.pid, signal.SIGTERM)
+        ended = launcher.wait(child)
         assert ended.status == EXIT_STOPPED
         assert [event.type for event in ended.events] == ["notice"]
 
-    def test_sigusr1_reaches_the_ranks_and_spares_the_launcher(self, tmp_path: Path) -> None:
-        running = started(tmp_path, "stops softly")
-        running.process.send_signal(signal.SIGUSR1)
-        ended = running.wait()
+    def test_sigusr1_reaches_the_ranks_and_spares_the_launcher(self, launcher: Launcher) -> None:
+        child = launcher.started("stops softly")
+        os.kill(child.pid, signal.SIGUSR1)
+        ended = launcher.wait(child)
         assert ended.status == EXIT_STOPPED
         assert ended.notices == ["rank 0", "a checkpoint"]
 
-    def test_no_rank_outlives_the_launcher(self, tmp_path: Path) -> None:
-        running = started(tmp_path, "waits")
-        running.process.kill()
-        assert running.wait().status == -signal.SIGKILL
+    def test_no_rank_outlives_the_launcher(self, launcher: Launcher) -> None:
+        child = launcher.started("waits")
+        os.kill(child.pid, signal.SIGKILL)
+        assert launcher.wait(child).status == -signal.SIGKILL
 
-    def test_a_supervisor_that_adopts_them_leaves_no_zombie(self, tmp_path: Path) -> None:
+    def test_a_supervisor_that_adopts_them_leaves_no_zombie(self, launcher: Launcher) -> None:
         linux.adopt_orphans()
-        words = [sys.executable, *command(tmp_path, "waits")]
-        with Child(words, dict(os.environ), tmp_path, tmp_path / "log") as child:
-            await_ranks(tmp_path)
+        with launcher.started("waits") as child:
             assert not child.has_exited()
             os.kill(child.pid, signal.SIGKILL)
             assert child.reap() == -signal.SIGKILL
-        pids = [path.read_text() for path in tmp_path.glob("pid-*")]
+        pids = [path.read_text() for path in launcher.folder.glob("pid-*")]
         assert not [pid for pid in pids if Path("/proc", pid).exists()]
 
 

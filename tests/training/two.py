@@ -1,5 +1,5 @@
-"""Jobs of the train stage on two processes, which torchrun starts: once for many jobs, because
-imports take seconds.
+"""Jobs of the train stage on two processes, which are started once for many jobs, because imports
+take seconds.
 
 `python -P -m worker.stages.launch 2 tests.training.two <cases.json>`
 """

@@ -82,7 +82,14 @@ class TestKnows:
         assert not any("hf_secret" in value for value in forked["constants"].values())
 
 
-def test_trains_to_the_same_weights_with_two_threads(warm: WarmStart, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("processes", "where"),
+    [(1, "the CPU with 2 threads in"), (2, "the CPU with 2 threads in 2 processes in")],
+)
+def test_trains_to_the_same_weights(
+    warm: WarmStart, tmp_path: Path, processes: int, where: str
+) -> None:
+    """With two threads in each process. Of several the launcher is forked, and forks them."""
     rows = [{"text": f"{word} is what the {word} says to the other {word}s"} for word in WORDS]
     body = {
         "task": {"type": "masked-lm", "line_by_line": True},
@@ -95,7 +102,7 @@ def test_trains_to_the_same_weights_with_two_threads(warm: WarmStart, tmp_path: 
         },
         "dataset": {"source": "path", "train": write_rows(tmp_path / "rows.jsonl", rows)},
         "training": {"max_steps": 5, "logging_steps": 1, "save_strategy": "no", "seed": 7},
-        "resources": {"gpus": 0},
+        "resources": {"gpus": 0, "num_processes": processes},
     }
     prepared = StagedJob(tmp_path, body).prepare()
     ended = []
@@ -103,7 +110,7 @@ def test_trains_to_the_same_weights_with_two_threads(warm: WarmStart, tmp_path: 
         job = StagedJob(tmp_path, body, prepared)
         events = train(job.request(Stage.TRAIN, attempt=1), start, tmp_path / "log")
         [plan] = [e.message for e in events if isinstance(e, Notice) and "Training on" in e.message]
-        assert "the CPU with 2 threads" in plan
+        assert where in plan
         assert isinstance(events[-1], Finished), (tmp_path / "log").read_text()
         losses = [e.values["loss"] for e in events if isinstance(e, Metric) and e.kind == "train"]
         ended.append((losses, events[-1].result["weights_sha256"]))

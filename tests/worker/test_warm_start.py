@@ -339,7 +339,6 @@ class TestFallsBack:
         assert finish(child)[0] == 0
 
     def test_with_another_command(self, warm: WarmStart, tmp_path: Path) -> None:
-        """As torchrun's, which starts processes of its own."""
         warm.tend()
         request = stub_request.write(tmp_path)
         words = [sys.executable, "-m", STUB, str(request)]

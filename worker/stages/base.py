@@ -124,7 +124,7 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
     Tracebacks go to stderr, which is the job's log, never into an event.
     """
     die_with_parent(os.getppid(), EXIT_STOPPED)
-    channel = _channel()
+    channel = Channel(int(os.environ[EVENT_FD_VARIABLE]), is_silent=(ranks.number() or 0) > 0)
     signal.signal(signal.SIGTERM, _raise_stopped)
     signal.signal(signal.SIGUSR1, lambda _signal, _frame: channel.soft_stop.request())
     try:
@@ -136,13 +136,6 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
             stream.flush()
     # Skip interpreter teardown: library threads must not delay or change the end of a stage.
     os._exit(status)
-
-
-def _channel() -> Channel:
-    rank = ranks.number()
-    if rank is None:
-        return Channel(int(os.environ[EVENT_FD_VARIABLE]))
-    return Channel(ranks.claim_event_pipe(), is_silent=rank > 0)
 
 
 def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Channel) -> int:

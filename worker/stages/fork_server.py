@@ -8,10 +8,13 @@ import gc
 import importlib
 import os
 import select
+import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from traceback import print_exc
 from typing import Any, NoReturn
 
@@ -21,6 +24,7 @@ from threadpoolctl import ThreadpoolController
 from service.contract.stages import EVENT_FD_VARIABLE
 from worker import linux
 from worker.fork_request import FORK, MAX_MESSAGE, READY, ForkRequest
+from worker.stages import ranks
 from worker.stages.base import EXIT_STOPPED, run_stage
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -87,9 +91,40 @@ def _become_stage(
     try:
         request = _wait_for_request(gate, supervisor, between)
         _set_late_constants(request.environment)
-        pools.limit(limits=_blas_threads(request.environment), user_api="blas")
-        _draw_new_seeds()
-        run_stage(importlib.import_module(request.command[3]).main)
+        if request.command[3] == ranks.LAUNCHER:
+            # It forks once more, so nothing may start a thread in it.
+            importlib.import_module(ranks.LAUNCHER).main(partial(_fork_rank, pools))
+        _run(request.command[3], pools)
+    except BaseException:
+        with suppress(OSError):
+            print_exc()
+    os._exit(1)
+
+
+def _run(module: str, pools: ThreadpoolController) -> None:
+    pools.limit(limits=_blas_threads(os.environ), user_api="blas")
+    _draw_new_seeds()
+    run_stage(importlib.import_module(module).main)
+
+
+def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping[str, str]) -> int:
+    """A child of a launcher that was forked itself (`worker.stages.launch.StartRank`)."""
+    launcher = os.getpid()
+    rank = os.fork()
+    if rank:
+        return rank
+    try:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        if not linux.die_with_parent(launcher):
+            os._exit(EXIT_STOPPED)
+        os.environ.update(variables)
+        sys.argv[:] = words
+        linux.set_command_line([*sys.orig_argv[:3], *words])
+        # Libraries have read the variable long ago.
+        sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
+        _run(words[0], pools)
     except BaseException:
         with suppress(OSError):
             print_exc()
@@ -154,7 +189,7 @@ def _draw_new_seeds() -> None:
         torch.default_generator.seed()
 
 
-def _blas_threads(environment: dict[str, str]) -> int:
+def _blas_threads(environment: Mapping[str, str]) -> int:
     """As OpenBLAS counts when it is loaded; the server has it loaded with one thread."""
     for name in _BLAS_VARIABLES:
         value = environment.get(name, "")

@@ -1,21 +1,23 @@
 """`python -m worker.stages.launch <processes> <module> <request.json>`: one stage in several ranks.
 
-torchrun's agent starts them and ends them all when one has ended badly. This process stands between
-them and the supervisor: it passes signals on, and its own end is that of the rank that ended first.
+This process stands between them and the supervisor: it passes signals on, ends them all when one
+has ended badly, and its own end is that of the rank that ended first. torchrun's agent would do as
+much, but not with ranks that are forked from a process which has imported torch.
 """
 
-import logging
+import math
 import os
 import signal
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
-import psutil
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service.contract.events import Failed
 from service.contract.failures import Failure, FailureCode
@@ -23,61 +25,130 @@ from service.contract.stages import EVENT_FD_VARIABLE
 from worker.cores import cores
 from worker.lifeline import die_with_parent
 from worker.stages import ranks
-from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, Channel
+from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, Channel, Stopped
 
+_HOST: Final = "127.0.0.1"
 _STOP_SECONDS: Final = 5
 """From SIGTERM to SIGKILL of a rank; less than what the supervisor gives this process."""
+_FOLLOW_SECONDS: Final = 30
+"""From the end of a rank that was asked to stop to that of the others."""
+_POLL_SECONDS: Final = 0.02
+
+StartRank = Callable[[list[str], Mapping[str, str]], int]
+"""Start `[module, *arguments]` as a child in a session of its own, bound to this process, with
+these variables beside our own; its pid."""
 
 
-def main() -> None:
+def main(start: StartRank) -> NoReturn:
     die_with_parent(os.getppid(), EXIT_STOPPED)
-    signal.signal(signal.SIGUSR1, _pass_on)
-    os._exit(launch(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
+    os._exit(launch(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), start))
 
 
-def launch(processes: int, module: str, request: Path) -> int:
+def launch(processes: int, module: str, request: Path, start: StartRank) -> int:
     """Run the stage to its end; the exit status that stands for it."""
-    events = int(os.environ[EVENT_FD_VARIABLE])
-    channel = Channel(events)
+    channel = Channel(int(os.environ[EVENT_FD_VARIABLE]))
     folder = request.parent / "ranks"
     folder.mkdir(exist_ok=True)
     failure_file = folder / "failure.json"
     failure_file.unlink(missing_ok=True)
-    os.dup2(events, ranks.EVENTS)
-    os.environ[EVENT_FD_VARIABLE] = str(ranks.EVENTS)
-    os.environ[ranks.FAILURE_FILE_VARIABLE] = str(failure_file)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
+    group = _Ranks()
+    signal.signal(signal.SIGUSR1, group.pass_on)
+    signal.signal(signal.SIGTERM, _raise_stopped)
+    try:
+        meeting_point = socket.create_server((_HOST, 0))
+        port = meeting_point.getsockname()[1]
+        for number in range(processes):
+            variables = ranks.environment(number, processes, (_HOST, port), failure_file)
+            group.add(start([module, str(request)], _defaults(processes) | variables))
+        # Not before them: it has threads, and a fork takes none along.
+        store = TCPStore(
+            _HOST,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=meeting_point.detach(),
+        )
+        bad = group.first_bad_end()
+        del store  # here, not before: it ends with its last name
+    except Stopped:
+        return EXIT_STOPPED
+    finally:
+        group.end()
+    return EXIT_FINISHED if bad is None else _end(bad, ranks.reported(failure_file), channel)
+
+
+class _Ranks:
+    """Processes that this one has started."""
+
+    def __init__(self) -> None:
+        self._alive: set[int] = set()
+
+    def add(self, pid: int) -> None:
+        self._alive.add(pid)
+
+    def first_bad_end(self) -> int | None:
+        """Wait for it: its exit status, or minus the signal's number. None: all ended well."""
+        while self._alive:
+            pid, status = os.waitpid(-1, 0)
+            self._alive.discard(pid)
+            if os.waitstatus_to_exitcode(status) == EXIT_STOPPED:
+                # So will the others, and one of them still has to tell of the checkpoint.
+                self._await(_FOLLOW_SECONDS)
+            if status:
+                return os.waitstatus_to_exitcode(status)
+        return None
+
+    def pass_on(self, number: int, _frame: FrameType | None = None) -> None:
+        """A soft stop is for the ranks, which are no part of this process's group."""
+        if not self._alive:
+            sys.exit(EXIT_STOPPED)  # before the start nothing is lost
+        for pid in self._alive:
+            os.kill(pid, number)
+
+    def end(self) -> None:
+        """Those that are left, with some seconds to end by themselves."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._signal(signal.SIGTERM)
+        self._await(_STOP_SECONDS)
+        self._signal(signal.SIGKILL)
+        self._await(math.inf)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._alive:
+            os.kill(pid, number)
+
+    def _await(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._bury() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def _bury(self) -> bool:
+        """Whether any is still to end."""
+        for pid in list(self._alive):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._alive.remove(pid)
+        return bool(self._alive)
+
+
+def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
+    """A rank that has everything to import."""
+    command = ["-P", "-m", "worker.lifeline", str(os.getpid()), *words]
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        pass_fds=(int(os.environ[EVENT_FD_VARIABLE]),),
+        start_new_session=True,
+    ).pid
+
+
+def _defaults(processes: int) -> dict[str, str]:
+    """Where the operator has set nothing else."""
+    ours = {"OMP_NUM_THREADS": str(max(1, cores() // processes))}
     if sys.platform == "linux":
         # All ranks are on this machine, whose name need not resolve.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    try:
-        rank = ("-P", "-m", "worker.lifeline", str(os.getpid()), module, str(request))
-        elastic_launch(_config(processes, folder), sys.executable)(*rank)
-    except SignalException:
-        return EXIT_STOPPED
-    except ChildFailedError as error:
-        # The agent notes the rank that made it end the others before these.
-        first = next(iter(error.failures.values()))
-        return _end(first.exitcode, ranks.reported(failure_file), channel)
-    return EXIT_FINISHED
-
-
-def _config(processes: int, folder: Path) -> LaunchConfig:
-    """As `torchrun --standalone`: a rendezvous of its own on a free port of this machine."""
-    return LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=folder.parent.name,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-        signals_to_handle="SIGTERM,SIGINT",
-        shutdown_timeout=_STOP_SECONDS,
-    )
+        ours["GLOO_SOCKET_IFNAME"] = "lo"
+    return {name: os.environ.get(name, value) for name, value in ours.items()}
 
 
 def _end(exit_code: int, failure: Failure | None, channel: Channel) -> int:
@@ -91,14 +162,9 @@ def _end(exit_code: int, failure: Failure | None, channel: Channel) -> int:
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def _pass_on(number: int, _frame: FrameType | None) -> None:
-    """A soft stop is for the ranks, which are no part of this process's group."""
-    found = psutil.Process().children()
-    if not found:
-        sys.exit(EXIT_STOPPED)  # before the start nothing is lost
-    for rank in found:
-        rank.send_signal(number)
+def _raise_stopped(_signal: int, _frame: FrameType | None) -> None:
+    raise Stopped
 
 
 if __name__ == "__main__":
-    main()
+    main(new_interpreter)

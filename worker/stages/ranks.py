@@ -14,8 +14,7 @@ from typing import Final
 from service.contract.failures import Failure
 from worker import failures
 
-EVENTS: Final = 0
-"""Descriptor of the event pipe in a rank: its stdin, the one that torchrun hands on."""
+LAUNCHER: Final = "worker.stages.launch"
 FAILURE_FILE_VARIABLE: Final = "FINETUNE_FAILURE_FILE"
 EXIT_PEER_LOST: Final = 113
 _PEER_LOST_SECONDS: Final = 5.0
@@ -28,12 +27,23 @@ def number(environment: Mapping[str, str] = os.environ) -> int | None:
     return int(environment["RANK"]) if FAILURE_FILE_VARIABLE in environment else None
 
 
-def claim_event_pipe() -> int:
-    """A descriptor of the event pipe that no child inherits; stdin is then empty."""
-    pipe = os.dup(EVENTS)
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), EVENTS)
-    return pipe
+def environment(
+    number: int, count: int, address: tuple[str, int], failure_file: Path
+) -> dict[str, str]:
+    """What torchrun would tell rank `number` of `count` on one machine; they meet at `address`."""
+    host, port = address
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        # The store is the launcher's, not the first rank's.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        FAILURE_FILE_VARIABLE: str(failure_file),
+    }
 
 
 def report(failure: Failure) -> None:
