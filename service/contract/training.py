@@ -229,7 +229,11 @@ class TrainingSpec(BaseModel):
     activation_checkpointing_kwargs: Arguments = Field(
         None, description="Of torch.utils.checkpoint, for example `use_reentrant`."
     )
-    torch_compile: bool = Field(False, description="Compile the model with torch.compile.")
+    torch_compile: bool = Field(
+        False,
+        description="Compile the model with torch.compile; on a CPU that is slower than without. "
+        "Later jobs of the kind find what was compiled.",
+    )
     torch_compile_backend: Literal["inductor", "cudagraphs", "aot_eager", "eager"] | None = Field(
         None, description="Implies torch_compile; default: inductor."
     )

@@ -99,10 +99,10 @@ class Arrivals:
         now, _ = arrivals[places[-1]]
         rows = jobs.insert_all(session, new, now=now, due_in=self._dispatcher.head_start)
         made = []
-        for number, (row, place) in enumerate(zip(rows, places, strict=True)):
-            queue, priority = place
-            before = sum(q == queue and p <= priority for q, p in places[:number])
-            made.append(Submitted(row.id, row, arrivals[place][1] + before))
+        for row, place in zip(rows, places, strict=True):
+            mine = (row.priority, row.id)  # all were queued at one time
+            ahead = sum(r.queue == row.queue and (r.priority, r.id) < mine for r in rows)
+            made.append(Submitted(row.id, row, arrivals[place][1] + ahead))
         return made
 
 

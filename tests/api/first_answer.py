@@ -41,7 +41,7 @@ def first_answer(home: Path) -> FirstAnswer:
     """
     done = subprocess.run(
         [sys.executable, "-c", _CODE, str(free_port())],
-        env={**os.environ, "FINETUNE_HOME": str(home)},
+        env={**os.environ, "FINETUNE_HOME": str(home), "FINETUNE_LOG_LEVEL": "WARNING"},
         stdout=subprocess.PIPE,
         check=True,
         text=True,

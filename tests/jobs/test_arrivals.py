@@ -253,11 +253,13 @@ class TestTogether:
         specs = [make_spec(name=f"{n}", metadata={"n": f"{n}"}, priority=n) for n in (5, 5, 2, 7)]
         made = Crowd(database, away).submit(*specs)
         assert len(commits) == 3  # the test's own, the first job's, that of the four
-        assert [one.queue_position for one in made] == [2, 3, 1, 5]
+        assert [one.queue_position for one in made] == [3, 4, 1, 5]
         for one, spec in zip(made, specs, strict=True):
             row = get(database, one.job_id)
             assert (row.name, row.priority) == (spec.name, spec.priority)
             with database.read() as session:
+                _, position = queries.job_in_queue(session, one.job_id)
+                assert position == one.queue_position
                 events, _ = queries.events(session, one.job_id, after=0, limit=9)
                 labels = session.scalars(
                     select(JobLabelRow.value).where(JobLabelRow.job_id == one.job_id)

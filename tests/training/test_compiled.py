@@ -117,6 +117,7 @@ class TestShared:
         assert not (request.cache_dir / prepared.COMPILED).exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 def test_a_training_compiles_what_no_other_has(
     make_compiled: Callable[..., StageRequest],

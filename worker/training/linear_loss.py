@@ -16,8 +16,11 @@ from worker.training.probing import RTOL, Refusal, small_batch, tried_out
 
 IGNORED: Final = -100
 
-_NUMBERS: Final = 1 << 24
-"""Of the logits that there are at a time: 64 MiB in float32; fewer make its products slow."""
+_NUMBERS: Final = 7 << 20
+"""Of the logits that there are at a time: 28 MiB in float32. They stay in the cache of a processor
+that has 32, and glibc's malloc, which asks the kernel for larger ones each time anew, keeps them."""
+_TOGETHER: Final = 4
+"""Parts whose gradients make one product: of fewer rows it takes longer to add it up."""
 
 
 Judge = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
@@ -107,7 +110,7 @@ def in_parts(
 def _parts(tokens: int, vocabulary: int) -> list[slice]:
     """Of the tokens, as many at a time as _NUMBERS allow."""
     rows = max(1, _NUMBERS // vocabulary)
-    return [slice(start, start + rows) for start in range(0, tokens, rows)]
+    return [slice(start, min(start + rows, tokens)) for start in range(0, tokens, rows)]
 
 
 def _cast(
@@ -130,16 +133,23 @@ class _LinearLoss(torch.autograd.Function):
         by_states, by_weight, by_bias = _room(ctx.needs_input_grad, states, weight, bias)
         cast, added = _cast(weight, bias, dtype)
         total = torch.zeros((), device=states.device)
-        for part in _parts(len(states), len(weight)):
-            some = states[part].to(dtype)
-            loss, by_logits = _chunk(some, cast, added, labels[part], smoothing)
-            total += loss
+        parts = _parts(len(states), len(weight))
+        longest = _TOGETHER * (parts[0].stop if parts else 0)
+        factors = cast.new_empty((min(len(states), longest), len(weight)))
+        for first in range(0, len(parts), _TOGETHER):
+            group = slice(parts[first].start, parts[first : first + _TOGETHER][-1].stop)
+            narrow = states[group].to(dtype)
+            for part in parts[first : first + _TOGETHER]:
+                here = slice(part.start - group.start, part.stop - group.start)
+                loss, by_logits = _chunk(narrow[here], cast, added, labels[part], smoothing)
+                total += loss
+                if by_bias is not None:
+                    by_bias += by_logits.sum(dim=0)
+                factors[here] = by_logits
             if by_states is not None:
-                by_states[part] = by_logits.to(dtype) @ cast
+                by_states[group] = factors[: len(narrow)] @ cast
             if by_weight is not None:
-                _add_product(by_weight, by_logits.to(dtype).T, some)
-            if by_bias is not None:
-                by_bias += by_logits.sum(dim=0)
+                _add_product(by_weight, factors[: len(narrow)].T, narrow)
         ctx.save_for_backward(by_states, by_weight, by_bias)
         return total
 
