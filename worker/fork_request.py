@@ -14,6 +14,9 @@ When that is the supervisor's child it tells its pid and that of the process bet
 a ForkRequest, which comes with the descriptors of the job's log and of the event pipe."""
 MAX_MESSAGE: Final = 1 << 20
 
+LAUNCHER: Final = "worker.stages.launch"
+"""The stage that forks once more: its ranks."""
+
 LATE: Final = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE"})
 """Variables that differ from stage to stage. The server has neither; all others it has from its
 start, because libraries read them when they are loaded."""

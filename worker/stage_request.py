@@ -20,13 +20,16 @@ from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
 from worker import allocator, checkpoints, tracking
-from worker.stages import ranks
+from worker.fork_request import LAUNCHER
 from worker.trackers import Tracker
 
 log = structlog.get_logger(__name__)
 
 # The operator's settings and secrets: a stage needs none of them, or gets its own copy below.
-_SCRUBBED_PREFIXES: Final = ("FINETUNE_", "MLFLOW_", "CELERY_", "PG", "AWS_", "AZURE_", "GOOGLE_")
+# _MLFLOW_: what mlflow notes there of the process that imported it, which no stage is.
+_SCRUBBED_PREFIXES: Final = (
+    *("FINETUNE_", "MLFLOW_", "_MLFLOW_", "CELERY_", "PG", "AWS_", "AZURE_", "GOOGLE_"),
+)
 _SCRUBBED: Final = frozenset(
     {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HF_TOKEN_PATH"}
 )
@@ -37,7 +40,7 @@ def stage_command(request: StageRequest, request_file: Path) -> list[str]:
     module, processes = f"worker.stages.{request.stage}", request.spec.resources.processes
     command = [module, str(request_file)]
     if request.stage is Stage.TRAIN and processes > 1:
-        command = [ranks.LAUNCHER, str(processes), *command]
+        command = [LAUNCHER, str(processes), *command]
     return [sys.executable, "-P", "-m", *command]
 
 

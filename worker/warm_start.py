@@ -24,14 +24,13 @@ import worker
 from service.contract.states import Stage
 from service.settings import Settings
 from worker import launch, linux
-from worker.fork_request import FORK, MAX_MESSAGE, READY, ForkRequest, lasting
+from worker.fork_request import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
 from worker.launch import Launch, Process
 from worker.stage_request import stage_environment
-from worker.stages import ranks
 
 log = structlog.get_logger(__name__)
 
-STAGE_MODULES: Final = (*(f"worker.stages.{stage}" for stage in Stage), ranks.LAUNCHER)
+STAGE_MODULES: Final = (*(f"worker.stages.{stage}" for stage in Stage), LAUNCHER)
 _IMPORT_SECONDS: Final = 60.0
 _FORK_SECONDS: Final = 10.0
 _GROWTH_BYTES: Final = 256 * 1024**2
@@ -54,7 +53,7 @@ IMPORTS: Final = (*STAGE_MODULES, "mlflow")
 IMPORTS_BESIDE_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
-    *(ranks.LAUNCHER, "worker.stages.publish", "mlflow"),
+    *(LAUNCHER, "worker.stages.publish", "mlflow"),
 )
 
 
@@ -117,7 +116,9 @@ class WarmStart:
 
     def start(self, wanted: Launch) -> Process:
         """Fork the stage; start an interpreter of its own where that cannot be."""
-        if not self._can_fork(wanted):
+        why_not = self._why_not_fork(wanted)
+        if why_not is not None:
+            log.info("the stage is not forked but started anew", reason=why_not)
             return launch.cold(wanted)
         self.tend()
         if self._server is None:
@@ -141,13 +142,17 @@ class WarmStart:
             self._server.close()
         self._server = None
 
-    def _can_fork(self, wanted: Launch) -> bool:
-        return (
-            wanted.stdin == subprocess.DEVNULL
-            and wanted.command[:3] == [sys.executable, "-P", "-m"]
-            and wanted.command[3] in self._modules
-            and lasting(wanted.environment) == self._environment
-        )
+    def _why_not_fork(self, wanted: Launch) -> str | None:
+        is_module = wanted.command[:3] == [sys.executable, "-P", "-m"]
+        if wanted.stdin != subprocess.DEVNULL or not is_module:
+            return "it is no stage"
+        if wanted.command[3] not in self._modules:
+            return f"{wanted.command[3]} is no stage"
+        changed = lasting(wanted.environment).items() ^ self._environment.items()
+        if changed:
+            # Their names alone: a value may be a secret.
+            return f"the environment is another: {', '.join(sorted({name for name, _ in changed}))}"
+        return None
 
 
 class _Server:

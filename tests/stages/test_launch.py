@@ -21,9 +21,9 @@ from tests.stages.test_base import REQUEST
 from tests.worker.test_warm_start import ROOT, finish
 from worker import failures, launch, linux
 from worker.child import Child
+from worker.fork_request import LAUNCHER
 from worker.launch import Start
 from worker.stage_request import stage_command
-from worker.stages import ranks
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from worker.warm_start import WarmStart
 
@@ -48,7 +48,7 @@ def nothing_is_left(tmp_path: Path) -> object:
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmStart]:
-    server = WarmStart(VARIABLES, modules=(ranks.LAUNCHER,), imports=(ranks.LAUNCHER, STUB))
+    server = WarmStart(VARIABLES, modules=(LAUNCHER,), imports=(LAUNCHER, STUB))
     yield server
     server.close()
 
@@ -76,7 +76,7 @@ class Launcher:
         request = {**REQUEST, "spec": spec, "workspace": folder, "attempt_dir": folder}
         path = self.folder / "request.json"
         path.write_text(json.dumps(request))
-        command = [sys.executable, "-P", "-m", ranks.LAUNCHER, "2", STUB, str(path)]
+        command = [sys.executable, "-P", "-m", LAUNCHER, "2", STUB, str(path)]
         return Child(command, VARIABLES, self.folder, self.folder / "log", start=self._start)
 
     def started(self, behaviour: str) -> Child:

@@ -12,7 +12,6 @@ from service.contract import prepared
 from service.contract.stages import StageRequest
 from tests.training.support import Job, rows, run
 from worker import checkpoints
-from worker.stages.ranks import FAILURE_FILE_VARIABLE
 from worker.training import compiled
 
 OPTIONS: dict[str, Any] = {"max_steps": 2, "logging_steps": 1, "save_strategy": "no"}
@@ -37,9 +36,9 @@ def make_compiled(make_job: Callable[..., Job], tmp_path: Path) -> Callable[...,
     return make
 
 
-def compile_into(request: StageRequest, **files: str) -> set[str]:
+def compile_into(request: StageRequest, *, rank: int = 0, **files: str) -> set[str]:
     """A stage that compiles `files`; what it found."""
-    with compiled.shared(request):
+    with compiled.shared(request, rank):
         own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         assert own.is_relative_to(request.attempt_dir)
         found = {path.name for path in own.rglob("*") if path.is_file()}
@@ -84,15 +83,12 @@ class TestShared:
         assert checkpoints.verify(entries(request)[0])
 
     def test_of_several_ranks_the_first_leaves_its_own(
-        self, make_compiled: Callable[..., StageRequest], monkeypatch: pytest.MonkeyPatch
+        self, make_compiled: Callable[..., StageRequest]
     ) -> None:
         request = make_compiled()
-        monkeypatch.setenv(FAILURE_FILE_VARIABLE, "")
-        monkeypatch.setenv("RANK", "1")
-        compile_into(request, graph="1")
+        compile_into(request, rank=1, graph="1")
         assert entries(request) == []
-        monkeypatch.setenv("RANK", "0")
-        compile_into(request, graph="1")
+        compile_into(request, rank=0, graph="1")
         assert len(entries(request)) == 1
 
     def test_a_full_disk_harms_no_job(
@@ -112,7 +108,7 @@ class TestShared:
         self, make_compiled: Callable[..., StageRequest]
     ) -> None:
         request = make_compiled(torch_compile=False)
-        with compiled.shared(request):
+        with compiled.shared(request, 0):
             pass
         assert not (request.cache_dir / prepared.COMPILED).exists()
 

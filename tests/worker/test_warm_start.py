@@ -334,8 +334,11 @@ class TestFallsBack:
         self, warm: WarmStart, tmp_path: Path, more: dict[str, str]
     ) -> None:
         warm.tend()
-        child = begin(tmp_path, "finish", warm.start, **more)
+        with capture_logs() as logs:
+            child = begin(tmp_path, "finish", warm.start, **more)
         assert not is_forked(child, warm)
+        [name] = more
+        assert [line["reason"] for line in logs] == [f"the environment is another: {name}"]
         assert finish(child)[0] == 0
 
     def test_with_another_command(self, warm: WarmStart, tmp_path: Path) -> None:

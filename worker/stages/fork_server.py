@@ -23,8 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from service.contract.stages import EVENT_FD_VARIABLE
 from worker import linux
-from worker.fork_request import FORK, MAX_MESSAGE, READY, ForkRequest
-from worker.stages import ranks
+from worker.fork_request import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest
 from worker.stages.base import EXIT_STOPPED, run_stage
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -91,9 +90,9 @@ def _become_stage(
     try:
         request = _wait_for_request(gate, supervisor, between)
         _set_late_constants(request.environment)
-        if request.command[3] == ranks.LAUNCHER:
+        if request.command[3] == LAUNCHER:
             # It forks once more, so nothing may start a thread in it.
-            importlib.import_module(ranks.LAUNCHER).main(partial(_fork_rank, pools))
+            importlib.import_module(LAUNCHER).main(partial(_fork_rank, pools))
         _run(request.command[3], pools)
     except BaseException:
         with suppress(OSError):

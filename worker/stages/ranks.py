@@ -14,7 +14,6 @@ from typing import Final
 from service.contract.failures import Failure
 from worker import failures
 
-LAUNCHER: Final = "worker.stages.launch"
 FAILURE_FILE_VARIABLE: Final = "FINETUNE_FAILURE_FILE"
 EXIT_PEER_LOST: Final = 113
 _PEER_LOST_SECONDS: Final = 5.0

@@ -25,6 +25,7 @@ from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
+from worker.stages.ranks import number as rank_number
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import (
@@ -57,7 +58,7 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     channel.send(PhaseChanged(phase=Phase.LOADING))
-    with compiled.shared(request):
+    with compiled.shared(request, rank_number() or 0):
         job = _load(request, channel)
         _leave_settings_for_pushes(job)
         if request.resume_from is not None:

@@ -22,7 +22,6 @@ from service.contract import prepared
 from service.contract.stages import StageRequest
 from worker import checkpoints
 from worker.data import cache
-from worker.stages import ranks
 
 _VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
@@ -35,12 +34,12 @@ _OPTIONS: Final = (
 
 
 @contextmanager
-def shared(request: StageRequest) -> Iterator[None]:
-    """Around a stage: one that compiles finds what others have compiled, and leaves its own."""
+def shared(request: StageRequest, rank: int) -> Iterator[None]:
+    """Around a stage: one that compiles finds what others have compiled, and leaves its own; of
+    several processes the first does."""
     if not request.spec.training.compiles:
         yield
         return
-    rank = ranks.number() or 0
     own = request.attempt_dir / "compiled" / str(rank)
     os.environ[_VARIABLE] = str(own)
     root, key = request.cache_dir / prepared.COMPILED, _key(request)

@@ -18,7 +18,7 @@ IGNORED: Final = -100
 
 _NUMBERS: Final = 7 << 20
 """Of the logits that there are at a time: 28 MiB in float32. They stay in the cache of a processor
-that has 32, and glibc's malloc, which asks the kernel for larger ones each time anew, keeps them."""
+that has 32, and glibc's malloc, which asks the kernel for larger ones each time, keeps them."""
 _TOGETHER: Final = 4
 """Parts whose gradients make one product: of fewer rows it takes longer to add it up."""
 
