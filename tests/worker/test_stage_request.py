@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,23 @@ class TestStageEnvironment:
     ) -> None:
         monkeypatch.setenv("HF_HOME", "elsewhere")
         assert stage_environment(settings, Stage.PREPARE)["HF_HOME"] == "elsewhere"
+
+    def test_what_libraries_note_for_a_worker_makes_no_stage_another(
+        self, settings: Settings
+    ) -> None:
+        """What the fork server has from its start is what a stage is given at any time."""
+        code = (
+            "import sys\n"
+            "from pathlib import Path\n"
+            "from service.contract.states import Stage\n"
+            "from service.settings import Settings\n"
+            "from worker.stage_request import stage_environment\n"
+            "settings = Settings(home=Path(sys.argv[1]))\n"
+            "before = stage_environment(settings, Stage.TRAIN)\n"
+            "import mlflow, os\n"
+            "os.environ['MLFLOW_TRACKING_URI'] = 'http://127.0.0.1:1'\n"
+            "os.environ['_MLFLOW_TELEMETRY_SESSION_ID'] = '1'\n"
+            "mlflow.MlflowClient()\n"
+            "assert stage_environment(settings, Stage.TRAIN) == before\n"
+        )
+        subprocess.run([sys.executable, "-c", code, str(settings.home)], check=True)
