@@ -6,11 +6,11 @@ For each task there are two references: the Trainer as run_qa, run_mlm and run_c
 default (fp32, QA padded to 384), and the Trainer at its best (bf16 where the processor has it, QA
 padded to the longest and grouped by length). With `--compile` there is a third, for the tasks whose
 batches have one shape: at its best and compiled, without the steps in which it compiles. Ours is at
-its defaults, but for QA's order by length. `lora` is the causal language model of `clm` with an
-adapter of rank 8, by peft on both sides. Each pair runs ours and the reference in turn, each in a
-process of its own with all cores. Printed are real tokens (without padding) per second of training,
-the median ratio with its range, the mean loss of both over the same number of steps, and the peak
-memory.
+its defaults, the allocator that a worker gives its stages among them, but for QA's order by length.
+`lora` is the causal language model of `clm` with an adapter of rank 8, by peft on both sides. Each
+pair runs ours and the reference in turn, each in a process of its own with all cores. Printed are
+real tokens (without padding) per second of training, the median ratio with its range, the mean loss
+of both over the same number of steps, and the peak memory.
 """
 
 import argparse
@@ -21,12 +21,16 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.cases import LORA_RANK, Case
 from tests.models import minilm_dir
 from tests.stages.support import Running, write_request
+from worker import allocator
 from worker.training import precision
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,6 +80,12 @@ def spec(name: str, training: dict[str, Any], base: Path | None = None) -> dict[
     }
 
 
+@cache
+def malloc() -> str:
+    """The allocator that a worker here gives its stages."""
+    return allocator.find(allocator.AUTO, beside_gpu=torch.cuda.is_available())
+
+
 def stage(
     kind: str, folder: Path, body: dict[str, Any], threads: int | None = None, **more: Any
 ) -> Any:
@@ -84,6 +94,7 @@ def stage(
     roots = {"data_roots": [EXAMPLES, own], "model_roots": [minilm_dir(), own]}
     request = write_request(folder, body, **{**roots, **more, "stage": kind})
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads or os.cpu_count())}
+    environment = allocator.preloading(malloc(), environment)
     return Running(
         ["-m", f"worker.stages.{kind}", str(request)], folder / "log", environment
     ).wait()
@@ -200,7 +211,7 @@ def main() -> None:
                 pairs=options.pairs,
                 compiled=options.compile,
             )
-    print(f"load {os.getloadavg()[0]:.1f}")
+    print(f"malloc {malloc()} : the C library's   load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -90,12 +90,16 @@ class TestFind:
 
 class TestPreloading:
     def test_before_what_the_operator_preloads(self) -> None:
-        given = {"LD_PRELOAD": "/other.so", "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "5"}
+        chosen = {"TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "5", "MALLOC_CONF": "narenas:1"}
+        given = {"LD_PRELOAD": "/other.so", **chosen}
         assert allocator.preloading("/own.so", given) == {
             "LD_PRELOAD": "/own.so:/other.so",
-            "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "5",
+            **chosen,
         }
-        assert allocator.preloading("/own.so", {})["LD_PRELOAD"] == "/own.so"
+        ours = allocator.preloading("/own.so", {})
+        assert ours["LD_PRELOAD"] == "/own.so"
+        # What jemalloc gives back to the kernel is faulted in again in every step.
+        assert "dirty_decay_ms:-1" in ours["MALLOC_CONF"]
         assert allocator.preloading("system", given) == given
 
     def test_stages_have_it_forked_or_not(self, library: str, tmp_path: Path) -> None:
