@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,16 @@ def state_of(folder: Path) -> dict[str, Any]:
 
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def spares(server: psutil.Process) -> list[psutil.Process]:
+    """Processes that the server has forked and that wait to be stages."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):  # the one between ends that moment
+            if process.pid != server.pid and process.cmdline() == server.cmdline():
+                found.append(process)
+    return found
 
 
 def zombies() -> list[psutil.Process]:
@@ -222,12 +233,8 @@ class TestServer:
     def test_a_waiting_process_that_was_killed(self, warm: WarmStart, tmp_path: Path) -> None:
         finish(begin(tmp_path / "first", "finish", warm.start))
         server = psutil.Process(warm.server_pid)
-        time.sleep(0.5)
-        [spare] = [
-            process
-            for process in psutil.Process().children()
-            if process.pid != server.pid and process.cmdline() == server.cmdline()
-        ]
+        wait_until(lambda: len(spares(server)) == 1, 10, "the process that waits")
+        [spare] = spares(server)
         spare.kill()
         assert finish(begin(tmp_path / "second", "finish", warm.start))[0] == 0
         assert finish(begin(tmp_path / "third", "finish", warm.start))[0] == 0
