@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from worker.fork_request import LAUNCHER
 from worker.launch import Start
 from worker.stage_request import stage_command
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
+from worker.stages.launch import _Ranks
 from worker.warm_start import WarmStart
 
 STUB = "tests.stages.rank_stub"
@@ -156,6 +158,20 @@ class TestSignals:
             assert child.reap() == -signal.SIGKILL
         pids = [path.read_text() for path in launcher.folder.glob("pid-*")]
         assert not [pid for pid in pids if Path("/proc", pid).exists()]
+
+
+class TestRanks:
+    @pytest.fixture(autouse=True)
+    def nothing_is_left(self) -> None:
+        """Nothing is started that would have to end."""
+
+    def test_a_soft_stop_that_comes_as_a_rank_ends(self) -> None:
+        """Its pid is waited for already: that is no reason to fail."""
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        group = _Ranks()
+        group.add(ended.pid)
+        group.pass_on(signal.SIGUSR1)
 
 
 class TestCommand:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -102,8 +103,7 @@ class _Ranks:
         """A soft stop is for the ranks, which are no part of this process's group."""
         if not self._alive:
             sys.exit(EXIT_STOPPED)  # before the start nothing is lost
-        for pid in self._alive:
-            os.kill(pid, number)
+        self._signal(number)
 
     def end(self) -> None:
         """Those that are left, with some seconds to end by themselves."""
@@ -115,7 +115,8 @@ class _Ranks:
 
     def _signal(self, number: int) -> None:
         for pid in self._alive:
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # waited for, and not yet crossed out
+                os.kill(pid, number)
 
     def _await(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
