@@ -1,0 +1,101 @@
+"""What the train stage starts from: tokenizer, model and data, as `prepare` left them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+
+from service.contract.events import Notice, StageEvent
+from service.contract.spec import JobSpec
+from service.contract.stages import PrepareResult, StageRequest
+from worker.tasks import registry
+from worker.tasks.base import ShapesModel, Task, load_splits
+from worker.training import build, checkpoint, device_lock, precision, quantized
+from worker.training.objective import Objective
+
+
+@dataclass(frozen=True)
+class Loaded:
+    tokenizer: Any
+    model: torch.nn.Module
+    objective: Objective
+    splits: frozenset[str]
+
+
+def with_precision(request: StageRequest) -> StageRequest:
+    """The request with what `training.precision: auto` comes to, here or where the training that
+    is resumed began. StageError(checkpoint_unreadable)."""
+    earlier = checkpoint.precision_of(request.resume_from) if request.resume_from else None
+    assert request.prepared is not None, "`train` runs after `prepare`"
+    spec = precision.resolved(
+        request.spec,
+        request.prepared.model_dir,
+        on_gpu=build.on_gpu(request.spec),
+        earlier=earlier,
+    )
+    return request.model_copy(update={"spec": spec})
+
+
+def load_parts(
+    request: StageRequest,
+    prepared: PrepareResult,
+    device: torch.device,
+    send: Callable[[StageEvent], None],
+) -> Loaded:
+    """Tokenizer, model and data from the local folders that `prepare` filled."""
+    device_lock.share(request.cache_dir / "devices", device)
+    task = registry.get(request.spec.task.variant())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        prepared.tokenizer_dir, local_files_only=True
+    )
+    splits = load_splits(prepared.prepared_dir)
+    overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
+    model, new_weights = _load_model(request, prepared, task, overrides, device, send)
+    if build.choose_attention(model, request.spec, device):
+        send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
+    objective = task.bind(request.spec, tokenizer, model, splits)
+    if request.spec.peft is not None:
+        model = _add_adapter(model, request.spec, prepared, new_weights, send)
+    build.quicken(model, request.spec, device)
+    return Loaded(tokenizer, model, objective, frozenset(splits))
+
+
+def _load_model(
+    request: StageRequest,
+    prepared: PrepareResult,
+    task: Task,
+    overrides: Mapping[str, Any],
+    device: torch.device,
+    send: Callable[[StageEvent], None],
+) -> tuple[torch.nn.Module, list[str]]:
+    """The base model with the task's head, and which of its weights are new; or a model from
+    scratch."""
+    parts = (task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides)
+    if request.spec.model.config is not None:
+        model = build.model_from_scratch(*parts)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        message = f"A model from scratch: {count:,} weights, drawn from `training.seed`"
+        send(Notice(message=message, data={"parameters": count}))
+        return model, []
+    loading = quantized.loading(request.spec, task.auto_model(), prepared.model_dir, device)
+    model, new_weights = build.model(*parts, **loading)
+    if new_weights:
+        message = "These weights are not in the base model and start at random"
+        send(Notice(message=message, data={"weights": new_weights}))
+    return model, new_weights
+
+
+def _add_adapter(
+    model: torch.nn.Module,
+    spec: JobSpec,
+    prepared: PrepareResult,
+    new_weights: list[str],
+    send: Callable[[StageEvent], None],
+) -> torch.nn.Module:
+    from worker.training import peft  # takes seconds, and most jobs have no adapter
+
+    wrapped = peft.wrap(model, spec, prepared.tokenizer_dir, new_weights)
+    send(peft.notice(wrapped))
+    return wrapped

@@ -1,0 +1,186 @@
+"""What the train stage hands on: the finished model, its evaluation, and predictions."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from service.contract.events import ArtifactWritten
+from service.contract.stages import StageRequest, TrainResult
+from service.contract.states import Phase
+from worker import checkpoints, hub
+from worker.training import checkpoint, loop, speed
+from worker.training.objective import Evaluation
+from worker.training.validation import Validation
+
+
+@dataclass(frozen=True)
+class Job:
+    request: StageRequest
+    tokenizer: Any
+    training: loop.Training
+    validation: Validation
+
+
+def finish(job: Job) -> TrainResult | None:
+    """Choose the model, save it, evaluate it, and make the test predictions.
+
+    Of several processes the first one writes and has the result.
+    """
+    training, state = job.training, job.training.state
+    step = _load_best(job)
+    output = job.request.attempt_dir / "output"
+    training.reporter.phase(Phase.SAVING)
+    with state.strategy.whole() as model:
+        if state.ranks.is_first:
+            with checkpoint.disk_full_explained("the finished model was written"):
+                _save_model(job, model, output)
+            files = sorted(path for path in output.rglob("*") if path.is_file())
+            _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
+    _use_full_eval_dtype(job)
+    final = _evaluate_final(job, step)
+    progress = state.progress
+    train_loss = (progress.loss_total + state.tally.total()) / progress.step
+    if not state.ranks.is_first:
+        return None
+    return TrainResult(
+        output_dir=str(output.relative_to(job.request.workspace)),
+        steps=progress.step,
+        epochs=training.plan.epoch_after(progress.step),
+        metrics={**final.metrics, **_summary(training, train_loss)},
+        baseline=progress.baseline,
+        best_step=progress.best_step,
+        weights_sha256=_weights_sha256(output),
+        precision=job.request.spec.training.precision,
+        samples=final.samples,
+    )
+
+
+def _summary(training: loop.Training, train_loss: float) -> dict[str, float]:
+    state = training.state
+    return training.reporter.summary(
+        train_loss,
+        speed.floating_point_ops(state.bare_model, state.progress.padded_tokens),
+        speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision),
+    )
+
+
+def _load_best(job: Job) -> int:
+    """Put the best checkpoint's weights into the model where that was asked for; its step."""
+    progress = job.training.state.progress
+    if not job.request.spec.training.load_best_model_at_end or progress.best_checkpoint is None:
+        return progress.step
+    folder = job.request.workspace / progress.best_checkpoint
+    checkpoint.restore_weights(job.training.state, folder)
+    return int(folder.name)
+
+
+def _save_model(job: Job, model: Any, output: Path) -> None:
+    if job.request.spec.peft is None:
+        model.save_pretrained(output)
+    else:
+        _save_adapted(job, model, output)
+    job.tokenizer.save_pretrained(output)
+    checkpoints.sync_tree(output)
+
+
+def leave_settings_for_pushes(job: Job) -> None:
+    """All of the model but its weights, which each checkpoint has, where they are pushed."""
+    target = job.request.spec.hub
+    if target is None or not target.pushes_while_training:
+        return
+    with job.training.state.strategy.whole() as model:
+        if job.training.state.ranks.is_first:
+            _save_settings(job, model, hub.settings_dir(job.request.attempt_dir))
+
+
+def _save_settings(job: Job, model: Any, folder: Path) -> None:
+    if job.request.spec.peft is None:
+        model.save_pretrained(folder, state_dict={})
+    else:
+        _save_adapter(job, model, folder)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    job.tokenizer.save_pretrained(folder)
+
+
+def _save_adapted(job: Job, model: Any, output: Path) -> None:
+    """The adapter alone, or the base model with it in its weights."""
+    from worker.training import peft
+
+    assert job.request.spec.peft is not None
+    if job.request.spec.peft.merges:
+        peft.merge(model).save_pretrained(output)
+    else:
+        _save_adapter(job, model, output)
+
+
+def _save_adapter(job: Job, model: Any, folder: Path) -> None:
+    from worker.training import peft
+
+    assert job.request.prepared is not None
+    peft.save(model, folder, job.request.spec, job.request.prepared.model_revision)
+
+
+def _use_full_eval_dtype(job: Job) -> None:
+    """Give the finished model, which is saved, the dtype of `bf16_full_eval` or fp16_full_eval.
+
+    As in Trainer, evaluations between steps keep the training's precision.
+    """
+    spec, validation = job.request.spec.training, job.validation
+    dtype = torch.bfloat16 if spec.bf16_full_eval else torch.float16
+    if spec.bf16_full_eval or spec.fp16_full_eval:
+        validation.change_dtype(dtype, job.training.state.bare_model)
+
+
+def _evaluate_final(job: Job, step: int) -> Evaluation:
+    """Metrics and samples of the finished model on the validation split; files of both splits."""
+    reporter, validation = job.training.reporter, job.validation
+    final = Evaluation({})
+    if validation.given:
+        known = validation.known(step)
+        final = known if known is not None else _evaluate_again(job, step)
+        _announce(job, final.files)
+    if validation.test_given:
+        reporter.phase(Phase.PREDICTING)
+        predictions = validation.evaluator("test", validation.folder)
+        assert predictions is not None, "asked for only where there is a test split"
+        _announce(job, predictions.files)
+    return final
+
+
+def _evaluate_again(job: Job, step: int) -> Evaluation:
+    reporter = job.training.reporter
+    reporter.phase(Phase.EVALUATING)
+    reported = job.validation.evaluated(step)
+    result = job.validation.run(step)
+    # The best one's step has its numbers already.
+    if step == job.training.state.progress.step and not reported:
+        reporter.evaluated(result.metrics)
+    return result
+
+
+def _announce(job: Job, files: dict[str, Path]) -> None:
+    if not job.training.state.ranks.is_first:
+        return
+    for name, path in files.items():
+        job.training.reporter.send(
+            ArtifactWritten(
+                name=name,
+                path=str(path.relative_to(job.request.workspace)),
+                bytes=path.stat().st_size,
+                sha256=checkpoints.file_sha256(path),
+            )
+        )
+
+
+def _weights_sha256(output: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(output.glob("*.safetensors")):
+        with path.open("rb") as stream:
+            for block in iter(partial(stream.read, 1 << 20), b""):
+                digest.update(block)
+    return digest.hexdigest()
