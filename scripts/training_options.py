@@ -73,6 +73,7 @@ def document() -> str:
         _table(("option", ""), ((f"`{name}`", text) for name, text in ADDITIONS.items())),
         "## Optimizers (`optim`)\n",
         _table(("name", "`optim_args`"), _choices(Optimizer, OPTIMIZER_ARGUMENTS)),
+        "Those of bitsandbytes with 8 bits keep the state of embeddings in 32.\n",
         "## Schedules (`lr_scheduler_type`)\n",
         _table(("name", "`lr_scheduler_kwargs`"), _choices(Schedule, SCHEDULE_ARGUMENTS)),
         _ALSO.format(schedules=schedules),

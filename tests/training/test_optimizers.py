@@ -1,5 +1,6 @@
 """worker.training.optimizers: each by its name, as transformers.Trainer would build it."""
 
+import copy
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +175,97 @@ class TestAgainstTrainer:
         monkeypatch.setattr("shutil.which", lambda name: None)
         with pytest.raises(StageError, match=r"needs a C\+\+ compiler"):
             built(tiny_bert(), TrainingSpec(optim="adamw_torch_8bit"))
+
+
+EIGHT_BITS = ["adamw_8bit", "lion_8bit", "rmsprop_bnb_8bit", "ademamix_8bit"]
+
+
+class TestEmbeddingsIn32Bits:
+    """As Trainer's own optimizer keeps them, by real steps of both."""
+
+    @pytest.mark.parametrize("name", EIGHT_BITS)
+    def test_dtypes_are_those_of_trainer(self, name: str, tmp_path: Path) -> None:
+        ours = _stepped(_large_embedding(), lambda model: built(model, TrainingSpec(optim=name)))
+        args = transformers.TrainingArguments(
+            output_dir=str(tmp_path), use_cpu=True, report_to="none", optim=name
+        )
+        theirs = _stepped(
+            _large_embedding(),
+            lambda model: transformers.Trainer(model=model, args=args).create_optimizer(),
+        )
+        assert _state_dtypes(*ours) == _state_dtypes(*theirs)
+        found = _state_dtypes(*ours)
+        assert found["transformer.wte.weight"] == torch.float32
+        assert found["transformer.h.0.mlp.c_fc.weight"] == torch.uint8
+
+    def test_nothing_is_asked_of_the_next_optimizer(self) -> None:
+        """The places of overridden weights are kept in a global, for whatever comes there."""
+        _stepped(_large_embedding(), lambda model: built(model, TrainingSpec(optim="adamw_8bit")))
+        linear = torch.nn.Linear(128, 64)
+        optimizer = built(linear, TrainingSpec(optim="adamw_8bit"))
+        linear(torch.ones(1, 128)).sum().backward()
+        optimizer.step()
+        assert optimizer.state[linear.weight]["state1"].dtype == torch.uint8
+
+    @pytest.mark.parametrize("name", EIGHT_BITS)
+    def test_a_resumed_state_makes_the_same_step(self, name: str) -> None:
+        def build(model: Any) -> torch.optim.Optimizer:
+            return built(model, TrainingSpec(optim=name))
+
+        model, optimizer = _stepped(_large_embedding(), build)
+        copied = copy.deepcopy(model)
+        again = build(copied)
+        again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        _step(model, optimizer)
+        _step(copied, again)
+        for (name, one), other in zip(model.named_parameters(), copied.parameters(), strict=True):
+            assert torch.equal(one, other), name
+
+    def test_a_state_of_8_bits_is_resumed_as_it_is(self) -> None:
+        """Of a checkpoint from before embeddings had 32."""
+        model, old = _stepped(_large_embedding(), _in_8_bits)
+        again = built(model, TrainingSpec(optim="adamw_8bit"))
+        again.load_state_dict(old.state_dict())
+        _step(model, again)
+        assert set(_state_dtypes(model, again).values()) == {torch.uint8, torch.float32}
+        assert _state_dtypes(model, again) == _state_dtypes(model, old)
+
+
+def _large_embedding() -> Any:
+    """Of more than the 4096 numbers below which nothing is quantised."""
+    transformers.set_seed(0)
+    config = transformers.GPT2Config(vocab_size=200, n_positions=8, n_embd=32, n_layer=1, n_head=2)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def _in_8_bits(model: Any) -> torch.optim.Optimizer:
+    import bitsandbytes
+
+    bitsandbytes.optim.GlobalOptimManager.get_instance().initialize()
+    groups = optimizers.parameter_groups(model, 0.0)
+    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW(groups, optim_bits=8)
+    return made
+
+
+def _stepped(
+    model: Any, build: Callable[[Any], torch.optim.Optimizer]
+) -> tuple[Any, torch.optim.Optimizer]:
+    optimizer = build(model)
+    _step(model, optimizer)
+    return model, optimizer
+
+
+def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    tokens = torch.arange(16).view(2, 8)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _state_dtypes(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:
+    return {
+        name: optimizer.state[value]["state1"].dtype for name, value in model.named_parameters()
+    }
 
 
 class TestTraining:

@@ -35,6 +35,7 @@ Groups = list[dict[str, Any]]
 class Request:
     """What an optimizer is built from."""
 
+    model: torch.nn.Module
     groups: Groups
     spec: TrainingSpec
     arguments: dict[str, str]
@@ -70,9 +71,8 @@ def build(
     model: torch.nn.Module, spec: TrainingSpec, device: torch.device
 ) -> torch.optim.Optimizer:
     """Raises StageError(invalid_option): its package is missing, or an argument has no value."""
-    request = Request(
-        parameter_groups(model, spec.weight_decay), spec, parse_optim_args(spec.optim_args), device
-    )
+    groups = parameter_groups(model, spec.weight_decay)
+    request = Request(model, groups, spec, parse_optim_args(spec.optim_args), device)
     try:
         return REGISTRY[spec.optim](request)
     except (ValueError, KeyError) as error:
@@ -150,12 +150,25 @@ def _bitsandbytes(name: str, arguments: Callable[[Request], dict[str, Any]]) -> 
         options: dict[str, Any] = {"optim_bits": 8 if "8bit" in option else 32}
         if "rmsprop" not in option:
             options["is_paged"] = option.startswith("paged_")
-        made: torch.optim.Optimizer = getattr(_package("bitsandbytes.optim", request), name)(
+        package = _package("bitsandbytes.optim", request)
+        made: torch.optim.Optimizer = getattr(package, name)(
             request.groups, lr=request.spec.learning_rate, **options, **arguments(request)
         )
+        _keep_embeddings_in_32_bits(package.GlobalOptimManager.get_instance(), request)
         return made
 
     return build
+
+
+def _keep_embeddings_in_32_bits(manager: Any, request: Request) -> None:
+    """As bitsandbytes advises and Trainer does: rows of an embedding seldom get a gradient, and 8
+    bits are too coarse for them. Read at the first step; a resumed state keeps its bits."""
+    manager.initialize()  # it is global, and would apply what an earlier optimizer asked for
+    if "8bit" not in request.spec.optim:
+        return
+    for module in request.model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
 
 
 def _ademamix_arguments(request: Request) -> dict[str, Any]:
