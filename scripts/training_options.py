@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from service.contract.aliases import ALIASES, SWITCHES
 from service.contract.choices import (
     BY_METRIC,
     OPTIMIZER_ARGUMENTS,
@@ -26,7 +27,7 @@ from service.contract.peft import (
 from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.sharding import REFUSED_FSDP, FSDPSpec
 from service.contract.strategies import DDPSpec
-from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
+from service.contract.training import ADDITIONS, ELSEWHERE, TrainingSpec
 from service.contract.zero import REFUSED_DEEPSPEED, DeepSpeedSpec
 
 _INTRODUCTION: Final = """\
@@ -146,8 +147,8 @@ def _choices(names: Any, arguments: dict[str, tuple[str, ...]]) -> Iterator[tupl
 
 def _older() -> Iterator[tuple[str, ...]]:
     yield from ((f"`{old}`", f"`{new}`") for old, new in ALIASES.items())
-    yield "`adafactor: true`", "`optim: adafactor`"
-    yield "`group_by_length: true`", "`train_sampling_strategy: group_by_length`"
+    for switch, (option, value) in SWITCHES.items():
+        yield f"`{switch}: true`", f"`{option}: {value}`"
 
 
 def _sentences(table: dict[str, str], prefix: str = "") -> Iterator[tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from service.contract.aliases import with_todays_names
 from service.contract.choices import (
     BY_METRIC,
     OPTIMIZER_ARGUMENTS,
@@ -43,19 +44,6 @@ def _from_bool(value: Any) -> Any:
 Arguments = Annotated[
     dict[str, bool | int | float | str | None] | None, BeforeValidator(_from_json)
 ]
-
-# Names that older releases used and people still write → today's name.
-ALIASES: Final[dict[str, str]] = {
-    "evaluation_strategy": "eval_strategy",
-    "warmup_ratio": "warmup_steps",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "eval_batch_size": "per_device_eval_batch_size",
-    "no_cuda": "use_cpu",
-    "gradient_checkpointing": "activation_checkpointing",
-    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-}
 
 # Options of ours that TrainingArguments does not have, though transformers does elsewhere.
 ADDITIONS: Final[dict[str, str]] = {
@@ -334,23 +322,13 @@ class TrainingSpec(BaseModel):
 
 
 def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
-    renamed = dict(data)
-    if renamed.pop("adafactor", False):
-        renamed.setdefault("optim", "adafactor")
-    if renamed.pop("group_by_length", False):
-        renamed.setdefault("train_sampling_strategy", "group_by_length")
+    renamed = with_todays_names(data)
     # Two names of one option: whoever reads the spec finds both.
     if renamed.get("auto_find_batch_size") is True:
         renamed.setdefault("on_oom", "halve_batch")
     if renamed.get("on_oom") == "halve_batch":
         renamed.setdefault("auto_find_batch_size", True)
     _name_precision(renamed)
-    for old, new in ALIASES.items():
-        if old in renamed:
-            value = renamed.pop(old)
-            if new in renamed and renamed[new] != value:
-                raise ValueError(f"`{old}` is an older name of `{new}`: give only one of them")
-            renamed[new] = value
     return renamed
 
 

@@ -11,10 +11,11 @@ from service.api.faults import collect as collecting
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
 from service.api.openapi import EXAMPLE_JOBS
+from service.contract.aliases import ALIASES
 from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
-from service.contract.training import ALIASES, ELSEWHERE, TrainingSpec
+from service.contract.training import ELSEWHERE, TrainingSpec
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
 
@@ -215,7 +216,7 @@ class TestCollect:
             (
                 spec(task={"type": "question-answering", "max_seq_length": 64}),
                 (
-                    "task.doc_stride",
+                    "task.max_seq_length",
                     "conflict",
                     "`doc_stride` (128) must be below `max_seq_length` (64)",
                 ),
@@ -258,9 +259,8 @@ class TestCollect:
             ("resources.gpus", "invalid_value"),
             ("task", "invalid_value"),
             ("training.bf16", "conflict"),
-            ("training.eval_strategy", "conflict"),
             ("training.evaluation_strategy", "invalid_value"),
-            ("training.learning_rate", "invalid_type"),
+            ("training.evaluation_strategy", "conflict"),
             ("training.learning_rte", "unknown_field"),
             ("training.max_steps", "invalid_value"),
         ]
@@ -270,6 +270,30 @@ class TestCollect:
         assert lines(body) == [
             ("training.eval_strategy", "invalid_value", "must be `no` or `steps` or `epoch`")
         ]
+
+    @pytest.mark.parametrize(
+        ("training", "expected"),
+        [
+            # The guess is `save_steps`, which must be above 0.
+            ({"save_step": False}, ["training.save_step"]),
+            ({"warmup_step": "many"}, ["training.warmup_step"]),
+            # The rules name `eval_strategy`, `per_device_train_batch_size` by their new names.
+            ({"evaluation_strategy": "epoch"}, ["training.evaluation_strategy"]),
+            ({"load_best_model_at_end": True}, ["training.eval_strategy"]),
+            (
+                {"load_best_model_at_end": True, "eval_stratgy": "steps"},
+                ["training.eval_stratgy"],
+            ),
+            ({"lr_scheduler_type": "greedy"}, ["training.lr_scheduler_type"]),
+            ({"adafactor": True, "optim": "sgd"}, ["training.adafactor"]),
+            ({"per_gpu_train_batch_size": 4, "train_batch_size": 8}, ["training.train_batch_size"]),
+        ],
+    )
+    def test_no_fault_for_a_field_that_was_not_given(
+        self, training: dict[str, Any], expected: list[str]
+    ) -> None:
+        """But for one that is missing."""
+        assert [path for path, _, _ in lines(spec(training=training))] == expected
 
     def test_secrets_are_not_repeated(self) -> None:
         secret = "hf_abcdefghijklmnop"

@@ -10,11 +10,12 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
+from service.contract.aliases import ALIASES
 from service.contract.choices import parse_optim_args
 from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.sharding import REFUSED_FSDP
 from service.contract.spec import HubSpec
-from service.contract.training import ADDITIONS, ALIASES, ELSEWHERE, TrainingSpec
+from service.contract.training import ADDITIONS, ELSEWHERE, TrainingSpec
 from service.contract.zero import REFUSED_DEEPSPEED
 
 ROOT = Path(__file__).parents[2]

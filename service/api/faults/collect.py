@@ -7,9 +7,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.api.faults.describe import describe, quoted
+from service.api.faults.describe import describe, named_fields
 from service.api.faults.walk import Path as FaultPath
-from service.api.faults.walk import Place, as_given, at, kinds, locate, replaced, without
+from service.api.faults.walk import Place, at, kinds, locate, replaced, without
 from service.api.schemas.problems import Fault
 from service.contract.spec import JobSpec
 
@@ -76,7 +76,7 @@ def _mend_field(
     if error["type"].startswith("union_tag"):
         return _mend_kind(fault, place, given, findings)
     if fault.code == "unknown_field":
-        return _mend_name(fault, place, given)
+        return _mend_name(fault, place, given, findings)
     if fault.code == "invalid_value" and fault.suggestion is not None:
         return replaced(given, place.path, fault.suggestion)
     findings.mended.add(place.path)
@@ -111,22 +111,27 @@ def _kind_that_fits(place: Place, tag: str) -> str | None:
     return kinds(fitting[0], tag)[0] if len(fitting) == 1 else None
 
 
-def _mend_name(fault: Fault, place: Place, given: Any) -> Any:
-    """Give the value to the field that was probably meant, so that it is checked as well."""
+def _mend_name(fault: Fault, place: Place, given: Any, findings: Findings) -> Any:
+    """Give the value to the field that was probably meant, for the rules between fields.
+
+    It is a guess: nothing is said of a field that the client did not give.
+    """
     value = at(given, place.path)
     given = without(given, place.path)
     if fault.suggestion is None or "." in fault.suggestion:
         return given
     target = (*place.path[:-1], fault.suggestion)
     holder = at(given, place.path[:-1])
-    taken = isinstance(holder, dict) and fault.suggestion in holder
-    return given if taken else replaced(given, target, value)
+    if isinstance(holder, dict) and fault.suggestion in holder:
+        return given
+    findings.mended.add(target)
+    return replaced(given, target, value)
 
 
 def _mend_conflict(faults: list[Fault], place: Place, given: Any, findings: Findings) -> Any:
     """Leave out the fields that the broken rules name; failing that, the whole section."""
     rules = [path for fault in faults for path in _named_paths(fault, place)]
-    named = [path for rule in rules if at(given, path := as_given(given, rule)) is not None]
+    named = [path for path in rules if at(given, path) is not None]
     if not named and place.path:
         findings.mended.add(place.path)
         examples = place.field.examples if place.field else None
@@ -138,8 +143,8 @@ def _mend_conflict(faults: list[Fault], place: Place, given: Any, findings: Find
 
 
 def _named_paths(fault: Fault, place: Place) -> Iterator[FaultPath]:
-    for name in quoted(fault.message):
-        yield (*place.path, *name.split("."))
+    for path in named_fields(fault.message, place):
+        yield (*place.path, *path)
 
 
 def _rests_on_mended(fault: Fault, place: Place, findings: Findings) -> bool:

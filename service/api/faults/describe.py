@@ -6,9 +6,10 @@ from typing import Any, Final
 from pydantic_core import ErrorDetails
 
 from service.api.faults import names
-from service.api.faults.walk import Place, choices, dotted, kinds
+from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, kinds
 from service.api.redact import cut, shown
 from service.api.schemas.problems import Fault
+from service.contract.aliases import ALIASES, SWITCHES
 from service.contract.refused import REFUSED
 from service.contract.spec import JobSpec
 from service.contract.training import ELSEWHERE, TrainingSpec
@@ -42,21 +43,29 @@ def describe(error: ErrorDetails, place: Place) -> list[Fault]:
 
 
 def conflicts(error: ErrorDetails, place: Place) -> Iterator[Fault]:
-    """Each rule between the fields of a section that is broken, at the first field it names."""
+    """Each rule between the fields of a section that is broken, at the first field it names that
+    was given; at the first it names when none was, because then that one is missing."""
     for message in str(error["ctx"]["error"]).split("; "):
-        field = next((name for name in quoted(message) if _is_field(name, place)), None)
-        path = dotted((*place.path, field) if field else place.path)
-        yield Fault(path=path, code="conflict", message=message)
+        named = named_fields(message, place)
+        given = (path for path in named if at(place.value, path) is not None)
+        path = next(given, named[0] if named else ())
+        yield Fault(path=dotted((*place.path, *path)), code="conflict", message=message)
 
 
-def quoted(message: str) -> list[str]:
-    """The names between backticks."""
-    return message.split("`")[1::2]
+def named_fields(message: str, place: Place) -> list[Path]:
+    """The fields that a rule of the section names, by the names that the client used."""
+    paths = [tuple(name.split(".")) for name in _quoted(message)]
+    return [as_given(place.value, path) for path in paths if _is_field(path[0], place)]
+
+
+def _quoted(message: str) -> list[str]:
+    """The names between backticks, without the value of `name: value`."""
+    return [part.partition(":")[0] for part in message.split("`")[1::2]]
 
 
 def _is_field(name: str, place: Place) -> bool:
-    first = name.partition(".")[0]
-    return any(first in model.model_fields for model in place.models)
+    older = name in ALIASES or name in SWITCHES
+    return older or any(name in model.model_fields for model in place.models)
 
 
 def _unknown(error: ErrorDetails, place: Place) -> Fault:

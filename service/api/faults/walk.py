@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from service.contract.aliases import ALIASES
 from service.contract.spec import JobSpec
-from service.contract.training import ALIASES
 
 Path = tuple[str | int, ...]
 _KEY = "[key]"

@@ -1,0 +1,102 @@
+"""Names that older releases used for options of `training`, and two names that disagree.
+
+A dump of TrainingArguments holds both names of an option, so an older name at its own default says
+nothing. Any other two names of one option must agree: choosing one of them in silence would train
+something else than what was asked for.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+ALIASES: Final[dict[str, str]] = {
+    "evaluation_strategy": "eval_strategy",
+    "warmup_ratio": "warmup_steps",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "no_cuda": "use_cpu",
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
+# Switches of older releases → the option and the value that they stand for.
+SWITCHES: Final[dict[str, tuple[str, str]]] = {
+    "adafactor": ("optim", "adafactor"),
+    "group_by_length": ("train_sampling_strategy", "group_by_length"),
+}
+
+# What an older name says when nobody set it; each says nothing when it is null, too.
+_UNSAID: Final[dict[str, Any]] = {
+    "warmup_ratio": 0,
+    "no_cuda": False,
+    "gradient_checkpointing": False,
+}
+
+
+def with_todays_names(options: dict[str, Any]) -> dict[str, Any]:
+    """`options` by the names of TrainingSpec.
+
+    Raises ValueError with one sentence for each pair that disagrees, joined by `; `.
+    """
+    renamed = {name: value for name, value in options.items() if name not in {*ALIASES, *SWITCHES}}
+    problems = [*_follow_switches(options, renamed), *_follow_aliases(options, renamed)]
+    if problems:
+        raise ValueError("; ".join(problems))
+    return renamed
+
+
+def _follow_switches(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[str]:
+    for switch, (option, value) in SWITCHES.items():
+        given = options.get(switch)
+        if given is not None and not isinstance(given, bool):
+            yield f"`{switch}` must be true or false"
+        elif given and renamed.setdefault(option, value) != value:
+            yield (
+                f"`{switch}: true` and `{option}: {renamed[option]}` contradict each other: give "
+                "one of them"
+            )
+
+
+def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[str]:
+    said_as = {name: name for name in renamed}
+    for older, name in ALIASES.items():
+        value = options.get(older)
+        if value is None or (name in renamed and _says_nothing(older, value)):
+            continue
+        if older == "warmup_ratio":
+            yield from _ratio_problems(value)
+            if _is_number(renamed.get(name)) and renamed[name] == 0:
+                renamed.pop(name)  # 0 steps leave the ratio in force, as in transformers
+        if renamed.setdefault(name, value) != value:
+            yield (
+                f"`{older}: {_shown(value)}` and `{said_as[name]}: {_shown(renamed[name])}` are "
+                "two names of one option and disagree: give one of them"
+            )
+        said_as.setdefault(name, older)
+
+
+def _says_nothing(older: str, value: Any) -> bool:
+    return older in _UNSAID and type(value) in (bool, int, float) and value == _UNSAID[older]
+
+
+def _ratio_problems(value: Any) -> Iterator[str]:
+    """As a number of steps 1 and more would mean steps."""
+    if _is_number(value) and value >= 1:
+        yield "`warmup_ratio` must be below 1; for a number of steps use `warmup_steps`"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """As YAML has it; anything long or nested only by its kind."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else _text(value)
+
+
+def _text(value: Any) -> str:
+    short = isinstance(value, str) and len(value) <= 40 and not set("`;\n") & set(value)
+    return value if short else "…"
