@@ -1,6 +1,6 @@
 """A job's repository on the Hub: which files go there, and one commit at a time.
 
-For `publish` and for the pushes while training, which find the token in HF_TOKEN.
+For `prepare`, `publish` and the pushes while training, which find the token in HF_TOKEN.
 """
 
 import os
@@ -15,6 +15,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import HubSpec
+from worker import hub_access
 
 Files = Mapping[str, Path]
 """Name in the repository → file."""
@@ -79,15 +80,27 @@ class Repository:
 
     def __init__(self, target: HubSpec, endpoint: str | None) -> None:
         disable_progress_bars()
-        self._target = target
         self._api = HfApi(endpoint=endpoint, token=_token(), library_name="finetune-service")
+        self._target = target.model_copy(
+            update={"model_id": hub_access.full_model_id(self._api, target.model_id)}
+        )
+
+    @property
+    def model_id(self) -> str:
+        """With its namespace."""
+        return self._target.model_id
 
     def make_room(self) -> str:
-        """The repository and the branch exist afterwards; the repository's URL."""
+        """The repository and the branch exist afterwards, and the token may write there; its URL.
+
+        StageError where the token may not: hub_forbidden or hub_unauthorized.
+        """
         target = self._target
-        url = self._api.create_repo(target.model_id, private=target.private, exist_ok=True)
-        if target.revision != _MAIN:
-            self._api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
+        with hub_access.refusals_explained(self._api, target.model_id):
+            url = self._api.create_repo(target.model_id, private=target.private, exist_ok=True)
+            hub_access.require_write(self._api, target.model_id)
+            if target.revision != _MAIN:
+                self._api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
         return str(url)
 
     def head(self) -> str:

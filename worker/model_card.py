@@ -382,7 +382,8 @@ def _number(value: float) -> str:
 
 def _usage(request: StageRequest, prepared: PrepareResult) -> str:
     spec = request.spec
-    name = spec.hub.model_id if spec.hub else "path/to/this/folder"
+    target = request.hub_target
+    name = target.model_id if target else "path/to/this/folder"
     code = _TASK_TEXTS[spec.task.variant()].usage
     if _is_adapter(spec):
         base = _hub_base(spec) or f"path/to/{_base_name(spec)}"

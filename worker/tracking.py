@@ -337,7 +337,7 @@ def _final_points(job: TrackedJob) -> Iterator[Point]:
 def _description(job: TrackedJob) -> Description:
     spec = JobSpec.model_validate(job.spec)
     prepared = job.results.get(Stage.PREPARE) or {}
-    resolved = ("model_revision", "dataset_revision", "data_fingerprint")
+    resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
     found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
     trained = job.results.get(Stage.TRAIN) or {}
     # Beside `precision`, which is the spec's: MLflow takes no other value for a param it has.

@@ -22,7 +22,6 @@ from service.contract.training import TrainingSpec
 from service.contract.types import (
     FileIds,
     HubRepoId,
-    HubTarget,
     Name,
     Paths,
     SpecModel,
@@ -186,8 +185,12 @@ class TrackingSpec(SpecModel):
 class HubSpec(SpecModel):
     """Push the finished model. Leave the section out to keep it here."""
 
-    model_id: HubTarget = Field(examples=["my-team/squad-distilbert"])
-    private: bool = Field(True, description="Of a repository that the push creates.")
+    model_id: HubRepoId = Field(
+        examples=["my-team/squad-distilbert"],
+        description="`namespace/name`; a name alone is in the namespace of the operator's token. "
+        "`prepare` asks the Hub whether the token may write there, and creates the repository.",
+    )
+    private: bool = Field(True, description="Of a repository that the job creates.")
     revision: Text = Field("main", description="Branch to commit to; created if it is missing.")
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
     license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.contract.spec import JobSpec
+from service.contract.spec import HubSpec, JobSpec
 from service.contract.states import Stage
 
 EVENT_FD_VARIABLE: Final = "FINETUNE_EVENT_FD"
@@ -28,6 +28,9 @@ class PrepareResult(_Frozen):
     data_fingerprint: str = Field(description="sha256 over the rows and the tokenisation settings.")
     splits: dict[str, dict[str, int]] = Field(
         description='Counts, for example {"train": {"examples": 90, "features": 113}}.'
+    )
+    hub_model_id: str | None = Field(
+        None, description="`hub.model_id` with its namespace: where the job may push."
     )
 
 
@@ -87,3 +90,11 @@ class StageRequest(_Frozen):
     mlflow_uri: str | None = None
     mlflow_run_id: str | None = None
     hub_endpoint: str | None = None
+
+    @property
+    def hub_target(self) -> HubSpec | None:
+        """The spec's `hub`, with the full `model_id` from `prepare` on."""
+        target = self.spec.hub
+        if target is None or self.prepared is None or self.prepared.hub_model_id is None:
+            return target
+        return target.model_copy(update={"model_id": self.prepared.hub_model_id})

@@ -40,18 +40,12 @@ Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
 ]
-# What the Hub accepts as `namespace/name`.
+# What the Hub accepts as `namespace/name`, or as a name alone.
 HubRepoId = Annotated[
     str,
     StringConstraints(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$",
         max_length=193,
-    ),
-]
-HubTarget = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$", max_length=193
     ),
 ]
 FileId = Annotated[str, StringConstraints(pattern=r"^file-[A-Za-z0-9]{1,64}$")]

@@ -79,9 +79,7 @@ def make_request(workspace: Path, epoch: int = 2, **changes: Any) -> StageReques
         workspace=workspace,
         attempt_dir=attempt_dir,
         cache_dir=workspace / "cache",
-        prepared=PREPARED,
-        trained=TRAINED,
-        **changes,
+        **{"prepared": PREPARED, "trained": TRAINED, **changes},
     )
 
 

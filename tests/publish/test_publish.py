@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from service.contract.events import PhaseChanged
 from tests.fakes.hub import HubDouble
 from tests.mlflow_server import MlflowServer
-from tests.publish.conftest import TOKEN, Run
+from tests.publish.conftest import PREPARED, TOKEN, Run
 from tests.services import free_port
 from worker import checkpoints
 from worker.trackers import MlflowTracker, NewRun
@@ -117,6 +117,19 @@ class TestHub:
         assert "config.json" not in repo.commits[0].files
         assert repo.branches["main"] == repo.commits[0].sha
         assert repo.commits[-1].title == "Second try"
+
+    def test_a_name_alone_is_pushed_to_where_prepare_found_room(
+        self, run: Run, hub: HubDouble, tmp_path: Path
+    ) -> None:
+        hub.tokens[TOKEN] = {"org", "team"}
+        spec = {"hub": HUB["hub"] | {"model_id": "tiny-qa"}}
+        found = PREPARED.model_copy(update={"hub_model_id": "team/tiny-qa"})
+        for prepared, model_id in ((found, "team/tiny-qa"), (PREPARED, "org/tiny-qa")):
+            published = run(spec=spec, prepared=prepared)
+            assert published.result.hub_url == f"{hub.endpoint}/{model_id}"
+            assert published.result.hub_commit == hub.repo(model_id).commits[-1].sha
+            card = tmp_path / "job" / published.artifacts["model/README.md"].path
+            assert f'"{prepared.hub_model_id or "tiny-qa"}"' in card.read_text()
 
     def test_files_that_others_put_there_stay(self, run: Run, hub: HubDouble) -> None:
         hub.add_repo("org/tiny-qa", {"notes.txt": b"mine"})

@@ -14,6 +14,7 @@ from service.contract.splits import TEST, TRAIN, VALIDATION, kind
 from service.contract.stages import PrepareResult, StageRequest
 from service.contract.states import Phase
 from service.contract.tasks import TASKS
+from worker import hub
 from worker.data import cache, sources
 from worker.data.held_out import HeldOut
 from worker.data.load import Columns, Examples
@@ -48,6 +49,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     events = Events(channel)
     task = registry.get(request.spec.task.variant())
     events.phase(Phase.RESOLVING)
+    hub_model_id = _claim_repository(request, events)
     origins = locate_model(request)
     data = _resolve_data(request, events)
     events.resolved(origins, data)
@@ -67,7 +69,24 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         dataset_revision=data.revision,
         data_fingerprint=entry.folder.name,
         splits=entry.splits,
+        hub_model_id=hub_model_id,
     )
+
+
+def _claim_repository(request: StageRequest, events: "Events") -> str | None:
+    """Create the repository of `hub`, before anything is computed for it; its full name.
+
+    StageError where the operator's token may not write to it.
+    """
+    target = request.hub_target
+    if target is None:
+        return None
+    with hub.refusals_explained():
+        repository = hub.Repository(target, request.hub_endpoint)
+        url = repository.make_room()
+    data = {"model_id": repository.model_id, "url": url, "revision": target.revision}
+    events.notice(Notice(message=f"The Hub token may push the model to {url}", data=data))
+    return repository.model_id
 
 
 def _require_same_data(request: StageRequest, entry: cache.Entry) -> None:

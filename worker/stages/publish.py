@@ -90,7 +90,7 @@ def _push(
     request: StageRequest, channel: Channel, files: Mapping[str, Path]
 ) -> tuple[str | None, str | None]:
     """(URL of the repository, hash of the commit); (None, None) when the job has no `hub`."""
-    target = request.spec.hub
+    target = request.hub_target
     if target is None:
         return None, None
     channel.send(PhaseChanged(phase=Phase.PUSHING))

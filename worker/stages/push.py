@@ -17,7 +17,7 @@ _NICE: Final = 15  # of 19: whatever the training needs comes first
 
 
 def main(request: StageRequest, channel: Channel) -> PublishResult:
-    target = request.spec.hub
+    target = request.hub_target
     assert target is not None, "asked for only where there is a `hub` section"
     (checkpoint,) = request.checkpoints
     os.nice(_NICE)

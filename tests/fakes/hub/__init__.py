@@ -1,7 +1,8 @@
 """A Hub of our own on the loopback, for the real `huggingface_hub` client.
 
 `with HubDouble() as hub:` serves the routes that the client calls with HF_HUB_DISABLE_XET=1:
-creating, committing (regular and LFS files), branches, and all reading. Content lives in memory.
+whoami, creating, committing (regular and LFS files), branches, and all reading. Content lives in
+memory.
 `hub.requests` and `hub.repo(...).commits` record what happened; `hub.fail(...)` injects faults.
 """
 

@@ -117,8 +117,10 @@ class Exchange(BodyReader):
         token = self._token()
         if token is None:
             raise HttpError(401, "Invalid username or password.")
-        if repo_id.split("/")[0] not in self.hub.tokens[token]:
-            raise HttpError(403, "You don't have the rights to write to this namespace")
+        namespace = repo_id.split("/")[0]
+        if namespace not in self.hub.tokens[token] or token in self.hub.read_only:
+            message = f'You don\'t have the rights to write under the namespace "{namespace}"'
+            raise HttpError(403, message)
 
     def _repo(self) -> Repo:
         """The repository of the request, if its token may see it."""

@@ -36,7 +36,8 @@ class Fault:
 
 
 class HubState:
-    """`tokens`: token → namespaces it may write to. Every known token may read what is private."""
+    """`tokens`: token → namespaces it may write to; its account is the first in the alphabet, the
+    others are organizations. Every known token may read what is private."""
 
     endpoint: str
 
@@ -44,11 +45,16 @@ class HubState:
         self.tokens = dict(tokens or {})
         self.gate_passes: set[str] = set()
         """Tokens that were let into gated repositories."""
+        self.read_only: set[str] = set()
+        """Tokens with the role `read`: they may write nowhere."""
         self.requests: list[Request] = []
         self.lock = threading.RLock()
         self.lfs: dict[str, bytes] = {}
         self._repos: dict[tuple[RepoType, str], Repo] = {}
         self._faults: list[Fault] = []
+
+    def account(self, token: str) -> str:
+        return min(self.tokens[token], default="nobody")
 
     def add_repo(
         self,

@@ -9,6 +9,7 @@ from tests.fakes.hub.exchange import REPO, Exchange, HttpError, routes
 
 ROUTES = routes(
     ("GET", r"/api/whoami-v2", "whoami"),
+    ("GET", rf"/api/{REPO}/auth-check/write", "auth_check"),
     ("POST", r"/api/repos/create", "create"),
     ("POST", r"/api/validate-yaml", "validate_yaml"),
     ("POST", rf"/api/{REPO}/preupload/(?P<revision>[^/]+)", "preupload"),
@@ -22,12 +23,25 @@ class Writing(Exchange):
         token = self._token()
         if token is None:
             raise HttpError(401, "Invalid username or password.")
-        names = sorted(self.hub.tokens[token]) or ["nobody"]
-        return {"type": "user", "name": names[0], "orgs": [{"name": name} for name in names[1:]]}
+        account = self.hub.account(token)
+        role = "read" if token in self.hub.read_only else "write"
+        organizations = sorted(self.hub.tokens[token] - {account})
+        return {
+            "type": "user",
+            "name": account,
+            "orgs": [{"type": "org", "name": name, "roleInOrg": role} for name in organizations],
+            "auth": {"type": "access_token", "accessToken": {"displayName": "a", "role": role}},
+        }
+
+    def _auth_check(self) -> Any:
+        self._may_write(self._repo().id)
+        return {}
 
     def _create(self) -> Any:
         wish = json.loads(self.body)
-        repo_id = f"{wish.get('organization') or 'me'}/{wish['name']}"
+        token = self._token()
+        namespace = wish.get("organization") or (token and self.hub.account(token))
+        repo_id = f"{namespace}/{wish['name']}"
         kind: RepoType = wish.get("type") or "model"
         self._may_write(repo_id)
         url = f"{self.hub.endpoint}/{'datasets/' if kind == 'dataset' else ''}{repo_id}"

@@ -1,0 +1,75 @@
+"""Whether the operator's token may write to a job's repository, and why not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+from service.contract.failures import FailureCode, StageError
+from worker.failures import mask
+
+
+def full_model_id(api: HfApi, model_id: str) -> str:
+    """A name alone belongs to the account of the token.
+
+    The account is asked for: the client takes `gpt2` for the public model of that old short name.
+    """
+    return model_id if "/" in model_id else f"{api.whoami()['name']}/{model_id}"
+
+
+def require_write(api: HfApi, model_id: str) -> None:
+    """Raise the client's error if the token may not write to this repository.
+
+    `create_repo` does not tell: with `exist_ok` it accepts anyone's repository that can be read.
+    """
+    try:
+        api.auth_check(model_id, write=True)
+    except RepositoryNotFoundError:
+        raise
+    except HfHubHTTPError as error:
+        if error.response.status_code != 404:  # 404: a mirror of the Hub that lacks this route
+            raise
+
+
+@contextmanager
+def refusals_explained(api: HfApi, model_id: str) -> Iterator[None]:
+    """StageError instead of a refusal: hub_unauthorized for a token that can only read, else
+    hub_forbidden."""
+    try:
+        yield
+    except HfHubHTTPError as error:
+        if not (isinstance(error, RepositoryNotFoundError) or error.response.status_code == 403):
+            raise
+        account = _account(api)
+        if account is None:
+            raise
+        raise _refusal(account, model_id, mask(error.server_message or str(error))) from error
+
+
+def _account(api: HfApi) -> dict[str, Any] | None:
+    """None where the Hub does not say: the refusal itself is then all that is known."""
+    try:
+        return dict(api.whoami())
+    except HfHubHTTPError:
+        return None
+
+
+def _refusal(account: dict[str, Any], model_id: str, answer: str) -> StageError:
+    name = account["name"]
+    if account.get("auth", {}).get("accessToken", {}).get("role") == "read":
+        return StageError(
+            FailureCode.HUB_UNAUTHORIZED,
+            f"The operator's Hub token may not write to {model_id!r}: it has the role `read`.",
+            model_id=model_id,
+            answer=answer,
+        )
+    namespaces = [name, *(organization["name"] for organization in account.get("orgs", []))]
+    return StageError(
+        FailureCode.HUB_FORBIDDEN,
+        f"The operator's Hub token may not write to {model_id!r} ({answer}). "
+        f"The namespaces of its account: {', '.join(namespaces)}.",
+        model_id=model_id,
+        namespaces=namespaces,
+    )
