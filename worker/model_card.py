@@ -406,15 +406,27 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
         sections.append({f"peft.{name}": value for name, value in adapter.items()})
     rows = [row for values in sections for row in _table_rows(values)]
     libraries = ["transformers", *(["peft"] if spec.peft else []), "torch", "datasets"]
-    best = f", the best of which was step {trained.best_step}" if trained.best_step else ""
     return (
         f"## Training procedure\n\n{trained.steps:,} optimizer steps, "
-        f"{_number(trained.epochs)} epochs{best}.\n\n"
+        f"{_number(trained.epochs)} epochs.{_chosen(trained)}\n\n"
         "| option | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
         f"Weights (sha256): `{trained.weights_sha256}`\n\n"
         "Made with "
         + ", ".join(f"{name} {version(name)}" for name in (_DISTRIBUTION, *libraries))
         + "."
+    )
+
+
+def _chosen(trained: TrainResult) -> str:
+    """Which step's weights these are, where there was a choice."""
+    if trained.best_step is None or trained.best_metric is None or trained.model_step is None:
+        return ""
+    metric = f"`{trained.metric_for_best_model}`: {_number(trained.best_metric)}"
+    if trained.model_step == trained.best_step:
+        return f" The weights are those of step {trained.best_step} ({metric})."
+    return (
+        " The weights are those of the last step; the best evaluation was that of step "
+        f"{trained.best_step} ({metric})."
     )
 
 

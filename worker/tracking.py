@@ -326,12 +326,16 @@ def _metric_key(kind: str, name: str) -> str:
 def _final_points(job: TrackedJob) -> Iterator[Point]:
     """The numbers of the finished model, which may be an earlier one than the last evaluated."""
     trained = job.results.get(Stage.TRAIN)
-    if trained is not None and job.ended_at is not None:
-        for name, value in trained["metrics"].items():
-            if value is not None:
-                # Always the same time: a job whose `publish` is retried ends twice.
-                at = job.trained_at or job.ended_at
-                yield Point(_key(f"final_{name}"), float(value), trained["steps"], at)
+    if trained is None or job.ended_at is None:
+        return
+    # Always the same time: a job whose `publish` is retried ends twice.
+    at = job.trained_at or job.ended_at
+    best = {name: trained.get(name) for name in ("best_step", "best_metric")}
+    for name, value in {**trained["metrics"], **best}.items():
+        if value is not None:
+            of_training = name.startswith(("train_", "total_"))
+            step = None if of_training else trained.get("model_step")
+            yield Point(_key(f"final_{name}"), float(value), step or trained["steps"], at)
 
 
 def _description(job: TrackedJob) -> Description:

@@ -40,7 +40,20 @@ class TrainResult(_Frozen):
     epochs: float
     metrics: dict[str, float] = Field(description="Final evaluation and training summary.")
     baseline: dict[str, float] = Field(description="The same metrics before the first step.")
-    best_step: int | None = None
+    best_step: int | None = Field(
+        None,
+        description="With `load_best_model_at_end` the step of the finished model, otherwise that "
+        "of the best evaluation.",
+    )
+    best_metric: float | None = Field(
+        None, description="The value of `metric_for_best_model` at `best_step`."
+    )
+    metric_for_best_model: str | None = Field(
+        None, description="As given, or `loss` where something depends on it."
+    )
+    model_step: int | None = Field(
+        None, description="Whose weights the finished model has; None in results of older releases."
+    )
     weights_sha256: str = Field(description="sha256 of the model's safetensors, in name order.")
     precision: str | None = Field(
         None, description="What `training.precision` came to; None in results of older releases."

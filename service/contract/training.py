@@ -264,7 +264,8 @@ class TrainingSpec(BaseModel):
     )
     save_strategy: SaveStrategy = Field(
         "steps",
-        description="When a checkpoint is written; `best`: after the best evaluation so far.",
+        description="When a checkpoint is written; `best`: after the best evaluation so far, as "
+        "`load_best_model_at_end` does with every strategy.",
     )
     save_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
     save_total_limit: int | None = Field(
@@ -276,7 +277,9 @@ class TrainingSpec(BaseModel):
         "trains, and of the optimizer's state. false: the training waits while they are written.",
     )
     load_best_model_at_end: bool = Field(
-        False, description="The finished model is the best checkpoint, not the last state."
+        False,
+        description="The finished model is that of the best evaluation, not the last one. Each new "
+        "best is saved when it occurs, whatever `save_strategy` and `save_steps` are.",
     )
     metric_for_best_model: str | None = Field(
         None,
@@ -310,12 +313,16 @@ class TrainingSpec(BaseModel):
         return self.torch_compile or bool(self.torch_compile_backend or self.torch_compile_mode)
 
     @property
+    def saves_each_best(self) -> bool:
+        """Whether a checkpoint is written after each new best evaluation, whatever is due."""
+        return self.load_best_model_at_end or self.save_strategy == "best"
+
+    @property
     def chooses_by_metric(self) -> bool:
         """Whether something depends on `metric_for_best_model`, which is then the loss unless
         given."""
         return (
-            self.load_best_model_at_end
-            or self.save_strategy == "best"
+            self.saves_each_best
             or self.early_stopping_patience is not None
             or self.lr_scheduler_type in BY_METRIC
         )
@@ -437,7 +444,7 @@ def _evaluation_problems(spec: TrainingSpec) -> Iterator[str]:
             yield f"`lr_scheduler_type: {spec.lr_scheduler_type}` needs `eval_strategy`"
         if spec.early_stopping_patience is not None:
             yield "`early_stopping_patience` needs `eval_strategy`"
-    if spec.load_best_model_at_end or spec.save_strategy == "best":
+    if spec.saves_each_best:
         yield from _best_model_problems(spec)
 
 
@@ -445,21 +452,7 @@ def _best_model_problems(spec: TrainingSpec) -> Iterator[str]:
     if spec.eval_strategy == "no":
         yield "the best model is chosen by evaluations: set `eval_strategy` to `steps` or `epoch`"
     elif spec.save_strategy == "no":
-        yield "`load_best_model_at_end` needs checkpoints: set `save_strategy`"
-    elif spec.save_strategy != "best" and spec.save_strategy != spec.eval_strategy:
         yield (
-            "`load_best_model_at_end` needs a checkpoint for each evaluation: "
-            f"`save_strategy` is `{spec.save_strategy}` but "
-            f"`eval_strategy` is `{spec.eval_strategy}`"
+            "`load_best_model_at_end` needs a checkpoint of each new best evaluation: set "
+            "`save_strategy`; with `best` no others are written"
         )
-    elif spec.save_strategy == "steps":
-        eval_steps = spec.eval_steps if spec.eval_steps is not None else spec.logging_steps
-        if (eval_steps < 1) != (spec.save_steps < 1) or not _is_multiple(
-            spec.save_steps, eval_steps
-        ):
-            yield "`load_best_model_at_end` needs `save_steps` to be a multiple of `eval_steps`"
-
-
-def _is_multiple(value: float, unit: float) -> bool:
-    ratio = value / unit
-    return abs(ratio - round(ratio)) < 1e-9 and round(ratio) >= 1

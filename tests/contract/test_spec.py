@@ -144,24 +144,7 @@ class TestTraining:
                     "eval_strategy": "epoch",
                     "save_strategy": "no",
                 },
-                "needs checkpoints",
-            ),
-            (
-                {
-                    "load_best_model_at_end": True,
-                    "eval_strategy": "epoch",
-                    "save_strategy": "steps",
-                },
-                "a checkpoint for each evaluation",
-            ),
-            (
-                {
-                    "load_best_model_at_end": True,
-                    "eval_strategy": "steps",
-                    "eval_steps": 20,
-                    "save_steps": 30,
-                },
-                "multiple of `eval_steps`",
+                "a checkpoint of each new best .* with `best` no others are written",
             ),
         ],
     )
@@ -172,14 +155,21 @@ class TestTraining:
                 dataset={"source": "upload", "train": "file-1", "validation": "file-2"},
             )
 
-    def test_best_model_with_matching_steps(self) -> None:
+    @pytest.mark.parametrize(
+        "training",
+        [
+            {"eval_strategy": "steps", "eval_steps": 0.1, "save_steps": 0.3},
+            {"eval_strategy": "steps", "eval_steps": 20, "save_steps": 30},
+            {"eval_strategy": "steps", "eval_steps": 0.1, "save_steps": 30},
+            {"eval_strategy": "epoch", "save_strategy": "steps"},
+            {"eval_strategy": "steps", "save_strategy": "epoch"},
+            {"eval_strategy": "epoch", "save_strategy": "best"},
+        ],
+    )
+    def test_the_best_model_needs_no_matching_intervals(self, training: dict[str, Any]) -> None:
+        """Each new best is saved when it occurs."""
         body = spec_body(
             dataset={"source": "upload", "train": "file-1", "validation": "file-2"},
-            training={
-                "load_best_model_at_end": True,
-                "eval_strategy": "steps",
-                "eval_steps": 0.1,
-                "save_steps": 0.3,
-            },
+            training={"load_best_model_at_end": True, **training},
         )
-        assert job_spec(**body).training.save_steps == 0.3
+        assert job_spec(**body).training.saves_each_best

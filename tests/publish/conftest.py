@@ -43,6 +43,9 @@ TRAINED = TrainResult(
     metrics={"eval_loss": 1.5, "eval_exact_match": 61.25, "eval_f1": 72.5, "train_loss": 2.0},
     baseline={"eval_loss": 5.5, "eval_exact_match": 0.5, "eval_f1": 3.25},
     best_step=10,
+    best_metric=72.5,
+    metric_for_best_model="f1",
+    model_step=10,
     weights_sha256="d" * 64,
 )
 

@@ -92,10 +92,27 @@ class TestRender:
             "| exact_match | 0.5 | 61.25 |",
             "| `learning_rate` | 3e-05 |",
             "| `doc_stride` | 128 |",
-            "20 optimizer steps, 2 epochs, the best of which was step 10",
+            "20 optimizer steps, 2 epochs. The weights are those of step 10 (`f1`: 72.5).",
             "finetune-service 0.1.0",
         ):
             assert expected in text
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            (
+                {"model_step": 20},
+                " The weights are those of the last step; the best evaluation was that of step 10 "
+                "(`f1`: 72.5).",
+            ),
+            ({"best_step": None, "best_metric": None, "model_step": 20}, ""),
+            ({"best_metric": None, "model_step": None}, ""),
+        ],
+        ids=["the last", "no choice", "of an older release"],
+    )
+    def test_which_step_it_is(self, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+        text = card(tmp_path, TRAINED.model_copy(update=changes)).text
+        assert f"20 optimizer steps, 2 epochs.{expected}\n\n" in text
 
     @pytest.mark.parametrize(
         "dataset",

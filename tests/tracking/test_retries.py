@@ -83,6 +83,8 @@ class TestRetry:
         assert {name: [value for _, value, _ in found] for name, found in final.items()} == {
             "final_eval_f1": [81.25],
             "final_train_runtime": [3.5],
+            "final_best_step": [15],
+            "final_best_metric": [81.25],
         }
 
     def test_metrics_of_steps_that_are_repeated_are_kept_once(

@@ -31,6 +31,9 @@ TRAINED = {
     "epochs": 2.0,
     "metrics": {"eval_f1": 81.25, "train_runtime": 3.5},
     "baseline": {},
+    "best_step": 15,
+    "best_metric": 81.25,
+    "model_step": 15,
     "weights_sha256": "d" * 64,
     "precision": "bf16",
 }
@@ -267,8 +270,17 @@ class TestEnd:
             assert run.data.tags["finetune.failure_code"] == "non_finite_loss"
         if state == "succeeded":
             assert run.data.tags["finetune.hub_commit"] == "e" * 40
-            (final,) = client.get_metric_history(run.info.run_id, "final_eval_f1")
-            assert (final.value, final.step) == (81.25, 20)
+            final = {
+                name: (found.value, found.step)
+                for name in ("eval_f1", "best_step", "best_metric", "train_runtime")
+                for found in client.get_metric_history(run.info.run_id, f"final_{name}")
+            }
+            assert final == {
+                "eval_f1": (81.25, 15),
+                "best_step": (15, 15),
+                "best_metric": (81.25, 15),
+                "train_runtime": (3.5, 20),
+            }
         assert job.row.tracking_final is True
         assert sync(job.database, tracker, job.id, job.workspace)
 

@@ -273,26 +273,6 @@ class TestBestAcrossAttempts:
         assert all(bool((output[name] == kept[name]).all()) for name in shared)
         assert not any(event.best for event in again.of(CheckpointSaved))
 
-    def test_a_best_that_is_gone_is_an_error(
-        self, make_job: Callable[..., Job], validation: Any
-    ) -> None:
-        job = make_job(
-            max_steps=2,
-            eval_strategy="steps",
-            eval_steps=1,
-            save_steps=1,
-            load_best_model_at_end=True,
-            metric_for_best_model="accuracy",
-            greater_is_better=False,
-            learning_rate=0.0,
-            validation=validation,
-        )
-        checkpoint = interrupt(job, 1)
-        moved = checkpoint.rename(job.workspace / "1")
-        with pytest.raises(StageError) as caught:
-            run(job.request(2, resume_from=moved))
-        assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE
-
 
 class TestUnreadable:
     @pytest.fixture

@@ -12,7 +12,8 @@ from service.contract.events import ArtifactWritten
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
-from worker.training import checkpoint, loop, speed
+from worker.training import best_model, checkpoint, loop, speed
+from worker.training.best_model import Choice
 from worker.training.objective import Evaluation
 from worker.training.validation import Validation
 
@@ -31,7 +32,7 @@ def finish(job: Job) -> TrainResult | None:
     Of several processes the first one writes and has the result.
     """
     training, state = job.training, job.training.state
-    step = _load_best(job)
+    chosen = _load_best(job)
     output = job.request.attempt_dir / "output"
     training.reporter.phase(Phase.SAVING)
     with state.strategy.whole() as model:
@@ -41,7 +42,7 @@ def finish(job: Job) -> TrainResult | None:
             files = sorted(path for path in output.rglob("*") if path.is_file())
             _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
     _use_full_eval_dtype(job)
-    final = _evaluate_final(job, step)
+    final = _evaluate_final(job, chosen.step)
     progress = state.progress
     train_loss = (progress.loss_total + state.tally.total()) / progress.step
     if not state.ranks.is_first:
@@ -52,7 +53,8 @@ def finish(job: Job) -> TrainResult | None:
         epochs=training.plan.epoch_after(progress.step),
         metrics={**final.metrics, **_summary(training, train_loss)},
         baseline=progress.baseline,
-        best_step=progress.best_step,
+        **_best(job, chosen),
+        model_step=chosen.step,
         weights_sha256=_weights_sha256(output),
         precision=job.request.spec.training.precision,
         samples=final.samples,
@@ -68,14 +70,33 @@ def _summary(training: loop.Training, train_loss: float) -> dict[str, float]:
     )
 
 
-def _load_best(job: Job) -> int:
-    """Put the best checkpoint's weights into the model where that was asked for; its step."""
-    progress = job.training.state.progress
-    if not job.request.spec.training.load_best_model_at_end or progress.best_checkpoint is None:
-        return progress.step
-    folder = job.request.workspace / progress.best_checkpoint
-    checkpoint.restore_weights(job.training.state, folder)
-    return int(folder.name)
+def _load_best(job: Job) -> Choice:
+    """Put the best checkpoint's weights into the model where that was asked for; which it was."""
+    training, state = job.training, job.training.state
+    if not job.request.spec.training.load_best_model_at_end:
+        return Choice(state.progress.step, state.progress.metric)
+    found = best_model.choose(training.best, state.progress, training.workspace)
+    chosen = state.ranks.from_first(found)
+    if chosen.folder is not None:
+        checkpoint.restore_weights(state, chosen.folder)
+    if chosen.metric is not None and training.best.name is not None:
+        training.reporter.notice(
+            best_model.described(chosen, training.best.name, state.progress),
+            step=chosen.step,
+            metric_for_best_model=training.best.name,
+            best_metric=chosen.metric,
+        )
+    return chosen
+
+
+def _best(job: Job, chosen: Choice) -> dict[str, Any]:
+    """Which evaluation was the best: of those that the finished model was chosen from, or else of
+    all."""
+    progress, name = job.training.state.progress, job.training.best.name
+    step, metric = progress.best_step, progress.best_metric
+    if job.request.spec.training.load_best_model_at_end:
+        step, metric = (None if chosen.metric is None else chosen.step), chosen.metric
+    return {"metric_for_best_model": name, "best_step": step, "best_metric": metric}
 
 
 def _save_model(job: Job, model: Any, output: Path) -> None:

@@ -7,7 +7,7 @@ from worker.training.progress import BestMetric, TrainingProgress
 def observe(spec: TrainingSpec, best: BestMetric, progress: TrainingProgress, value: float) -> None:
     """Count an evaluation; `progress` still has the best value of those before it."""
     before = progress.best_metric
-    improved = best.improves(progress, value) and (
+    improved = best.is_better(value, before) and (
         before is None or abs(value - before) > spec.early_stopping_threshold
     )
     progress.evaluations_without_gain = 0 if improved else progress.evaluations_without_gain + 1

@@ -17,7 +17,7 @@ from accelerate.utils.memory import clear_device_cache
 from service.contract.events import CheckpointSaved, StageEvent
 from service.contract.states import Phase
 from worker import checkpoints
-from worker.training import batch_size, checkpoint, early_stopping
+from worker.training import batch_size, best_model, checkpoint, early_stopping
 from worker.training.checkpoint import State
 from worker.training.evaluation import EvaluationLeftError, on_device
 from worker.training.loading import chunks
@@ -87,6 +87,13 @@ class Training:
         return newest is not None and int(Path(newest).name) == progress.step
 
     @property
+    def is_best_to_save(self) -> bool:
+        """Whether this step's model was evaluated, and is better than all that were saved."""
+        progress = self.state.progress
+        metric, saved = progress.metric, progress.best_checkpoint_metric
+        return metric is not None and self.best.is_better(metric, saved)
+
+    @property
     def ended(self) -> bool:
         progress, plan = self.state.progress, self.plan
         return progress.step == plan.total_steps or early_stopping.reached(plan.spec, progress)
@@ -102,6 +109,7 @@ class Training:
     def resume(self, folder: Path) -> None:
         """Continue from a checkpoint. StageError(checkpoint_unreadable)."""
         plan = checkpoint.restore(self.state, self._first_plan, folder)
+        best_model.forget_lost(self.state.progress, self.workspace, self.state.ranks)
         self.plan = self.reporter.plan = plan
 
     def resume_newest(self) -> None:
@@ -143,7 +151,7 @@ def _train(run: Training) -> None:
     run.state.model.train()
     run.reporter.start()
     if run.plan.spec.on_non_finite == "rollback" and run.state.progress.last_checkpoint is None:
-        _save(run, None, beside=True)
+        _save(run, beside=True)
     while run.state.progress.is_unjudged or not run.ended:
         try:
             with batch_size.again_when_shrunk():
@@ -183,20 +191,20 @@ def _conclude(run: Training) -> None:
     progress = run.state.progress
     due = run.plan.due(progress.step)
     try:
-        metric = _evaluate(run) if due.evaluate else None
+        if due.evaluate:
+            _evaluate(run)
     except EvaluationLeftError:
         _stop(run)
     progress.is_unjudged = False
-    is_best = progress.best_step == progress.step
-    if due.save or (is_best and run.plan.spec.save_strategy == "best"):
+    if due.save or (run.plan.spec.saves_each_best and run.is_best_to_save):
         # After the last step there is nothing to do meanwhile.
-        _save(run, metric, beside=not run.ended)
+        _save(run, beside=not run.ended)
 
 
 def _stop(run: Training) -> NoReturn:
     """Write this step's checkpoint; an evaluation that is due is the resumed training's first."""
     run.state.progress.is_unjudged = run.plan.due(run.state.progress.step).evaluate
-    _save(run, None, beside=False)
+    _save(run, beside=False)
     raise StoppedEarlyError
 
 
@@ -225,6 +233,7 @@ def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
     if not state.accelerator.optimizer_step_was_skipped:
         state.scheduler.after_step()
     state.progress.step += 1
+    state.progress.metric = None
     finite = loss.isfinite()
     if state.accelerator.scaler is None:
         finite &= norm.isfinite()
@@ -286,22 +295,21 @@ def _log(run: Training, grad_norm: torch.Tensor, learning_rate: float) -> None:
     )
 
 
-def _evaluate(run: Training) -> float | None:
-    """Evaluate and report; the value of the metric that the best model is chosen by."""
+def _evaluate(run: Training) -> None:
+    """Evaluate, report, and draw the conclusions."""
     with run.reporter.pausing_for(Phase.EVALUATING):
         metrics = run.evaluate()
     run.reporter.evaluated(metrics)
-    value = run.best.of(metrics)
+    run.state.progress.metric = value = run.best.of(metrics)
     if value is not None:
         _judge(run, value)
-    return value
 
 
 def _judge(run: Training, value: float) -> None:
     """Draw the conclusions of an evaluation: best model, early stopping, learning rate."""
     progress, spec = run.state.progress, run.plan.spec
     early_stopping.observe(spec, run.best, progress, value)
-    if run.best.improves(progress, value):
+    if run.best.is_better(value, progress.best_metric):
         progress.best_metric, progress.best_step = value, progress.step
     run.state.scheduler.after_evaluation(value)
     if early_stopping.reached(spec, progress):
@@ -311,17 +319,18 @@ def _judge(run: Training, value: float) -> None:
         )
 
 
-def _save(run: Training, metric: float | None, *, beside: bool) -> None:
+def _save(run: Training, *, beside: bool) -> None:
     """Make a checkpoint of this step and announce it when it is written: at once, or `beside` the
     steps that follow."""
     _require_finite_weights(run)
     progress = run.state.progress
     folder = run.checkpoints_dir / str(progress.step)
     progress.last_checkpoint = str(folder.relative_to(run.workspace))
-    is_best = progress.best_step == progress.step
+    is_best = run.is_best_to_save
     if is_best:
         progress.best_checkpoint = progress.last_checkpoint
-    facts = {"path": progress.last_checkpoint, "metric": metric, "best": is_best}
+        progress.best_checkpoint_metric = progress.metric
+    facts = {"path": progress.last_checkpoint, "metric": progress.metric, "best": is_best}
     announce = partial(_announce, run.reporter.send, folder, **facts)
     beside = beside and run.plan.spec.async_save
     with run.reporter.pausing_for(Phase.SAVING):

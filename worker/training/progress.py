@@ -14,7 +14,11 @@ from worker.training.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
 # What the checkpoints of earlier versions lack, and what it was there.
-_LATER: Final[dict[str, Any]] = {"remade_until": -1}
+_LATER: Final[dict[str, Any]] = {
+    "remade_until": -1,
+    "metric": None,
+    "best_checkpoint_metric": None,
+}
 
 
 @dataclass
@@ -34,10 +38,13 @@ class TrainingProgress:
     seconds: float = 0.0
     """Time spent in optimizer steps, over all attempts."""
     baseline: dict[str, float] = field(default_factory=dict)
+    metric: float | None = None
+    """The value of `metric_for_best_model` at this very step; None if it was not evaluated."""
     best_metric: float | None = None
     best_step: int | None = None
     best_checkpoint: str | None = None
-    """Relative to the workspace; it may have been written by an earlier attempt."""
+    """The best one that was saved; relative to the workspace, perhaps of an earlier attempt."""
+    best_checkpoint_metric: float | None = None
     last_checkpoint: str | None = None
     is_unjudged: bool = False
     """This step's evaluation, and what follows from it, is still to be made."""
@@ -126,8 +133,8 @@ class BestMetric:
             )
         return metrics[known]
 
-    def improves(self, progress: TrainingProgress, value: float) -> bool:
-        """Whether `value` beats the best so far. NaN never does."""
-        if progress.best_metric is None:
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Whether `value` beats the best so far, of which there may be none. NaN never does."""
+        if than is None:
             return value == value
-        return bool(self._better(value, progress.best_metric))
+        return bool(self._better(value, than))

@@ -83,7 +83,17 @@ class JobResult(BaseModel):
     weights_sha256: str | None
     steps: int | None
     epochs: Number | None
-    best_step: int | None
+    best_step: int | None = Field(
+        description="With `load_best_model_at_end` the step of the finished model, otherwise that "
+        "of the best evaluation."
+    )
+    best_metric: Number | None = Field(
+        description="The value of `metric_for_best_model` at `best_step`."
+    )
+    metric_for_best_model: str | None
+    model_step: int | None = Field(
+        description="Step whose weights the finished model has; null for jobs of older releases."
+    )
     samples: list[Json] = Field(description="A few predictions, in the task's own shape.")
     artifacts: list[Artifact]
     model_revision: str | None = Field(description="Commit that the base model was taken from.")
@@ -111,6 +121,9 @@ class JobResult(BaseModel):
             steps=trained.get("steps"),
             epochs=trained.get("epochs"),
             best_step=trained.get("best_step"),
+            best_metric=trained.get("best_metric"),
+            metric_for_best_model=trained.get("metric_for_best_model"),
+            model_step=trained.get("model_step"),
             samples=trained.get("samples", []),
             artifacts=list(artifacts),
             model_revision=prepared.get("model_revision"),

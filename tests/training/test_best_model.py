@@ -1,0 +1,345 @@
+"""`load_best_model_at_end`: the finished model is that of the best evaluation."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from service.contract.events import CheckpointSaved, Notice, StageEvent
+from service.contract.stages import TrainResult
+from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
+from worker import checkpoints
+from worker.training import best_model
+from worker.training.best_model import Choice
+from worker.training.progress import BestMetric, TrainingProgress
+
+VALIDATION = rows(6, seed=5)
+# Far too fast after a good start: the losses fall and rise, and an early one is the lowest.
+OPTIONS: dict[str, Any] = {
+    "num_train_epochs": 4,
+    "per_device_train_batch_size": 16,  # 3 steps an epoch
+    "learning_rate": 4.0,
+    "warmup_steps": 12,
+    "logging_steps": 100,
+    "dropout": 0.0,
+    "validation": VALIDATION,
+}
+STEPS = 12
+
+
+@dataclass
+class Supervised(Recorder):
+    """Prunes checkpoints by the rule of `save_total_limit`, as the supervisor does."""
+
+    limit: int | None = None
+    workspace: Path = Path()
+    kept: dict[int, CheckpointSaved] = field(default_factory=dict)
+
+    def send(self, event: StageEvent) -> None:
+        if isinstance(event, CheckpointSaved):
+            self._register(event)
+        super().send(event)
+
+    def _register(self, event: CheckpointSaved) -> None:
+        self.kept[event.step] = event
+        best = [step for step, saved in self.kept.items() if saved.best][-1:]
+        for step in sorted(self.kept):
+            if self.limit is None or len(self.kept) <= self.limit:
+                return
+            if step not in {*best, event.step}:
+                checkpoints.remove(self.workspace / self.kept.pop(step).path)
+
+
+def supervised(job: Job, attempt: int = 1, resume_from: Path | None = None) -> Any:
+    recorder = Supervised(limit=job.training.get("save_total_limit"), workspace=job.workspace)
+    return run(job.request(attempt, resume_from), recorder)
+
+
+def losses(recorder: Recorder) -> dict[int, float]:
+    found = recorder.evaluations().items()
+    return {step: values["eval_loss"] for step, values in found if step > 0}
+
+
+def weights_of(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(one: dict[str, Any], two: dict[str, Any]) -> bool:
+    """The tied embedding bears another name in each."""
+    shared = set(one) & set(two)
+    assert len(shared) >= len(two) - 1
+    return all(bool((one[name] == two[name]).all()) for name in shared)
+
+
+def assert_best(job: Job, result: TrainResult, found: dict[int, float]) -> None:
+    """The finished model is that of the best of the evaluations `found`."""
+    best = min(found, key=found.__getitem__)
+    assert (result.best_step, result.model_step) == (best, best)
+    assert result.best_metric == result.metrics["eval_loss"] == found[best]
+    assert result.metric_for_best_model == "loss"
+    [saved] = job.workspace.glob(f"attempts/*/checkpoints/{best}/")
+    assert same_weights(weights_of(job.workspace / result.output_dir), weights_of(saved))
+
+
+class TestAsReported:
+    def test_a_best_evaluation_between_two_saves(self, make_job: Callable[..., Job]) -> None:
+        """The options of the report, in which the best evaluation was step 1."""
+        job = make_job(
+            eval_strategy="steps",
+            eval_steps=1,
+            save_steps=4,
+            load_best_model_at_end=True,
+            metric_for_best_model="loss",
+            save_total_limit=1,
+            learning_rate=0.03,
+            num_train_epochs=4,
+            seed=1,
+            # What the model has learned at step 1 is what it is asked; then it unlearns that.
+            train=rows(48, seed=1),
+            validation=[{"input_ids": [7] * 12}],
+            max_grad_norm=0.0,
+            optim="adamw_torch",
+        )
+        result, recorder = supervised(job)
+        found = losses(recorder)
+        assert result.steps == 24
+        best = min(found, key=found.__getitem__)
+        assert best % 4, "or the report's situation is not this one"
+        assert_best(job, result, found)
+        assert set(recorder.kept) == {best, 24}
+        [told] = [event for event in recorder.of(Notice) if "finished model" in event.message]
+        assert told.message == (
+            f"The finished model is that of step {best} (`loss`: {found[best]}), the best "
+            "evaluation"
+        )
+        assert told.data == {
+            "step": best,
+            "metric_for_best_model": "loss",
+            "best_metric": found[best],
+        }
+
+
+INTERVALS = [(1, 4), (2, 2), (4, 1), (3, 2), (0.1, 5), (5, 0.3)]
+
+
+def combinations() -> list[Any]:
+    made = []
+    for evaluation, save in itertools.product(("steps", "epoch"), ("steps", "epoch", "best")):
+        both = evaluation == save == "steps"
+        for eval_steps, save_steps in INTERVALS if both else INTERVALS[:1]:
+            for limit in (None, 1, 2) if eval_steps == 1 else (1,):
+                options = {
+                    "eval_strategy": evaluation,
+                    "save_strategy": save,
+                    "eval_steps": eval_steps,
+                    "save_steps": save_steps,
+                    "save_total_limit": limit,
+                }
+                name = f"{evaluation} {eval_steps}, {save} {save_steps}, {limit}"
+                made.append(pytest.param(options, id=name))
+    return made
+
+
+class TestCombinations:
+    @pytest.mark.parametrize("options", combinations())
+    def test_the_best_evaluation_is_the_finished_model(
+        self, make_job: Callable[..., Job], options: dict[str, Any]
+    ) -> None:
+        job = make_job(**OPTIONS, **options, load_best_model_at_end=True)
+        result, recorder = supervised(job)
+        found = losses(recorder)
+        assert min(found, key=found.__getitem__) < STEPS, found
+        assert_best(job, result, found)
+        limit = options["save_total_limit"]
+        assert limit is None or len(recorder.kept) <= max(limit, 2)
+
+    @pytest.mark.parametrize(
+        ("evaluation", "save"),
+        list(itertools.product(("no", "steps", "epoch"), ("no", "steps", "epoch"))),
+    )
+    def test_without_the_option_it_is_the_last(
+        self, make_job: Callable[..., Job], evaluation: str, save: str
+    ) -> None:
+        job = make_job(
+            **{**OPTIONS, "num_train_epochs": 2},
+            eval_strategy=evaluation,
+            eval_steps=1,
+            save_strategy=save,
+            save_steps=4,
+            save_total_limit=1,
+            metric_for_best_model="loss",
+        )
+        result, recorder = supervised(job)
+        assert (result.model_step, result.steps) == (6, 6)
+        assert not [event for event in recorder.of(Notice) if "finished model" in event.message]
+        found = losses(recorder)
+        assert result.metrics["eval_loss"] == found[6]
+        if evaluation == "no":
+            assert (result.best_step, result.best_metric) == (None, None)
+        else:
+            best = min(found, key=found.__getitem__)
+            assert (result.best_step, result.best_metric) == (best, found[best])
+        assert recorder.checkpoint_steps() == {"no": [], "steps": [4, 6], "epoch": [3, 6]}[save]
+
+    def test_early_stopping(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(
+            **OPTIONS,
+            eval_strategy="steps",
+            eval_steps=1,
+            save_steps=5,
+            save_total_limit=1,
+            load_best_model_at_end=True,
+            early_stopping_patience=2,
+        )
+        result, recorder = supervised(job)
+        found = losses(recorder)
+        assert result.steps < STEPS
+        assert result.best_step == result.steps - 2
+        assert_best(job, result, found)
+
+    def test_nothing_evaluated(self, make_job: Callable[..., Job]) -> None:
+        job = make_job(
+            **{**OPTIONS, "num_train_epochs": 1},
+            eval_strategy="steps",
+            eval_delay=100,
+            load_best_model_at_end=True,
+        )
+        result, _ = supervised(job)
+        assert (result.best_step, result.best_metric, result.model_step) == (None, None, 3)
+
+
+class TestResumed:
+    OPTIONS: dict[str, Any] = {  # noqa: RUF012
+        **OPTIONS,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_steps": 4,
+        "load_best_model_at_end": True,
+    }
+
+    def test_killed_after_any_event_it_chooses_the_same(self, make_job: Callable[..., Job]) -> None:
+        """Also after an evaluation whose checkpoint is not written yet."""
+        whole, recorder = supervised(make_job(**self.OPTIONS, save_total_limit=1))
+        best = whole.best_step
+        assert best is not None
+        assert best not in (4, 8, 12)
+
+        def evaluated(step: int) -> Callable[[StageEvent], bool]:
+            return lambda event: (
+                getattr(event, "kind", None) == "eval" and getattr(event, "step", None) == step
+            )
+
+        for kill_after in (evaluated(best), at_checkpoint(best), evaluated(best + 1)):
+            job = make_job(**self.OPTIONS, save_total_limit=1)
+            first = Supervised(limit=1, workspace=job.workspace, kill_after=kill_after)
+            with pytest.raises(Killed):
+                run(job.request(1), first)
+            newest = max(first.kept, default=None)
+            resume_from = job.workspace / first.kept[newest].path if newest else None
+            second = Supervised(limit=1, workspace=job.workspace, kept=first.kept)
+            result, _ = run(job.request(2, resume_from), second)
+            assert_best(job, result, losses(recorder))
+            assert result.weights_sha256 == whole.weights_sha256
+
+    def interrupted(self, job: Job, step: int) -> Path:
+        with pytest.raises(Killed):
+            run(job.request(1), Recorder(kill_after=at_checkpoint(step)))
+        return job.workspace / "attempts" / "1" / "checkpoints" / str(step)
+
+    @pytest.mark.parametrize("damage", ["removed", "flipped"])
+    def test_a_best_that_is_lost_gives_way_to_the_next(
+        self, make_job: Callable[..., Job], damage: str
+    ) -> None:
+        job = make_job(**self.OPTIONS)
+        whole, recorder = supervised(job)
+        found = losses(recorder)
+        assert whole.best_step is not None
+        last = job.workspace / "attempts" / "1" / "checkpoints" / str(STEPS)
+        lost = last.with_name(str(whole.best_step))
+        if damage == "removed":
+            shutil.rmtree(lost)
+        else:
+            content = bytearray((lost / "model.safetensors").read_bytes())
+            content[-1] ^= 1
+            (lost / "model.safetensors").write_bytes(content)
+        result, again = supervised(job, 2, last)
+        left = {step: found[step] for step in recorder.kept if step != whole.best_step}
+        assert_best(job, result, left)
+        [told] = [event for event in again.of(Notice) if "finished model" in event.message]
+        assert told.data["step"] == result.best_step
+        assert told.message.endswith(
+            f"the best evaluation was that of step {whole.best_step} ({found[whole.best_step]}), "
+            "which has no readable checkpoint"
+        )
+
+    def test_a_checkpoint_of_the_release_that_missed_it(self, make_job: Callable[..., Job]) -> None:
+        """Its best evaluation was not saved: those that follow are judged by what was."""
+        job = make_job(**self.OPTIONS)
+        checkpoint = self.interrupted(job, 8)
+        for folder in checkpoint.parent.iterdir():
+            if folder != checkpoint:
+                shutil.rmtree(folder)
+        state = json.loads((checkpoint / "progress.json").read_text())
+        progress = state["progress"]
+        assert progress["best_step"] not in (None, 8)
+        for name in ("metric", "best_checkpoint_metric"):
+            del progress[name]
+        progress["best_checkpoint"] = None
+        old = checkpoint.with_name("old") / "8"
+        with checkpoints.writing(old) as partial:
+            for path in checkpoint.iterdir():
+                if path.name != checkpoints.MANIFEST:
+                    shutil.copy(path, partial)
+            (partial / "progress.json").write_text(json.dumps(state))
+        shutil.rmtree(checkpoint)
+        result, recorder = supervised(job, 2, old)
+        found = losses(recorder)
+        assert min(found) == 9
+        assert_best(job, result, found)
+        assert result.best_step != progress["best_step"]
+        assert recorder.checkpoint_steps()[0] == 9
+
+
+class TestChoice:
+    @pytest.fixture
+    def best(self, make_job: Callable[..., Job]) -> BestMetric:
+        return BestMetric(make_job(metric_for_best_model="accuracy").spec().training)
+
+    def saved(self, workspace: Path, step: int, **progress: Any) -> Path:
+        folder = workspace / "attempts" / "1" / "checkpoints" / str(step)
+        with checkpoints.writing(folder) as partial:
+            state = {"progress": {"step": step, **progress}}
+            (partial / "progress.json").write_text(json.dumps(state))
+        return folder
+
+    def test_of_equals_the_earliest(self, tmp_path: Path, best: BestMetric) -> None:
+        self.saved(tmp_path, 10, metric=0.5)
+        folder = self.saved(tmp_path, 9, metric=0.5)
+        self.saved(tmp_path, 8, metric=0.4)
+        progress = TrainingProgress(step=12, metric=0.5)
+        assert best_model.choose(best, progress, tmp_path) == Choice(9, 0.5, folder)
+
+    def test_the_model_at_hand_may_be_the_best(self, tmp_path: Path, best: BestMetric) -> None:
+        self.saved(tmp_path, 12, metric=0.7)
+        progress = TrainingProgress(step=12, metric=0.7)
+        assert best_model.choose(best, progress, tmp_path) == Choice(12, 0.7)
+
+    def test_what_is_no_number_or_unknown_is_no_choice(
+        self, tmp_path: Path, best: BestMetric
+    ) -> None:
+        self.saved(tmp_path, 2, metric=float("nan"))
+        self.saved(tmp_path, 3, metric=None)
+        self.saved(tmp_path, 4, best_step=1, best_metric=0.9)
+        progress = TrainingProgress(step=5)
+        assert best_model.choose(best, progress, tmp_path) == Choice(5, None)
+
+    def test_an_older_release_wrote_only_the_best(self, tmp_path: Path, best: BestMetric) -> None:
+        folder = self.saved(tmp_path, 4, best_step=4, best_metric=0.9)
+        progress = TrainingProgress(step=5, metric=0.8)
+        assert best_model.choose(best, progress, tmp_path) == Choice(4, 0.9, folder)
