@@ -42,7 +42,7 @@ def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
 
 def _tiny(suite: Suite) -> None:
     few = {"max_steps": 3}
-    suite.tiny("plain", **few)
+    suite.tiny("plain", **few, per_device_eval_batch_size=2)
     first = deepspeed(zero_stage=1)
     # 37 rows: the last accumulation of an epoch is a shorter one.
     clipped = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.1}
@@ -176,6 +176,14 @@ class TestSameAsOne:
         one, two = (each.recorder.train_values("grad_norm") for each in _both(ran[name]))
         # DeepSpeed sums squares up in float64. Of a million numbers torch's float32 is 3e-5 off.
         assert two == pytest.approx(one, rel=1e-4)
+
+    def test_each_process_evaluates_every_other_batch(self, ran: dict[str, Both]) -> None:
+        """Five rows to validate on in threes, and three to predict."""
+        both = ran["plain"]
+        assert both.one.evaluated == [0, 1, 2, 0, 1, 2, 0, 1]
+        assert both.two.evaluated == [0, 2, 0, 2, 0]
+        baseline = both.one.result.baseline
+        assert {name: both.two.result.baseline[name] for name in baseline} == baseline
 
     def test_bf16(self, ran: dict[str, Both]) -> None:
         """Autocast over float32 weights: sums are rounded in another order."""

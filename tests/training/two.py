@@ -21,10 +21,16 @@ from service.contract.stages import StageRequest, TrainResult
 from tests.stages.support import Running
 from tests.training.support import Recorder, TinyTask, run
 from worker.stages import ranks
+from worker.stages.base import Stopped
 from worker.tasks import registry
 from worker.training import loop
+from worker.training.evaluation import Evaluator
 
 Gradients = dict[str, torch.Tensor]
+NOTHING = TrainResult(
+    output_dir="", steps=0, epochs=0.0, metrics={}, baseline={}, weights_sha256=""
+)
+"""Of a stage that was stopped."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,20 @@ class Case:
     is_tiny: bool = False
     """The tests' own task takes the place of `causal-lm`."""
     keeps_gradients: bool = False
+    stops_after: int | None = None
+    """Evaluated batches of the second process, which is then asked to stop softly."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     request: StageRequest
     result: TrainResult
+    """NOTHING if it was stopped."""
     recorder: Recorder
     gradients: Gradients
     """Of the last step, before clipping, by the model's names."""
+    evaluated: list[int]
+    """Numbers of the batches that the first process has evaluated, of each evaluation."""
 
     @property
     def losses(self) -> dict[int, float]:
@@ -51,14 +62,20 @@ class Outcome:
 def run_on_one(case: Case) -> Outcome:
     """In this process."""
     gradients: Gradients = {}
+    evaluated: list[int] = []
+    recorder = Recorder()
     with ExitStack() as stack:
+        stack.enter_context(_watching(evaluated, recorder, case.stops_after))
         if case.is_tiny:
             tiny = {"causal-lm": TinyTask()}
             stack.enter_context(mock.patch.dict(registry.REGISTRY, tiny))  # type: ignore[arg-type]
         if case.keeps_gradients:
             stack.enter_context(_keeping(gradients))
-        result, recorder = run(case.request)
-    return Outcome(case.request, result, recorder, gradients)
+        try:
+            result, _ = run(case.request, recorder)
+        except Stopped:
+            result = NOTHING
+    return Outcome(case.request, result, recorder, gradients, evaluated)
 
 
 def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
@@ -68,6 +85,7 @@ def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
             "request": case.request.model_dump(mode="json"),
             "is_tiny": case.is_tiny,
             "keeps_gradients": case.keeps_gradients,
+            "stops_after": case.stops_after,
             "into": str(folder / str(number)),
         }
         for number, case in enumerate(cases.values())
@@ -97,6 +115,20 @@ def _keeping(gradients: Gradients) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _watching(evaluated: list[int], recorder: Recorder, stops_after: int | None) -> Iterator[None]:
+    original = Evaluator._output
+
+    def output(self: Evaluator, batch: Any, number: int, *arguments: Any) -> Any:
+        evaluated.append(number)
+        if ranks.number() == 1 and len(evaluated) == stops_after:
+            recorder.soft_stop.request()
+        return original(self, batch, number, *arguments)
+
+    with mock.patch.object(Evaluator, "_output", output):
+        yield
+
+
 def _whole(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
 
@@ -104,6 +136,7 @@ def _whole(gradient: torch.Tensor) -> torch.Tensor:
 def _write(outcome: Outcome, into: Path) -> None:
     into.mkdir()
     (into / "result.json").write_text(outcome.result.model_dump_json())
+    (into / "evaluated.json").write_text(json.dumps(outcome.evaluated))
     lines = [event.model_dump_json() for event in outcome.recorder.events]
     (into / "events").write_text("\n".join(lines))
     torch.save(outcome.gradients, into / "gradients")
@@ -116,6 +149,7 @@ def _read(into: Path, request: StageRequest) -> Outcome:
         TrainResult.model_validate_json((into / "result.json").read_bytes()),
         Recorder(events=[STAGE_EVENT.validate_json(line) for line in lines]),
         torch.load(into / "gradients"),
+        json.loads((into / "evaluated.json").read_bytes()),
     )
 
 
@@ -123,11 +157,12 @@ def main() -> None:
     torch.set_num_threads(1)
     for case in json.loads(Path(sys.argv[1]).read_bytes()):
         request = StageRequest.model_validate(case["request"])
-        outcome = run_on_one(Case(request, case["is_tiny"], case["keeps_gradients"]))
+        options = (case["is_tiny"], case["keeps_gradients"], case["stops_after"])
+        outcome = run_on_one(Case(request, *options))
         if ranks.number() == 0:
             _write(outcome, Path(case["into"]))
         else:
-            assert outcome.result is None
+            assert outcome.result in (None, NOTHING)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -249,8 +249,7 @@ class _Pairs:
 # ---- objective ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Output:
+class _Output(NamedTuple):
     """Of one evaluated batch: (n,) sums of losses and counts of labels, (n, length) tokens."""
 
     losses: torch.Tensor | None
@@ -272,7 +271,6 @@ class Seq2SeqObjective:
         given; else None."""
         self._bare_model = model
         self._parameters = parameters_of(spec, Seq2SeqSpec)
-        self._seed = spec.training.seed
         self._tokenizer = tokenizer
         self._splits = splits
         self._metrics = metrics
@@ -321,9 +319,9 @@ class Seq2SeqObjective:
         data = self._splits[split]
         with_labels = required_targets(split)
         collate = self.collate if with_labels else self._collate_sources
-        torch.manual_seed(self._seed)  # sampled texts follow from it alone
         collected = _Collected(len(data.features))
-        for indices, output in forward(data.features, collate, self._run):
+        generates = self._parameters.predict_with_generate
+        for indices, output in forward(data.features, collate, self._run, generates=generates):
             collected.add(indices, output)
         metrics = {"loss": collected.mean_loss()} if with_labels else {}
         if not self._parameters.predict_with_generate:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from accelerate.utils.operations import recursively_apply
+from transformers.utils.generic import ModelOutput
 
 from service.contract.splits import validation_name
 from service.contract.training import TrainingSpec
@@ -27,8 +29,8 @@ class EvaluationLeftError(Exception):
 
 
 class Evaluator:
-    """`leave` says, after each batch, whether to give up at once. `together`: the first process
-    cannot run the model without the others, and all of them do the same on the same batches."""
+    """`leave` says, after each batch, whether to give up at once. `together`: no process can run
+    the model without the others."""
 
     def __init__(
         self,
@@ -57,15 +59,14 @@ class Evaluator:
         EvaluationLeftError.
 
         Metrics are named as Trainer names them: `eval_loss`, of one of several validation sets
-        `eval_<name>_loss`. Of several processes the first one evaluates, and all are given what it
-        found: metrics are then those of one process, and all draw the same conclusions.
+        `eval_<name>_loss`. Several processes share the batches, and each is given the outputs of
+        all: metrics are those of one process. The first one's are taken, and its files.
         """
-        outcome: Evaluation | EvaluationLeftError | None = None
         if self._ranks.is_first:
             outcome = self._outcome(split, folder)
-        elif self._together:
+        else:
             with TemporaryDirectory() as unused:
-                self._outcome(split, Path(unused))
+                outcome = self._outcome(split, Path(unused))
         outcome = self._ranks.from_first(outcome)
         if isinstance(outcome, EvaluationLeftError):
             raise outcome
@@ -87,7 +88,7 @@ class Evaluator:
                 out_of_memory_explained(self._in_hand, "training.per_device_eval_batch_size"),
                 self._casting_weights_once(),
             ):
-                if self._together:  # whatever is drawn, all of them do the same
+                if self._ranks.count > 1:  # whatever is drawn, all of them do the same
                     set_seed(self._spec.seed)
                 result = self._objective.evaluate(split, self.forward, folder)
         finally:
@@ -111,25 +112,60 @@ class Evaluator:
         return context
 
     def forward(
-        self, features: Features, collate: Collate, run: Run | None = None
+        self,
+        features: Features,
+        collate: Collate,
+        run: Run | None = None,
+        *,
+        generates: bool = False,
     ) -> Iterator[tuple[list[int], Any]]:
-        """Implements `objective.Forward`: batches of similar length, the longest first."""
+        """Implements `objective.Forward`: batches of similar length, the longest first.
+
+        Of N processes each computes every N-th batch, and after each such round all of them get
+        the outputs of all: no more are held than one batch's for each process.
+        """
         order = np.argsort(-lengths(features), kind="stable").tolist()
         batches = chunks(order, self._spec.per_device_eval_batch_size)
-        loaded = Loader(features, collate, self._spec, keep_workers=False).over(batches)
-        for indices, batch in zip(batches, loaded, strict=True):
-            self._in_hand.see(batch)
-            # Left before the yield: the consumer's code must not run under no_grad.
-            with torch.no_grad():
-                output = self._run(on_device(batch, self._accelerator), run)
-            yield indices, output
-            self._tick()
+        alike = generates and self._together
+        rounds = chunks(range(len(batches)), 1 if alike else self._ranks.count)
+        own = [self._own(numbers) for numbers in rounds]
+        loader = Loader(features, collate, self._spec, keep_workers=False)
+        loaded = loader.over([batches[number] for number in own if number is not None])
+        for numbers, number in zip(rounds, own, strict=True):
+            output = None if number is None else self._output(next(loaded), number, run)
+            outputs = [output] if alike else self._gathered(output)
+            for each, found in zip(numbers, outputs, strict=False):
+                yield batches[each], found
+                self._tick()
             if self._is_left():
                 raise EvaluationLeftError
 
+    def _own(self, numbers: list[int]) -> int | None:
+        """Which of a round's batches this process computes. In a last, short round some have none,
+        or, where the others cannot do without them, the same as another; it is not looked at."""
+        place = self._ranks.number
+        if self._together:
+            place = min(place, len(numbers) - 1)
+        return numbers[place] if place < len(numbers) else None
+
+    def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
+        self._in_hand.see(batch)
+        # Generated texts may be drawn: each batch's are the same, whoever computes it.
+        torch.manual_seed(randomness.generator(self._spec.seed, number).initial_seed())
+        with torch.no_grad():  # not around the consumer's code
+            return self._run(on_device(batch, self._accelerator), run)
+
+    def _gathered(self, output: Any) -> list[Any]:
+        """The outputs of all processes, in their order and on this one's device."""
+        if self._ranks.count == 1:
+            return [output]
+        gathered = self._ranks.gathered(recursively_apply(_sent, _without_states(output)))
+        device = self._accelerator.device
+        return [recursively_apply(lambda each: each.to(device), found) for found in gathered]
+
     def _is_left(self) -> bool:
         leave = self._leave()
-        return self._ranks.sums(int(leave)) != [0] if self._together else leave
+        return leave if self._ranks.count == 1 else self._ranks.sums(int(leave)) != [0]
 
     def _run(self, batch: Batch, run: Run | None) -> Any:
         if run is None and self._ranks.count == 1:
@@ -138,6 +174,20 @@ class Evaluator:
         # other process.
         bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
         return bare(**batch) if run is None else run(bare, batch)
+
+
+def _without_states(output: Any) -> Any:
+    """A model's output with its loss and its logits alone: caches and hidden states are far larger,
+    and no evaluation asks for them."""
+    if not isinstance(output, ModelOutput):
+        return output
+    kept = {n: v for n, v in output.items() if n == "loss" or n.endswith("logits")}
+    return type(output)(**kept)
+
+
+def _sent(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, and of its own: a view would be sent with all that it is a view of."""
+    return tensor.detach().to("cpu", copy=True)
 
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:

@@ -42,12 +42,22 @@ class Forward(Protocol):
 
     The loop supplies it, with its device, batch size and progress events. `run` is for what needs
     more of the model than its output, for example generated texts; it is given the bare model.
+    What it returns may come from another process: tensors, or tuples and mappings of them.
     """
 
     def __call__(
-        self, features: Features, collate: Collate, run: Run | None = None
+        self,
+        features: Features,
+        collate: Collate,
+        run: Run | None = None,
+        *,
+        generates: bool = False,
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yields (indices into the features, what came out for them), in any order of indices."""
+        """Yields (indices into the features, what came out for them), in any order of indices.
+
+        Without `run` the model's output, of which only the loss and the logits may be asked for.
+        `generates`: `run` calls the model more often for some batches than for others.
+        """
 
 
 @dataclass(frozen=True)

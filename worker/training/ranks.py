@@ -14,7 +14,7 @@ from accelerate import Accelerator
 
 T = TypeVar("T")
 
-# One process may evaluate for hours while the others wait for it; one that dies is noticed at
+# One process may write a large file while the others wait for it; one that dies is noticed at
 # once, because its connections end, and one that hangs is its supervisor's business.
 _PATIENCE: Final = timedelta(days=30)
 
