@@ -32,6 +32,16 @@ class DataGoneError(DomainError):
     status, code, title = 409, "data_gone", "The job's data does not exist any more"
 
 
+class SourceJobError(DomainError):
+    """What a job is to begin with is not there; `reason` is the code of the fault in a spec."""
+
+    status, code, title = 409, "source_job", "The other job has not what this one begins with"
+
+
+class JobInUseError(DomainError):
+    status, code, title = 409, "job_in_use", "Jobs that have not ended need this one"
+
+
 class IdempotencyKeyReusedError(DomainError):
     status, code, title = 422, "idempotency_key_reused", "Idempotency-Key used with another body"
 

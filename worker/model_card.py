@@ -339,8 +339,16 @@ def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
     return (
         f"# {_title(spec)}\n\n"
         f"{link}{revision}, {how} for {TASKS[spec.task.type].title.lower()} "
-        f"on {_dataset_name(spec)}.{_adaptation(spec)}"
+        f"on {_dataset_name(spec)}.{_adaptation(spec)}{_lineage(prepared)}"
     )
+
+
+def _lineage(prepared: PrepareResult) -> str:
+    base = prepared.base_job
+    if base is None:
+        return ""
+    step = "" if base.step is None else f", at step {base.step},"
+    return f" Training began with the model that job `{base.job}`{step} had made of it."
 
 
 def _adaptation(spec: JobSpec) -> str:

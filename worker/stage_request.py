@@ -19,7 +19,7 @@ from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
-from worker import allocator, checkpoints, tracking
+from worker import allocator, base_job, checkpoints, tracking
 from worker.fork_request import LAUNCHER
 from worker.trackers import Tracker
 
@@ -83,13 +83,13 @@ def push_environment(settings: Settings) -> dict[str, str]:
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
     """The request of this attempt, with its folder made.
 
-    Raises StageError: an uploaded file is gone (dataset_not_found), or no registered checkpoint
-    can be read (checkpoint_unreadable).
+    Raises StageError: an uploaded file is gone (dataset_not_found), the model of another job is
+    (model_not_found), or no registered checkpoint can be read (checkpoint_unreadable).
     """
     workspace = settings.workspace(claim.job_id)
     attempt_dir = workspace / "attempts" / str(claim.epoch)
     attempt_dir.mkdir(parents=True, exist_ok=True)
-    prepared, trained = claim.results.get(Stage.PREPARE), claim.results.get(Stage.TRAIN)
+    prepared, trained = _prepared(claim), claim.results.get(Stage.TRAIN)
     is_prepare, is_train = claim.stage is Stage.PREPARE, claim.stage is Stage.TRAIN
     run_id = None
     if claim.stage is Stage.PUBLISH:
@@ -99,14 +99,15 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         stage=claim.stage,
         epoch=claim.epoch,
         attempt=claim.attempt,
-        spec=claim.spec,
+        spec=claim.spec if is_prepare else base_job.named(claim.spec, prepared),
         workspace=workspace,
         attempt_dir=attempt_dir,
         cache_dir=settings.cache_dir,
         files=_uploaded_files(database, settings, claim) if is_prepare else {},
         data_roots=settings.data_roots,
         model_roots=settings.model_roots,
-        prepared=PrepareResult.model_validate(prepared) if prepared else None,
+        base_job=base_job.resolve(database, settings, claim.spec) if is_prepare else None,
+        prepared=prepared,
         trained=TrainResult.model_validate(trained) if trained else None,
         resume_from=_newest_checkpoint(database, claim, workspace) if is_train else None,
         checkpoints=_to_push(database, claim, workspace),
@@ -114,6 +115,11 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         mlflow_run_id=run_id,
         hub_endpoint=settings.hub_endpoint,
     )
+
+
+def _prepared(claim: Claim) -> PrepareResult | None:
+    result = claim.results.get(Stage.PREPARE)
+    return PrepareResult.model_validate(result) if result else None
 
 
 def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dict[str, Path]:

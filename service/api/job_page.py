@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from service.api.artifacts import artifact_of
 from service.api.schemas.jobs import JobPage
+from service.contract.states import ENDED, JobState, Stage
 from service.settings import Settings
-from service.store import queries
+from service.store import lineage, queries
 from service.store.database import Database
 from service.store.models import JobRow
 
@@ -27,7 +29,14 @@ def read_page(database: Database, job_id: str, settings: Settings) -> JobPage:
             attempts=queries.attempts(session, job_id),
             artifacts=[artifact_of(row) for row in rows],
             settings=settings,
+            derived=_derived(session, job),
         )
+
+
+def _derived(session: Session, job: JobRow) -> list[str]:
+    """Nothing begins with a job that has no model yet."""
+    has_model = Stage.TRAIN in job.results or JobState(job.state) in ENDED
+    return lineage.derived(session, job.id) if has_model else []
 
 
 def answer(

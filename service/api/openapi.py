@@ -82,6 +82,14 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
             "training": {"learning_rate": 6e-4, "warmup_steps": 0.05, "eval_strategy": "epoch"},
         },
     },
+    "model-of-job": {
+        "summary": "Question answering with the model that another job has made",
+        "value": {
+            "task": "question-answering",
+            "model": {"job": "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2", "checkpoint": "best"},
+            "dataset": {"source": "hub", "name": "rajpurkar/squad"},
+        },
+    },
     "path": {
         "summary": "A file on the worker, other column names",
         "value": {

@@ -1,15 +1,14 @@
 """`finetune pause|resume|cancel|retry|clone|delete`: what can be done to a job."""
 
-import json as jsonlib
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from service.cli import output
+from service.cli.changes import Changes, merge_patch
 from service.cli.client import Client, Json
-from service.cli.exits import UsageError
 from service.cli.submit import show_submitted
 from service.contract.states import Action
 
@@ -45,15 +44,7 @@ def _show(call: Callable[[Client], Json], *, json: bool) -> None:
 
 def clone_job(
     job_id: str,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="A field by its path and its new value, in JSON or as text: "
-            "training.learning_rate=1e-4. null: the default. May be given several times.",
-        ),
-    ] = None,
+    changes: Changes = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the clone to its end.")] = False,
     idempotency_key: Annotated[
         str | None,
@@ -66,30 +57,6 @@ def clone_job(
     with Client.from_environment() as client:
         job = client.clone(job_id, patch, idempotency_key or str(uuid.uuid4()))
         show_submitted(client, job, watch=watch, json=json)
-
-
-def merge_patch(changes: list[str]) -> Json:
-    """`["a.b=1", "a.c=x"]` → `{"a": {"b": 1, "c": "x"}}`. Raises UsageError."""
-    patch: Json = {}
-    for change in changes:
-        path, equals, text = change.partition("=")
-        *parents, name = path.split(".")
-        if not equals or not all([*parents, name]):
-            raise UsageError(f"--set {change!r} is not FIELD=VALUE")
-        holder: Any = patch
-        for parent in parents:
-            holder = holder.setdefault(parent, {})
-            if not isinstance(holder, dict):
-                raise UsageError(f"--set {change!r} goes into a field that was set before")
-        holder[name] = _value(text)
-    return patch
-
-
-def _value(text: str) -> Any:
-    try:
-        return jsonlib.loads(text)
-    except ValueError:
-        return text
 
 
 def delete_job(job_id: str, json: output.AsJson = False) -> None:

@@ -10,6 +10,7 @@ import typer
 import yaml
 
 from service.cli import output
+from service.cli.changes import Changes, changed, merge_patch
 from service.cli.client import Client, Json
 from service.cli.exits import UsageError
 from service.cli.watch import watch as watch_job
@@ -23,6 +24,7 @@ def submit(
     spec: Annotated[
         Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
     ],
+    changes: Changes = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the job to its end.")] = False,
     idempotency_key: Annotated[
         str | None,
@@ -31,7 +33,7 @@ def submit(
     json: output.AsJson = False,
 ) -> None:
     """Make a job. Files that the spec names as ./name are uploaded first."""
-    content = read_spec(spec)
+    content = changed(read_spec(spec), merge_patch(changes or []))
     with Client.from_environment() as client:
         content = upload_files(client, content, spec.parent)
         job = client.submit(content, idempotency_key or str(uuid.uuid4()))

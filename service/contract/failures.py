@@ -96,7 +96,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         False, "Clone the job: a new one may have other data, this one's checkpoints may not."
     ),
     FailureCode.MODEL_NOT_FOUND: FailureRule(
-        False, "Check `model.name_or_path` and `model.revision`."
+        False, "Check `model.name_or_path` and `model.revision`, or `model.job`."
     ),
     FailureCode.MODEL_ACCESS_DENIED: FailureRule(
         False,

@@ -20,8 +20,10 @@ from service.contract.states import Stage
 from service.contract.strategies import ResourcesSpec
 from service.contract.training import TrainingSpec
 from service.contract.types import (
+    CheckpointChoice,
     FileIds,
     HubRepoId,
+    JobId,
     Name,
     Paths,
     SpecModel,
@@ -53,7 +55,17 @@ class ModelSpec(SpecModel):
         None,
         examples=["distilbert/distilbert-base-uncased"],
         description="Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS. "
-        "Required unless `config` is given.",
+        "Required unless `job` or `config` is given.",
+    )
+    job: JobId | None = Field(
+        None,
+        examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
+        description="Start from the model that another job of this service has made.",
+    )
+    checkpoint: CheckpointChoice | None = Field(
+        None,
+        description="Of `job`: `best`, `last` or the step of a checkpoint. Default: the job's "
+        "finished model, which is what it published.",
     )
     config: ModelConfigSpec | None = Field(
         None,
@@ -76,13 +88,26 @@ class ModelSpec(SpecModel):
     @property
     def title(self) -> str:
         """What the model is made of, in words."""
+        if self.job is not None:
+            step = "" if self.checkpoint is None else f" ({self.checkpoint})"
+            return f"model of {self.job}{step}"
         return self.name_or_path or f"{self.config.model_type if self.config else ''} from scratch"
 
 
 def _origin_problems(spec: ModelSpec) -> Iterator[str]:
+    if spec.job is None and spec.checkpoint is not None:
+        yield "`checkpoint` is one of another job's: `job` is missing"
+    if spec.job is not None:
+        for name in ("name_or_path", "config", "revision"):
+            if getattr(spec, name) is not None:
+                yield f"`{name}` is not for a model that `job` has made: leave one of them out"
+        return
     if spec.config is None:
         if spec.name_or_path is None:
-            yield "`name_or_path` is required, or `config` for a model from scratch"
+            yield (
+                "`name_or_path` is required, or `job` for the model of another job, or `config` "
+                "for a model from scratch"
+            )
         return
     if spec.tokenizer_name is None:
         yield "`tokenizer_name` is required: a model from scratch has no tokenizer of its own"

@@ -17,6 +17,21 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
+class BaseJob(_Frozen):
+    """What `model.job` came to: a finished model, or a checkpoint and where to find the rest."""
+
+    job: str
+    step: int | None = Field(description="Of the checkpoint; None for the finished model.")
+    folder: Path = Field(description="The finished model, or the checkpoint.")
+    finished: Path | None = Field(description="The finished model, if there is one.")
+    sha256: str = Field(description="Of the finished model's weights, or of the manifest.")
+    name: str = Field(
+        description="What a model card calls the base model: an id on the Hub, or an absolute "
+        "path of which only the last part is shown."
+    )
+    revision: str | None = Field(description="Commit on the Hub that holds these very weights.")
+
+
 class PrepareResult(_Frozen):
     """Everything `train` needs, resolved and on local disk: it works offline from here."""
 
@@ -32,6 +47,7 @@ class PrepareResult(_Frozen):
     hub_model_id: str | None = Field(
         None, description="`hub.model_id` with its namespace: where the job may push."
     )
+    base_job: BaseJob | None = Field(None, description="What `model.job` came to.")
 
 
 class TrainResult(_Frozen):
@@ -92,6 +108,7 @@ class StageRequest(_Frozen):
     )
     data_roots: list[Path] = Field(default_factory=list)
     model_roots: list[Path] = Field(default_factory=list)
+    base_job: BaseJob | None = Field(None, description="`prepare`: what `model.job` comes to.")
     prepared: PrepareResult | None = None
     trained: TrainResult | None = None
     resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")

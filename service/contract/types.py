@@ -1,7 +1,7 @@
 """Types that the rooms of a spec share: text, names, ids, and a model that refuses what it
 does not know."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -48,7 +48,18 @@ HubRepoId = Annotated[
         max_length=193,
     ),
 ]
+JobId = Annotated[str, StringConstraints(pattern=r"^job-[0-9a-f]{1,36}$")]
+Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 FileId = Annotated[str, StringConstraints(pattern=r"^file-[A-Za-z0-9]{1,64}$")]
+
+
+def _checkpoint(value: Any) -> Any:
+    if isinstance(value, str) and value not in ("best", "last") and not value.isdecimal():
+        raise ValueError("must be `best`, `last` or the step of a checkpoint")
+    return value
+
+
+CheckpointChoice = Annotated[Literal["best", "last"] | Step, BeforeValidator(_checkpoint)]
 
 
 def _as_list(value: Any) -> Any:

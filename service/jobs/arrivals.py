@@ -16,7 +16,7 @@ from service.contract.routing import queue_for
 from service.contract.spec import JobSpec, UploadDataset
 from service.contract.states import STAGE_ORDER
 from service.jobs.dispatch import Dispatcher
-from service.store import files, idempotency, jobs, queries
+from service.store import files, idempotency, jobs, lineage, queries
 from service.store.database import Database
 from service.store.jobs import New
 from service.store.models import JobRow
@@ -55,13 +55,13 @@ class Arrivals:
     ) -> Submitted:
         """Make a job; without `request_sha256` the spec itself is compared.
 
-        Raises IdempotencyKeyReusedError, IdempotencyInFlightError, and DataGoneError when a file
-        that the spec names does not exist.
+        Raises IdempotencyKeyReusedError, IdempotencyInFlightError, DataGoneError when a file that
+        the spec names does not exist, and SourceJobError when another job's model does not.
         """
         new = New(jobs.new_job_id(), spec, cloned_from)
         if idempotency_key is not None:
             made = self._make_once(new, idempotency_key, request_sha256 or _digest(spec))
-        elif uploads(spec):  # may have to wait for a file that is being removed
+        elif uploads(spec) or lineage.sources(spec):  # may have to wait for who removes them
             (made,) = self._make([new])
         else:
             made = self._together.of(new)
@@ -93,11 +93,13 @@ class Arrivals:
 
     def _insert(self, session: Session, new: Sequence[New]) -> list[Submitted]:
         for one in new:
+            lineage.use(session, one.spec)
             files.use(session, uploads(one.spec))
         places = [(queue_for(STAGE_ORDER[0], one.spec), one.spec.priority) for one in new]
         arrivals = {place: queries.arrival(session, *place) for place in dict.fromkeys(places)}
         now, _ = arrivals[places[-1]]
         rows = jobs.insert_all(session, new, now=now, due_in=self._dispatcher.head_start)
+        lineage.note(session, [(one.job_id, one.spec) for one in new])
         made = []
         for row, place in zip(rows, places, strict=True):
             mine = (row.priority, row.id)  # all were queued at one time

@@ -12,7 +12,7 @@ from service.jobs import products, removal
 from service.jobs.arrivals import uploads
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import files, jobs, retention, wishes
+from service.store import files, jobs, lineage, retention, wishes
 from service.store.database import Database
 from service.store.models import JobRow
 
@@ -62,7 +62,8 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
 
     When what that stage needs is gone it begins at the earlier stage that makes it
     (service/jobs/products.py). Raises JobNotFoundError, WrongStateError for any other state, and
-    DataGoneError when it has to be prepared again and an uploaded file is gone.
+    DataGoneError or SourceJobError when it has to be prepared again and an uploaded file, or the
+    model of the job that it begins with, is gone.
     """
     with database.write() as session:
         retention.lock_products(session)
@@ -70,9 +71,11 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
         _require(row, Action.RETRY, "Only a failed or cancelled job can be retried")
         if row.spec_version > SPEC_VERSION:
             raise WrongStateError("A newer version of the service made the job.", state=row.state)
-        stage, missing = products.stage_to_retry(row, settings)
+        stage, missing = products.stage_to_retry(row, settings, lineage.hold(session, row.id))
         if stage is Stage.PREPARE:
-            files.use(session, uploads(JobSpec.model_validate(row.spec)))
+            spec = JobSpec.model_validate(row.spec)
+            lineage.use(session, spec)
+            files.use(session, uploads(spec))
         state = wishes.retry(session, row, stage, missing)
         message = jobs.Message(row.id, row.queue, row.priority)
     _ring(database, dispatcher, message)
@@ -82,11 +85,13 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
 def delete(database: Database, settings: Settings, job_id: str) -> None:
     """Delete an ended job and its folder; its run in MLflow and its repository on the Hub stay.
 
-    Raises JobNotFoundError, and WrongStateError for a job that has not ended.
+    Raises JobNotFoundError, WrongStateError for a job that has not ended, and JobInUseError while
+    one that has not ended begins with its model.
     """
     with database.write() as session:
         row = _locked(session, job_id)
         _require(row, Action.DELETE, "Only an ended job can be deleted, so cancel it first")
+        lineage.require_unused(session, job_id)
         folder = wishes.remove(session, row)
     removal.carry_out(database, settings.home, [folder])
 

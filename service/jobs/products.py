@@ -1,6 +1,6 @@
 """What each stage leaves for the next one, and whether it is still there."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from service.contract.stages import PrepareResult
@@ -9,8 +9,12 @@ from service.settings import Settings
 from service.store.models import JobRow
 
 
-def stage_to_retry(job: JobRow, settings: Settings) -> tuple[Stage, list[str]]:
+def stage_to_retry(
+    job: JobRow, settings: Settings, lost: Collection[str] = ()
+) -> tuple[Stage, list[str]]:
     """The stage that failed, or an earlier one when what that left is gone; and what is gone.
+
+    `lost`: ids of jobs whose files are gone or about to go.
 
     `publish` needs the finished model, `train` the prepared data, the base model and its
     tokenizer. Without a checkpoint `train` begins at its first step.
@@ -20,7 +24,7 @@ def stage_to_retry(job: JobRow, settings: Settings) -> tuple[Stage, list[str]]:
         missing.append("finished_model")
         stage = Stage.TRAIN
     if stage is Stage.TRAIN:
-        gone = list(_gone_of_prepare(job, settings))
+        gone = list(_gone_of_prepare(job, settings, lost))
         if gone:
             missing += gone
             stage = Stage.PREPARE
@@ -32,14 +36,15 @@ def _model_is_there(job: JobRow, settings: Settings) -> bool:
     return job.workspace_pruned_at is None and folder.is_dir()
 
 
-def _gone_of_prepare(job: JobRow, settings: Settings) -> Iterator[str]:
+def _gone_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> Iterator[str]:
     prepared = PrepareResult.model_validate(job.results[Stage.PREPARE])
     for name, path in (
         ("prepared_data", prepared.prepared_dir),
         ("base_model", prepared.model_dir),
         ("tokenizer", prepared.tokenizer_dir),
     ):
-        if _is_gone(path, job, settings):
+        in_lost = any(path.is_relative_to(settings.workspace(each)) for each in lost)
+        if in_lost or _is_gone(path, job, settings):
             yield name
 
 

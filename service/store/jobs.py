@@ -6,8 +6,9 @@ Types in the `events` table. Each that changed the state has `from` and `to` in 
 `released` {stage}, and the user's wishes (store/wishes.py): `cancel_requested`, `cancelled`,
 `pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing}. The
 others are what a stage said (store/history.py): `phase`, `notice`, `checkpoint`,
-`checkpoint_pruned`, `artifact`, `resumed` {step}; and `workspace_pruned` {checkpoints}
-(store/retention.py).
+`checkpoint_pruned`, `artifact`, `resumed` {step}; `workspace_pruned` {checkpoints}
+(store/retention.py); and `derived` {job}, when another job begins with this one's model
+(store/lineage.py).
 """
 
 import math
@@ -97,7 +98,8 @@ def insert_all(
         row = _new(one.job_id, one.spec, now, one.cloned_from)
         row.next_publish_at += timedelta(seconds=due_in)
         said = {"to": row.state, "stage": row.stage}
-        origin = {} if one.cloned_from is None else {"cloned_from": one.cloned_from}
+        origins = {"cloned_from": one.cloned_from, "base_job": one.spec.model.job}
+        origin = {name: origin for name, origin in origins.items() if origin is not None}
         events.append(_next_event(row, "submitted", said | origin, now))
         rows.append(row)
     labels = [

@@ -139,6 +139,16 @@ class JobLabelRow(Base):
     )
 
 
+class JobSourceRow(Base):
+    """A job begins with what another one, the source, has made: it keeps that one's files."""
+
+    __tablename__ = "job_sources"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    source_id: Mapped[str] = mapped_column(String(40), primary_key=True, index=True)
+    """It may be deleted once the job has ended."""
+
+
 class AttemptRow(Base):
     """One execution of a stage by one worker."""
 

@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from service.contract.states import ENDED, HELD, JobState, Stage
-from service.store import jobs
+from service.store import jobs, lineage
 from service.store.database import db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, JobRow, RemovalRow
 
@@ -90,7 +90,8 @@ def ended_jobs(session: Session) -> list[EndedJob]:
 
 
 def prune_workspace(session: Session, job: EndedJob) -> list[str]:
-    """Let go of all attempts' folders of a job that is still as it was read; nothing otherwise.
+    """Let go of all attempts' folders of a job that is still as it was read; nothing otherwise, or
+    while a job that has not ended begins with its model.
 
     The log stays, and so do the rows, with the time in `workspace_pruned_at`.
     """
@@ -101,7 +102,7 @@ def prune_workspace(session: Session, job: EndedJob) -> list[str]:
         JobRow.ended_at == job.ended_at,
         JobRow.workspace_pruned_at.is_(None),
     )
-    if row is None:
+    if row is None or lineage.derived(session, job.id, only_live=True):
         return []
     now = jobs.clock(session)
     row.workspace_pruned_at = now

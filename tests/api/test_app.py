@@ -208,6 +208,7 @@ class TestDocument:
             assert {error["code"] for error in answer["errors"]} <= {
                 "unknown_file",
                 "path_not_allowed",
+                "unknown_job",
             }
 
     def test_the_page_for_people_opens(self, client: httpx.Client) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from huggingface_hub.errors import (
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.stages import BaseJob
+from worker import hub
 
 _SETTINGS: Final = re.compile(r"[^/]+\.(json|txt|model|jinja)")
 """Config and tokenizer; never code, never anything that has to be unpickled."""
@@ -78,6 +81,52 @@ def locate(
         return _download(name, revision, str(info.sha), list(wanted), setting, cache_dir)
 
     return Located(name, info.sha, files, fetch)
+
+
+def of_job(base: BaseJob, own_folder: Path) -> Located:
+    """The finished model of another job; or a checkpoint's weights with the settings that its
+    training left, together in `own_folder`. StageError(model_not_found) when they are gone."""
+    name = base.job if base.step is None else f"{base.job} (step {base.step})"
+    files = _inside(base.folder)
+    if base.step is not None:
+        settings = _settings_of(base, name)
+        files = {file: path for file, path in files.items() if _WEIGHTS.fullmatch(file)}
+        files |= {file: path for file, path in _inside(settings).items() if file not in files}
+    if not files:
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} are not there any more")
+
+    def fetch(_wanted: Iterable[str]) -> Path:
+        return base.folder if base.step is None else _linked(files, own_folder)
+
+    return Located(name, base.revision, tuple(files), fetch)
+
+
+def _settings_of(base: BaseJob, name: str) -> Path:
+    """The folder with the configuration and the tokenizer that belong to a checkpoint."""
+    beside = hub.settings_dir(base.folder.parents[1])
+    for folder in (beside, base.finished):
+        if folder is not None and (folder / "config.json").is_file():
+            return folder
+    message = f"{name} was written by a release that left no configuration with its checkpoints"
+    raise StageError(FailureCode.MODEL_NOT_FOUND, message)
+
+
+def _inside(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    return {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def _linked(files: Mapping[str, Path], target: Path) -> Path:
+    """Hard links, so that they stay when the other job's checkpoint is removed; else copies."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name, path in files.items():
+        if not (target / name).exists():
+            try:
+                os.link(path, target / name)
+            except OSError:
+                shutil.copy2(path, target / name)
+    return target
 
 
 def _folder(name: str, roots: list[Path]) -> Located:

@@ -11,7 +11,7 @@ from service.contract.events import Notice, PhaseChanged, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, kind
-from service.contract.stages import PrepareResult, StageRequest
+from service.contract.stages import BaseJob, PrepareResult, StageRequest
 from service.contract.states import Phase
 from service.contract.tasks import TASKS
 from worker import hub
@@ -53,6 +53,8 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     origins = locate_model(request)
     data = _resolve_data(request, events)
     events.resolved(origins, data)
+    if request.base_job is not None:
+        events.begins_with(request.base_job)
     events.phase(Phase.DOWNLOADING)
     model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
     max_length = model_checks.check_model(
@@ -61,6 +63,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     preparation = Preparation(request.spec, task, model, max_length, data, events)
     entry = preparation.run(request.cache_dir)
     _require_same_data(request, entry)
+    _require_same_base(request)
     return PrepareResult(
         prepared_dir=entry.folder,
         model_dir=model.folder,
@@ -70,6 +73,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         data_fingerprint=entry.folder.name,
         splits=entry.splits,
         hub_model_id=hub_model_id,
+        base_job=request.base_job,
     )
 
 
@@ -105,6 +109,15 @@ def _require_same_data(request: StageRequest, entry: cache.Entry) -> None:
         )
 
 
+def _require_same_base(request: StageRequest) -> None:
+    """As above, of the model of another job, which may have been given another one since."""
+    before = request.prepared.base_job if request.prepared is not None else None
+    now = request.base_job
+    if before is not None and now is not None and before.sha256 != now.sha256:
+        message = f"The model of {before.job} is not the one that this job began with."
+        raise StageError(FailureCode.DATA_CHANGED, message, before=before.step, now=now.step)
+
+
 def _resolve_data(request: StageRequest, events: "Events") -> Data:
     data = sources.resolve(request, events.progress)
     percentage = request.spec.dataset.validation_split_percentage
@@ -130,6 +143,11 @@ class Events:
 
     def notice(self, notice: Notice) -> None:
         self._channel.send(notice)
+
+    def begins_with(self, base: BaseJob) -> None:
+        what = "finished model" if base.step is None else f"checkpoint of step {base.step}"
+        message = f"Begins with the {what} of {base.job}"
+        self.notice(Notice(message=message, data={"base_job": base.job, "step": base.step}))
 
     def resolved(self, origins: "Origins", data: Data) -> None:
         known = {
@@ -173,10 +191,14 @@ def locate_model(request: StageRequest) -> Origins:
     tokenizer = None
     if spec.tokenizer_name is not None:
         tokenizer = locate(spec.tokenizer_name, None, "model.tokenizer_name")
-    if spec.name_or_path is None:
+    if spec.config is not None:
         assert tokenizer is not None, "the spec sees to it"
         return Origins(None, None, tokenizer)
-    model = locate(spec.name_or_path, before or spec.revision, "model.name_or_path")
+    if request.base_job is not None:
+        model = model_files.of_job(request.base_job, request.attempt_dir / "model_of_job")
+    else:
+        assert spec.name_or_path is not None, "the spec sees to it"
+        model = locate(spec.name_or_path, before or spec.revision, "model.name_or_path")
     config = model
     if spec.config_name is not None:
         config = locate(spec.config_name, None, "model.config_name")

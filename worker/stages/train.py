@@ -21,7 +21,7 @@ from service.contract.states import Phase
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.ranks import number as rank_number
 from worker.stages.train_inputs import load_parts, with_precision
-from worker.stages.train_outputs import Job, finish, leave_settings_for_pushes
+from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
     compiled,
@@ -49,7 +49,7 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     channel.send(PhaseChanged(phase=Phase.LOADING))
     with compiled.shared(request, rank_number() or 0):
         job = _load(request, channel)
-        leave_settings_for_pushes(job)
+        leave_settings(job)
         if request.resume_from is not None:
             job.training.resume(request.resume_from)
         elif job.validation.given:

@@ -108,11 +108,9 @@ def _save_model(job: Job, model: Any, output: Path) -> None:
     checkpoints.sync_tree(output)
 
 
-def leave_settings_for_pushes(job: Job) -> None:
-    """All of the model but its weights, which each checkpoint has, where they are pushed."""
-    target = job.request.spec.hub
-    if target is None or not target.pushes_while_training:
-        return
+def leave_settings(job: Job) -> None:
+    """All of the model but its weights, which each checkpoint has: for pushes while training, and
+    for jobs that begin with a checkpoint."""
     with job.training.state.strategy.whole() as model:
         if job.training.state.ranks.is_first:
             _save_settings(job, model, hub.settings_dir(job.request.attempt_dir))

@@ -1,4 +1,4 @@
-"""What only this server knows to be wrong: uploads that do not exist, folders not allowed."""
+"""What only this server knows to be wrong: missing files and jobs, folders not allowed."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,8 +11,9 @@ from service.api.schemas.problems import Fault
 from service.contract import splits
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
 from service.contract.spec import JobSpec, PathDataset, UploadDataset
+from service.errors import SourceJobError
 from service.settings import Settings
-from service.store import files
+from service.store import files, lineage
 from service.store.database import Database
 
 _MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
@@ -27,6 +28,7 @@ def check(findings: Findings, settings: Settings, database: Database) -> None:
         *_unknown_files(findings.spec, database),
         *_data_paths(findings.spec, settings.data_roots),
         *_model_paths(findings.spec, settings.model_roots),
+        *_source_job(findings.spec, database),
     ]
     findings.faults += [fault for path, fault in faults if not findings.is_mended(path)]
     findings.faults.sort(key=lambda fault: fault.path)
@@ -61,6 +63,21 @@ def _model_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPa
         value = getattr(spec.model, name)
         if value is not None and value.startswith(_PATH_STARTS):
             yield from _allowed(("model", name), value, roots, "FINETUNE_MODEL_ROOTS")
+
+
+def _source_job(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:
+    job_id, checkpoint = spec.model.job, spec.model.checkpoint
+    if job_id is None:
+        return
+    try:
+        with database.read() as session:
+            lineage.model_of(session, job_id, checkpoint)
+    except SourceJobError as error:
+        reason = str(error.extra["reason"])
+        of_checkpoint = reason in ("unknown_checkpoint", "checkpoint_gone")
+        path = ("model", "checkpoint" if of_checkpoint else "job")
+        given = str(checkpoint) if of_checkpoint else job_id
+        yield path, _fault(path, reason, error.detail, given)
 
 
 def _allowed(

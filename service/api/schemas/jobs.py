@@ -190,6 +190,10 @@ class JobPage(JobSummary):
     worker: str | None = Field(description="Who runs it now.")
     actions: list[Action] = Field(description="What can be done to it in this state.")
     cloned_from: str | None = Field(description="The job that it is a clone of.")
+    base_job: str | None = Field(description="The job whose model it began with (`model.job`).")
+    derived_jobs: list[str] = Field(
+        description="Jobs that began with its model, the oldest first; 100 at most."
+    )
     workspace_pruned_at: datetime | None = Field(
         description="When its checkpoints and artifacts were removed to make room; a retry makes "
         "them again."
@@ -208,6 +212,7 @@ class JobPage(JobSummary):
         attempts: Sequence[AttemptRow],
         artifacts: Sequence[Artifact],
         settings: Settings,
+        derived: Sequence[str] = (),
     ) -> "JobPage":
         waits = job.state == JobState.QUEUED and job.not_before > job.queued_at
         return cls(
@@ -217,6 +222,8 @@ class JobPage(JobSummary):
             worker=job.worker_id,
             actions=list(ACTIONS[JobState(job.state)]),
             cloned_from=job.cloned_from,
+            base_job=job.spec["model"].get("job"),
+            derived_jobs=list(derived),
             workspace_pruned_at=job.workspace_pruned_at,
             stages=[StageTimes.of(stage, attempts) for stage in STAGE_ORDER],
             result=JobResult.of(job, artifacts, settings),

@@ -1,0 +1,251 @@
+"""Jobs that begin with what others made: what can be had, and who needs whom."""
+
+from typing import Any
+
+import pytest
+
+from service.contract.states import JobState
+from service.errors import JobInUseError, SourceJobError
+from service.jobs import commands
+from service.jobs.dispatch import Dispatcher
+from service.settings import Settings
+from service.store import jobs, lineage, retention
+from service.store.database import Database, db_now
+from service.store.models import CheckpointRow
+from service.store.retention import EndedJob
+from tests.factories import make_job, make_spec, submit
+from tests.store.test_jobs import get, history_of, put
+
+TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64}
+
+
+def source(database: Database, *, spec: dict[str, Any] | None = None, **columns: Any) -> str:
+    """A job that has succeeded with a model."""
+    job_id = make_job(database, **(spec or {}))
+    values = {"state": JobState.SUCCEEDED, "results": {"train": TRAINED}, "epoch": 2}
+    put(database, job_id, ended_at=db_now(-7200), tracking_final=True, **values | columns)
+    return job_id
+
+
+def checkpoint(database: Database, job_id: str, step: int, **columns: Any) -> None:
+    with database.write() as session:
+        session.add(
+            CheckpointRow(
+                job_id=job_id,
+                step=step,
+                epoch=2,
+                path=f"attempts/2/checkpoints/{step}",
+                bytes=1,
+                manifest_sha256="b" * 64,
+                best=columns.pop("best", False),
+                created_at=db_now(),
+                **columns,
+            )
+        )
+
+
+def begun_with(database: Database, away: Dispatcher, source_id: str, **changes: Any) -> str:
+    return submit(database, away, make_spec(model={"job": source_id}, **changes)).job_id
+
+
+@pytest.fixture
+def away() -> Dispatcher:
+    return Dispatcher(Settings(redis_url=None))
+
+
+class TestModelOf:
+    def test_the_finished_model_is_the_default(self, sqlite_database: Database) -> None:
+        job_id = source(sqlite_database)
+        with sqlite_database.read() as session:
+            found = lineage.model_of(session, job_id, None)
+        assert (found.step, found.path, found.sha256) == (None, TRAINED["output_dir"], "a" * 64)
+
+    @pytest.mark.parametrize(("wanted", "step"), [("best", 10), ("last", 30), (20, 20)])
+    def test_a_checkpoint(self, sqlite_database: Database, wanted: str | int, step: int) -> None:
+        job_id = source(sqlite_database)
+        for each in (10, 20, 30):
+            checkpoint(sqlite_database, job_id, each, best=each == 10)
+        checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
+        with sqlite_database.read() as session:
+            found = lineage.model_of(session, job_id, wanted)
+        assert (found.step, found.path) == (step, f"attempts/2/checkpoints/{step}")
+
+    @pytest.mark.parametrize(
+        ("spec", "columns", "wanted", "reason", "words"),
+        [
+            ({}, {"state": "running", "results": {}}, None, "job_not_ended", "wait until"),
+            ({}, {"state": "running", "results": {}}, 10, "job_not_ended", "wait until"),
+            ({}, {"state": "cancelled", "results": {}}, None, "no_model", "checkpoint: last"),
+            ({}, {"workspace_pruned_at": db_now()}, None, "model_gone", "clone it"),
+            ({}, {}, "best", "unknown_checkpoint", "no best checkpoint"),
+            ({}, {}, 11, "unknown_checkpoint", "no checkpoint of step 11"),
+            ({}, {}, 40, "checkpoint_gone", "was removed"),
+            ({"peft": {"method": "lora"}}, {}, None, "adapter_only", "peft.merge: true"),
+            (
+                {"peft": {"method": "lora", "merge": True}},
+                {},
+                "last",
+                "adapter_only",
+                "leave `model.checkpoint` out",
+            ),
+        ],
+    )
+    def test_refusals_say_what_to_do(
+        self,
+        sqlite_database: Database,
+        spec: dict[str, Any],
+        columns: dict[str, Any],
+        wanted: str | int | None,
+        reason: str,
+        words: str,
+    ) -> None:
+        job_id = source(sqlite_database, spec=spec, **columns)
+        checkpoint(sqlite_database, job_id, 10)
+        checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
+        with (
+            sqlite_database.read() as session,
+            pytest.raises(SourceJobError, match=words) as caught,
+        ):
+            lineage.model_of(session, job_id, wanted)
+        assert caught.value.extra["reason"] == reason
+        assert job_id in caught.value.detail
+
+    def test_a_job_that_does_not_exist(self, sqlite_database: Database) -> None:
+        with sqlite_database.read() as session, pytest.raises(SourceJobError) as caught:
+            lineage.model_of(session, "job-0", None)
+        assert caught.value.extra["reason"] == "unknown_job"
+
+    def test_a_merged_adapter_and_a_cancelled_jobs_checkpoint_can_be_had(
+        self, sqlite_database: Database
+    ) -> None:
+        merged = source(sqlite_database, spec={"peft": {"method": "lora", "merge": True}})
+        cancelled = source(sqlite_database, state="cancelled", results={})
+        checkpoint(sqlite_database, cancelled, 10)
+        with sqlite_database.read() as session:
+            assert lineage.model_of(session, merged, None).step is None
+            assert lineage.model_of(session, cancelled, "last").step == 10
+
+
+class TestPublicName:
+    def name(self, database: Database, job_id: str, *, whole: bool = True) -> Any:
+        with database.read() as session:
+            return lineage.public_name(lineage.model_of(session, job_id, None), whole=whole)
+
+    def test_the_repository_that_it_was_pushed_to(self, sqlite_database: Database) -> None:
+        pushed = {"hub_url": "https://huggingface.co/org/mlm", "hub_commit": "c" * 40}
+        job_id = source(sqlite_database, results={"train": TRAINED, "publish": pushed})
+        assert self.name(sqlite_database, job_id) == ("org/mlm", "c" * 40)
+
+    def test_else_what_all_began_with(self, sqlite_database: Database) -> None:
+        first = source(sqlite_database)
+        earlier = {"base_job": {"name": "org/first"}}
+        second = source(sqlite_database, results={"prepare": earlier, "train": TRAINED})
+        assert self.name(sqlite_database, first) == ("org/model", None)
+        assert self.name(sqlite_database, second) == ("org/first", None)
+
+    def test_an_adapter_names_no_model_that_it_does_not_work_with(
+        self, sqlite_database: Database
+    ) -> None:
+        job_id = source(sqlite_database)
+        assert self.name(sqlite_database, job_id, whole=False) == (f"/{job_id}", None)
+
+
+class TestLineage:
+    def test_it_is_written_in_both(self, database: Database, away: Dispatcher) -> None:
+        base = source(database)
+        one, two = begun_with(database, away, base), begun_with(database, away, base)
+        assert history_of(database, one)[0].data["base_job"] == base
+        derived = [row.data for row in history_of(database, base) if row.type == "derived"]
+        assert derived == [{"job": one}, {"job": two}]
+        with database.read() as session:
+            assert lineage.derived(session, base) == [one, two]
+
+    def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
+        self, database: Database, away: Dispatcher
+    ) -> None:
+        with pytest.raises(SourceJobError, match="there is no job job-0"):
+            begun_with(database, away, "job-0")
+
+    def test_a_live_job_keeps_its_source(
+        self, database: Database, away: Dispatcher, tmp_path: Any
+    ) -> None:
+        base = source(database)
+        settings = Settings(home=tmp_path)
+        job_id = begun_with(database, away, base)
+        ended_at = get(database, base).ended_at
+        assert ended_at is not None
+        with pytest.raises(JobInUseError, match=job_id) as caught:
+            commands.delete(database, settings, base)
+        assert caught.value.extra == {"jobs": [job_id]}
+        with database.write() as session:
+            assert retention.prune_workspace(session, EndedJob(base, ended_at)) == []
+        assert get(database, base).workspace_pruned_at is None
+        put(database, job_id, state=JobState.CANCELLED, ended_at=db_now())
+        with database.write() as session:
+            retention.prune_workspace(session, EndedJob(base, ended_at))
+        assert get(database, base).workspace_pruned_at is not None
+        commands.delete(database, settings, base)
+
+    def test_deleting_a_derived_job_forgets_it(
+        self, database: Database, away: Dispatcher, tmp_path: Any
+    ) -> None:
+        base = source(database)
+        job_id = begun_with(database, away, base)
+        put(database, job_id, state=JobState.FAILED, ended_at=db_now())
+        commands.delete(database, Settings(home=tmp_path), job_id)
+        with database.read() as session:
+            assert lineage.derived(session, base) == []
+
+
+class TestRetry:
+    def failed(self, database: Database, away: Dispatcher, home: Any, base: str) -> str:
+        """Failed in `train`; the model that it began with lies in the source's workspace."""
+        job_id = begun_with(database, away, base)
+        model = Settings(home=home).workspace(base) / TRAINED["output_dir"]
+        entry = home / "cache" / "prepared" / ("f" * 64)
+        for folder in (model, entry):
+            folder.mkdir(parents=True, exist_ok=True)
+        prepared = {
+            "prepared_dir": str(entry),
+            "model_dir": str(model),
+            "tokenizer_dir": str(model),
+            "model_revision": None,
+            "dataset_revision": None,
+            "data_fingerprint": "f" * 64,
+            "splits": {},
+        }
+        put(
+            database,
+            job_id,
+            state=JobState.FAILED,
+            stage="train",
+            ended_at=db_now(),
+            results={"prepare": prepared},
+        )
+        return job_id
+
+    def test_at_its_stage_while_the_source_is_there(
+        self, database: Database, away: Dispatcher, tmp_path: Any
+    ) -> None:
+        base = source(database)
+        job_id = self.failed(database, away, tmp_path, base)
+        commands.retry(database, away, Settings(home=tmp_path), job_id)
+        assert (get(database, job_id).state, get(database, job_id).stage) == ("queued", "train")
+
+    @pytest.mark.parametrize("change", ["deleted", "pruned"])
+    def test_refused_when_the_source_has_gone(
+        self, database: Database, away: Dispatcher, tmp_path: Any, change: str
+    ) -> None:
+        """Even while its folder still waits to be removed."""
+        base = source(database)
+        job_id = self.failed(database, away, tmp_path, base)
+        with database.write() as session:
+            row = jobs.lock(session, base)
+            assert row is not None
+            if change == "deleted":
+                session.delete(row)
+            else:
+                row.workspace_pruned_at = jobs.clock(session)
+        with pytest.raises(SourceJobError):
+            commands.retry(database, away, Settings(home=tmp_path), job_id)
+        assert get(database, job_id).state == "failed"

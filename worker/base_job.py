@@ -1,0 +1,44 @@
+"""The model of another job, for the stages: where its files are, and what it is called."""
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import JobSpec
+from service.contract.stages import BaseJob, PrepareResult
+from service.contract.states import Stage
+from service.errors import SourceJobError
+from service.settings import Settings
+from service.store import lineage
+from service.store.database import Database
+
+
+def resolve(database: Database, settings: Settings, spec: JobSpec) -> BaseJob | None:
+    """What `model.job` comes to now; None where it is not given. StageError(model_not_found)."""
+    if spec.model.job is None:
+        return None
+    whole = spec.peft is None or spec.peft.merges
+    try:
+        with database.read() as session:
+            source = lineage.model_of(session, spec.model.job, spec.model.checkpoint)
+            name, revision = lineage.public_name(source, whole=whole)
+            trained = source.job.results.get(Stage.TRAIN)
+    except SourceJobError as error:
+        code = FailureCode.MODEL_NOT_FOUND
+        raise StageError(code, error.detail, reason=error.extra["reason"]) from error
+    workspace = settings.workspace(spec.model.job)
+    return BaseJob(
+        job=spec.model.job,
+        step=source.step,
+        folder=workspace / source.path,
+        finished=workspace / trained["output_dir"] if trained else None,
+        sha256=source.sha256,
+        name=name,
+        revision=revision,
+    )
+
+
+def named(spec: JobSpec, prepared: PrepareResult | None) -> JobSpec:
+    """The spec for the stages after `prepare`, in which the base model has a name that a card or an
+    adapter may show: its files are found by what `prepare` resolved."""
+    if prepared is None or prepared.base_job is None:
+        return spec
+    changes = {"job": None, "checkpoint": None, "name_or_path": prepared.base_job.name}
+    return spec.model_copy(update={"model": spec.model.model_copy(update=changes)})
