@@ -73,7 +73,9 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         False, "Map the columns with `dataset.columns`, or rename them in the data."
     ),
     FailureCode.UNREADABLE_ROW: FailureRule(
-        False, "Mend or remove the named row, upload the file again and submit a new job."
+        False,
+        "Correct or remove the named rows, upload the file again and submit a new job; or leave "
+        "them out with `dataset.on_bad_row: skip`.",
     ),
     FailureCode.LABEL_MISMATCH: FailureRule(
         False,

@@ -138,6 +138,9 @@ OneOrNamed = Annotated[
 _NAMED: Final = "Or several as {name: …}, evaluated each: `eval_<name>_<metric>`."
 
 
+MAX_BAD_FRACTION: Final = 0.05
+
+
 class _Dataset(SpecModel):
     columns: dict[Text, Text] = Field(
         default_factory=dict,
@@ -153,6 +156,18 @@ class _Dataset(SpecModel):
         le=99,
         description="Share of the training rows to validate with when `validation` is not given; "
         "which ones follows from the seed (`data_seed`, else `seed`).",
+    )
+    on_bad_row: Literal["fail", "skip"] = Field(
+        "fail",
+        description="`fail` ends the job and names the rows that cannot be used; `skip` leaves "
+        "them out and counts them in `data_report.json`.",
+    )
+    max_bad_fraction: float = Field(
+        MAX_BAD_FRACTION,
+        ge=0,
+        le=1,
+        description="`on_bad_row: skip`: share of a split's rows that may be left out; the job "
+        "fails above it.",
     )
     max_eval_samples: int | None = Field(None, ge=1)
     max_predict_samples: int | None = Field(None, ge=1)
@@ -290,6 +305,8 @@ class JobSpec(SpecModel):
                 "`dataset.validation_split_percentage` is for data without `dataset.validation`: "
                 "give one of them"
             )
+        if self.dataset.on_bad_row == "fail" and self.dataset.max_bad_fraction != MAX_BAD_FRACTION:
+            problems.append("`dataset.max_bad_fraction` needs `dataset.on_bad_row: skip`")
         if self._best_is_unclear():
             problems.append(
                 "the best model is chosen by `training.metric_for_best_model`: with several sets "

@@ -48,6 +48,10 @@ class PrepareResult(_Frozen):
         None, description="`hub.model_id` with its namespace: where the job may push."
     )
     base_job: BaseJob | None = Field(None, description="What `model.job` came to.")
+    data_report: dict[str, Any] | None = Field(
+        None,
+        description="`data_report.json` without the bad rows; None in results of older releases.",
+    )
 
 
 class TrainResult(_Frozen):

@@ -64,6 +64,16 @@ class TestJobSpec:
         with pytest.raises(ValidationError, match=r"`dataset\.validation` is not given"):
             job_spec(training={"eval_strategy": "epoch"})
 
+    def test_bad_rows_end_the_job_by_default(self) -> None:
+        dataset = job_spec().dataset
+        assert (dataset.on_bad_row, dataset.max_bad_fraction) == ("fail", 0.05)
+
+    def test_a_fraction_of_bad_rows_needs_leave_to_skip_them(self) -> None:
+        given = {"source": "upload", "train": "file-1", "max_bad_fraction": 0.5}
+        with pytest.raises(ValidationError, match="max_bad_fraction` needs"):
+            job_spec(dataset=given)
+        assert job_spec(dataset={**given, "on_bad_row": "skip"}).dataset.max_bad_fraction == 0.5
+
     def test_cpu_only_contradicts_a_gpu(self) -> None:
         with pytest.raises(ValidationError, match=r"contradicts `resources\.gpus`"):
             job_spec(training={"use_cpu": True}, resources={"gpus": 1})

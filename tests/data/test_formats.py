@@ -12,7 +12,7 @@ from service.contract.failures import FailureCode, StageError
 from tests.data.squad_sample import squad_file, squad_rows
 from worker.data import document, table
 from worker.data.formats import detect, open_table
-from worker.data.table import Source
+from worker.data.table import RowError, Source
 
 ROWS = [{"a": "x", "b": "1"}, {"a": "yé,\n", "b": "2"}]
 
@@ -28,9 +28,17 @@ def read(file: Source, data_format: Any = "auto", wanted: tuple[str, ...] = ("a"
 
 
 def failure(file: Source, data_format: Any = "auto") -> tuple[FailureCode, str]:
+    """What makes the rest of the file unreadable."""
     with pytest.raises(StageError) as caught:
         read(file, data_format)
     return caught.value.failure.code, caught.value.failure.message
+
+
+def faults(file: Source, data_format: Any = "auto") -> list[str]:
+    """Of the rows that cannot be read, between others that can."""
+    return [
+        f"{place}: {row}" for place, row in read(file, data_format) if isinstance(row, RowError)
+    ]
 
 
 JSONL = b'{"a": "x", "b": "1"}\n\n{"a": "y\xc3\xa9,\\n", "b": "2"}\n'
@@ -123,54 +131,129 @@ class TestEveryFormat:
 
 
 class TestBadRows:
+    """Rows that cannot be read, between others that can: each is named, and reading resumes."""
+
+    @pytest.mark.parametrize(
+        ("data_format", "content", "messages", "readable"),
+        [
+            ("jsonl", b'{"a": \n{"a": 1}', ["f, line 1: not valid JSON: Expecting value at"], 1),
+            ("jsonl", b'{"a": 1}\n\n[1]\n', ["f, line 3: must be a JSON object, not list"], 1),
+            ("jsonl", b'{"a": "\xff"}\n{"a": 1}', ["f, line 1: not valid UTF-8 at byte 8"], 1),
+            ("jsonl", b"[" * 100_000, ["f, line 1: not usable JSON: nested too deeply"], 0),
+            ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", ["f, line 1: not usable JSON: a number"], 0),
+            ("jsonl", b'{"a": "\x00"}\n{"a": 1}', ["f, line 1: holds a NUL byte at byte 8"], 1),
+            ("text", b"one\n\xfftwo\nthree", ["f, line 2: not valid UTF-8 at byte 1"], 2),
+            ("text", b"one\nt\x00wo\nthree", ["f, line 2: holds a NUL byte at byte 2"], 2),
+            ("csv", b"a,b\n1,2\n1\n3,4", ["f, line 3: 1 fields, but the header has 2"], 2),
+            (
+                "csv",
+                b'a,b\n"1\n2",2\n1,2,3\n',
+                ["f, line 4: 3 fields, but the header has 2"],
+                1,
+            ),
+            ("csv", b'a,b\n1,"2\n', ["f, line 2: not valid CSV: unexpected end of data"], 0),
+            (
+                "csv",
+                b'a,b\n1,"2\n3,4\n5,6',
+                ["f, line 2: not valid CSV: unexpected end of data"],
+                2,
+            ),
+            ("csv", b'a,b\n1,"2"x\n3,4', ["f, line 2: not valid CSV: "], 1),
+            # A broken record's second line looks like a row but for its lone quotation mark.
+            (
+                "csv",
+                b'a,b\n"x "q" y\nsecond",2\n3,4\n',
+                ["f, line 2: not valid CSV: ", "f, line 3: not valid CSV: part of a broken"],
+                1,
+            ),
+            ("csv", b"a,b\n1,\xe9\n3,4", ["f, line 2: not valid UTF-8 at byte 3"], 1),
+            ("csv", b'a,b\n"1\n\xe9",2\n3,4', ["f, line 2: not valid UTF-8 at byte 1"], 1),
+            ("csv", b"a,b\n1,\x00\n3,4", ["f, line 2: holds a NUL byte at byte 3"], 1),
+            ("json", b'[{"a": 1}, 7, {"a": 2}]', ["f, row 2: must be a JSON object, not int"], 2),
+            ("json", b'[{"a": "\xff"}, {"a": 1}]', ["f, row 1: not valid UTF-8"], 1),
+            ("json", b'[{"a": 1}, {"b": ["\xc3"]}]', ["f, row 2: not valid UTF-8"], 1),
+            (
+                "squad",
+                b'{"data": [{"title": "t"}, {"paragraphs": [{"qas": [{}]}]}]}',
+                ["f, article 1: must hold a list `paragraphs`"],
+                1,
+            ),
+            (
+                "squad",
+                b'{"data": [{"paragraphs": [{"qas": [1, {}]}, {}]}]}',
+                ["f, question 1 (article 1): must", "f, article 1: must hold a list `qas`"],
+                1,
+            ),
+        ],
+    )
+    def test_are_named_and_passed_over(
+        self, tmp_path: Path, data_format: str, content: bytes, messages: list[str], readable: int
+    ) -> None:
+        file = source(tmp_path, "f", content)
+        found = faults(file, data_format)
+        assert len(found) == len(messages)
+        for message, start in zip(found, messages, strict=True):
+            assert message.startswith(start)
+        assert len(read(file, data_format)) == readable + len(messages)
+
     @pytest.mark.parametrize(
         ("data_format", "content", "message"),
         [
-            ("jsonl", b'{"a": 1}\n{"a": \n', "f, line 2: not valid JSON: Expecting value at"),
-            ("jsonl", b'{"a": 1}\n\n[1]\n', "f, line 3: must be a JSON object, not list"),
-            ("jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "f, line 2: not valid UTF-8 at byte 8"),
-            ("jsonl", b"[" * 100_000, "f, line 1: not usable JSON: nested too deeply"),
-            ("jsonl", b'{"a": ' + b"9" * 5000 + b"}", "f, line 1: not usable JSON: a number"),
-            ("csv", b"a,b\n1,2\n1\n", "f, line 3: 1 fields, but the header has 2"),
-            ("csv", b'a,b\n"1\n2",2\n1,2,3\n', "f, line 4: 3 fields, but the header has 2"),
-            ("csv", b'a,b\n1,"2\n', "f, line 2: not valid CSV: unexpected end of data"),
-            ("csv", b'a,b\n1,"2"x\n', "f, line 2: not valid CSV: "),
             ("csv", b"a,b,a\n1,2,3\n", "f, line 1: the header names a more than once"),
-            ("csv", b"a,b\n1,\xe9\n", "f, line 2: not valid UTF-8 at byte 3"),
-            ("json", b'[{"a": 1}, 7]', "f, row 2: must be a JSON object, not int"),
+            ("csv", b'"a,b\n1,2', "f, line 1: not valid CSV: unexpected end of data"),
             ("json", b'[{"a": 1}, {"a": ]', "f, row 2: not valid JSON: Expecting value"),
             ("json", b'[{"a": 1}, {"a": 1', "f, row 2: the file ends in the middle of it"),
             ("json", b'[{"a": 1}', "f, row 2: the file ends in the middle of it"),
             ("json", b'[{"a": 1} {"a": 2}]', "f, row 2: not valid JSON: Expecting ',' delimiter"),
             ("json", b'[{"a": 1}] [{"a": 2}]', "f, row 2: not valid JSON: Extra data"),
             ("json", b'{"data": [{"a": 1}]', "f, row 2: the file ends in the middle of it"),
-            ("json", b'[{"a": "\xff"}]', "f, row 1: not valid UTF-8: invalid start byte"),
-            (
-                "json",
-                b'[{"a": 1}, {"a": "\xc3"}]',
-                "f, row 2: not valid UTF-8: invalid continuation",
-            ),
-            ("squad", b'{"data": [{"title": "t"}]}', "f, article 1: must hold a list `paragraphs`"),
-            (
-                "squad",
-                b'{"data": [{"paragraphs": [{"qas": [1]}]}]}',
-                "f, question 1 (article 1): must",
-            ),
         ],
     )
-    def test_are_named_by_their_number(
+    def test_that_hide_where_the_next_begins_end_the_reading(
         self, tmp_path: Path, data_format: str, content: bytes, message: str
     ) -> None:
         code, found = failure(source(tmp_path, "f", content), data_format)
         assert code is FailureCode.UNREADABLE_ROW
         assert found.startswith(message)
 
+    @pytest.mark.parametrize("data_format", ["jsonl", "csv", "text"])
     def test_a_row_beyond_all_measure(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str
     ) -> None:
         monkeypatch.setattr("worker.data.text.MAX_ROW_BYTES", 1024**2)
-        file = source(tmp_path, "f", b'{"a": 1}\n{"a": "' + b"x" * 1024**2 + b'"}\n')
-        assert failure(file, "jsonl")[1] == "f, line 2: longer than 1 MiB"
+        content = b'{"a": 1}\n{"a": "' + b"x" * 3 * 1024**2 + b'"}\n{"a": 2}\n'
+        file = source(tmp_path, "f", content)
+        assert faults(file, data_format) == ["f, line 2: longer than 1 MiB"]
+        assert read(file, data_format)[-1][0] == "f, line 3"
+
+    def test_a_csv_record_beyond_all_measure_costs_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("worker.data.text.MAX_ROW_BYTES", 2000)
+        content = b'a,b\n"never closed,2\n' + b"3,4\n" * 3000
+        found = read(source(tmp_path, "f", content), "csv")
+        assert [place for place, row in found if isinstance(row, RowError)] == ["f, line 2"]
+        assert len(found) == 3001
+
+    def test_parquet_with_a_text_that_is_none(self, tmp_path: Path) -> None:
+        texts = pa.array([b"x", b"\xff", b"y"], pa.binary()).view(pa.string())
+        pq.write_table(pa.table({"a": texts}), tmp_path / "stored")
+        found = read(Source(tmp_path / "stored", "f"), wanted=("a",))
+        assert [str(row) if isinstance(row, RowError) else row for _, row in found] == [
+            {"a": "x"},
+            "not valid UTF-8",
+            {"a": "y"},
+        ]
+
+    @pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("utf-32", "UTF-32")])
+    @pytest.mark.parametrize("data_format", ["jsonl", "csv", "text"])
+    def test_another_encoding_is_named(
+        self, tmp_path: Path, encoding: str, name: str, data_format: str
+    ) -> None:
+        file = source(tmp_path, "f", '{"a": "x"}\n'.encode(encoding))
+        code, message = failure(file, data_format)
+        assert code is FailureCode.UNSUPPORTED_FORMAT
+        assert f"iconv -f {name} -t UTF-8" in message
 
 
 class TestUnsupportedFormat:

@@ -200,7 +200,9 @@ class TestDataFailures:
         failure = run(body).failure
         assert failure.code is FailureCode.INVALID_OPTION
         assert "`task.version_2_with_negative` is false" in failure.message
-        assert failure.message.startswith("train-v2.0.json, question ")
+        assert failure.message.startswith("15 of 52 rows of the train split cannot be used")
+        assert len(failure.details["bad_rows"]) == 15
+        assert failure.details["place"].startswith("train-v2.0.json, question ")
 
     @pytest.mark.parametrize("kind", ["missing", "outside", "link", "folder", "pipe"])
     def test_paths_that_may_not_or_cannot_be_read(

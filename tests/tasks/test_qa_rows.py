@@ -5,7 +5,7 @@ import pytest
 
 from service.contract.failures import FailureCode
 from service.contract.parameters import QuestionAnsweringSpec
-from worker.tasks.base import RowError
+from worker.data.table import RowError
 from worker.tasks.qa_rows import RowCleaner
 
 NONE: dict[str, list[Any]] = {"text": [], "answer_start": []}
@@ -65,10 +65,11 @@ class TestRowCleaner:
             ({"answers": {"text": ["Ada"], "answer_start": ["7"]}}, "whole number from 0, not '7'"),
             ({"answers": {"text": [None], "answer_start": [7]}}, "`answers.text` must be text"),
             (
-                {"answers": {"text": ["Ada"], "answer_start": [6]}},
-                "the answer 'Ada' does not stand in the context at answer_start 6: there is ' Ad'",
+                {"answers": {"text": ["Eve"], "answer_start": [6]}},
+                "the answer 'Eve' is not in the context within 100 characters of answer_start 6: "
+                "there is ' Ad'",
             ),
-            ({"answers": {"text": ["Ada"], "answer_start": [99]}}, "there is ''"),
+            ({"answers": {"text": ["Ada"], "answer_start": [108]}}, "there is ''"),
         ],
     )
     def test_names_what_is_wrong(self, changes: dict[str, Any], problem: str) -> None:
@@ -87,3 +88,81 @@ class TestRowCleaner:
             clean(make_row(id="5"))
         train = cleaner("train")
         assert train(make_row()) == train(make_row())
+
+
+class TestAnswersElsewhere:
+    """An answer that is not at its `answer_start` is used at its nearest occurrence."""
+
+    def located(self, context: str, text: str, start: int) -> tuple[str, int, int]:
+        clean = cleaner()
+        row = clean(make_row(context=context, answers={"text": [text], "answer_start": [start]}))
+        (found,), (at,) = row["answers"]["text"], row["answers"]["answer_start"]
+        assert context[at : at + len(found)] == found
+        return found, at, clean.counts["realigned"]
+
+    @pytest.mark.parametrize(
+        ("context", "text", "start", "expected"),
+        [
+            ("It was Ada.", "Ada", 7, ("Ada", 7, 0)),
+            ("It was Ada.", "Ada", 5, ("Ada", 7, 1)),
+            ("Ada it was.", "Ada", 3, ("Ada", 0, 1)),  # at the text's beginning
+            ("It was Ada", "Ada", 4, ("Ada", 7, 1)),  # at its end
+            ("It was Ada", "Ada", 90, ("Ada", 7, 1)),  # said to be behind it
+            ("Ada, Ada, Ada", "Ada", 4, ("Ada", 5, 1)),  # the nearest of three
+            ("Ada Ada", "Ada", 2, ("Ada", 0, 1)),  # of two as near the earlier
+            ("aaaa", "aa", 5, ("aa", 2, 1)),  # occurrences may overlap
+            ("It was Ada.", " Ada ", 6, ("Ada", 7, 1)),  # blanks alone
+            ("It was Ada.", "Ada\n", 7, ("Ada", 7, 1)),
+            ("It was Ada.", "\u00a0Ada", 6, ("Ada", 7, 1)),
+            ("It was  Ada.", " Ada", 7, (" Ada", 7, 0)),  # blanks that are there stay
+            ("né à Málaga, 😀 à Paris", "Paris", 18, ("Paris", 17, 1)),  # code points, not bytes
+            ("x" * 100 + "Ada", "Ada", 0, ("Ada", 100, 1)),  # a hundred characters away
+            ("Ada" + "x" * 97 + "y" * 10, "Ada", 100, ("Ada", 0, 1)),
+        ],
+    )
+    def test_is_used_at_its_nearest_occurrence(
+        self, context: str, text: str, start: int, expected: tuple[str, int, int]
+    ) -> None:
+        assert self.located(context, text, start) == expected
+
+    @pytest.mark.parametrize(
+        ("context", "text", "start"),
+        [
+            ("It was Ada.", "ada", 7),  # another word
+            ("x" * 101 + "Ada", "Ada", 0),  # too far behind
+            ("Ada" + "x" * 120, "Ada", 101),  # and before
+            ("A d a", "Ada", 0),  # blanks within it count
+            ("It was Ada.", "Ada.B", 7),
+        ],
+    )
+    def test_one_that_is_not_there_is_a_bad_row(self, context: str, text: str, start: int) -> None:
+        with pytest.raises(RowError, match="is not in the context within 100 characters") as caught:
+            self.located(context, text, start)
+        assert caught.value.reason == "answer_not_found"
+
+    def test_of_several_answers_each_is_looked_for_and_one_that_is_missing_costs_the_row(
+        self,
+    ) -> None:
+        clean = cleaner("validation")
+        several = {"text": ["Ada", "was Ada ", "Ada."], "answer_start": [7, 3, 5]}
+        found = clean(make_row(answers=several))["answers"]
+        assert found == {"text": ["Ada", "was Ada", "Ada."], "answer_start": [7, 3, 7]}
+        assert clean.counts["realigned"] == 2
+        several["text"][2] = "Eve"
+        with pytest.raises(RowError, match="'Eve' is not in the context"):
+            clean(make_row(id="b", answers=several))
+        assert clean.counts["realigned"] == 2  # a row that is not used counts nothing
+
+    def test_an_impossible_question_has_nothing_to_look_for(self) -> None:
+        clean = cleaner(v2=True)
+        assert clean(make_row(answers=NONE))["answers"] == NONE
+        assert clean.counts["realigned"] == 0
+
+    def test_a_bad_row_leaves_no_trace(self) -> None:
+        clean = cleaner("validation")
+        with pytest.raises(RowError):
+            clean(make_row(context=""))
+        assert clean(make_row())["id"] == "a"
+        with pytest.raises(RowError):
+            clean(make_row(id=None, context=""))
+        assert clean(make_row(id=None))["id"] == "1"

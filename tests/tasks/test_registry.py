@@ -3,6 +3,7 @@ import pytest
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.tasks import TASKS
 from worker.tasks import registry
+from worker.tasks.row_checks import ROW_CHECKS
 
 # What the cleaned rows of each task hold, and what a training row must bring.
 SCHEMAS = {
@@ -38,7 +39,7 @@ class TestRegistry:
         task = registry.get(name)
         described = TASKS[name.partition("/")[0]]
         assert task.name == described.type
-        assert task.required_columns("train") == REQUIRED[name]
+        assert ROW_CHECKS[task.name].required("train") == REQUIRED[name]
         assert set(REQUIRED[name]) <= {column.name for column in described.columns}
         assert set(task.example_schema()) == SCHEMAS[name]
 

@@ -7,7 +7,7 @@ import pytest
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
-from worker.tasks.base import RowError
+from worker.data.table import RowError
 from worker.tasks.text_classification import TextClassification
 from worker.tasks.text_rows import MULTI, REGRESSION, SINGLE, RowCleaner, Scheme
 

@@ -19,9 +19,10 @@ from service.contract.spec import JobSpec
 from tests.models import minilm_dir, train_tokenizer
 from tests.tasks.classification import MakeJob, evaluations, maker, predictions
 from tests.tasks.stages import StagedJob
-from worker.tasks.base import RowError, load_splits
+from worker.data.table import RowError
+from worker.tasks.base import load_splits
+from worker.tasks.tag_rows import RowCleaner
 from worker.tasks.token_classification import (
-    RowCleaner,
     TokenClassification,
     give_words_their_space,
     inside_of,

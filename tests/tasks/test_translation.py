@@ -7,8 +7,9 @@ import sacrebleu
 
 from service.contract.failures import FailureCode
 from service.contract.spec import JobSpec
-from worker.tasks.base import RowError
-from worker.tasks.translation import Translation, bleu
+from worker.data.table import RowError
+from worker.tasks.row_checks import ROW_CHECKS
+from worker.tasks.translation import bleu
 
 
 class TestBleu:
@@ -29,7 +30,7 @@ class TestTranslationRows:
                 "dataset": {"source": "upload", "train": "file-1"},
             }
         )
-        return Translation().cleaner(split, spec.task)(row)  # type: ignore[arg-type]
+        return ROW_CHECKS["translation"].cleaner(split, spec.task)(row)
 
     def test_columns(self) -> None:
         assert self.clean({"source": "a", "target": "b"}) == {"source": "a", "target": "b"}

@@ -6,16 +6,18 @@ gigabytes never stands in memory as a whole.
 
 import codecs
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from worker.data.table import MAX_ROW_BYTES, Row, Source, Table, unreadable, unsupported
-from worker.data.text import json_fault
+from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unreadable, unsupported
+from worker.data.text import json_fault, no_object
 
 _PIECE = 1024**2
 _SPACE = " \t\n\r"
 # An error so close to the end of what was read may only mean that more is to come.
 _NEAR_END = 64
+_UNDECODED = re.compile("[\udc80-\udcff]")
 
 
 class _Truncated(Exception):
@@ -23,30 +25,30 @@ class _Truncated(Exception):
 
 
 def rows_of(source: Source) -> Table:
-    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
-        for number, value in enumerate(_elements(source), start=1):
-            place = f"{source.name}, row {number}"
-            if not isinstance(value, dict):
-                unreadable(place, f"must be a JSON object, not {type(value).__name__}")
-            yield place, value
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
+        for number, (value, is_suspect) in enumerate(_elements(source), start=1):
+            row = value if isinstance(value, dict) else no_object(value)
+            yield f"{source.name}, row {number}", _decoded(row, is_suspect)
 
-    return Table(columns=None, rows=rows)
+    return Table(columns=None, rows=rows, name=source.name)
 
 
 def squad(source: Source) -> Table:
     """SQuAD's own form, v1.1 and v2.0, as flat rows; an impossible question has no answers."""
 
-    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         number = 0
-        for position, article in enumerate(_elements(source), start=1):
-            where = f"{source.name}, article {position}"
-            for paragraph in _list(article, "paragraphs", where):
-                for question in _list(paragraph, "qas", where):
-                    number += 1
-                    place = f"{source.name}, question {number} (article {position})"
-                    yield place, _flat(paragraph, question, place)
+        for position, (article, is_suspect) in enumerate(_elements(source), start=1):
+            for paragraph, question in _questions(article):
+                if isinstance(question, RowError):
+                    yield f"{source.name}, article {position}", question
+                    continue
+                number += 1
+                place = f"{source.name}, question {number} (article {position})"
+                yield place, _decoded(_flat(paragraph, question), is_suspect)
 
-    return Table(columns=("id", "title", "context", "question", "answers"), rows=rows)
+    columns = ("id", "title", "context", "question", "answers")
+    return Table(columns=columns, rows=rows, name=source.name)
 
 
 def looks_like_squad(source: Source) -> bool:
@@ -62,16 +64,25 @@ def looks_like_squad(source: Source) -> bool:
     return isinstance(first, dict) and "paragraphs" in first
 
 
-def _list(value: Any, key: str, where: str) -> list[Any]:
+def _questions(article: Any) -> Iterator[tuple[Any, Any]]:
+    """(paragraph, question); a RowError for a whole article or paragraph without a list of them."""
+    for paragraph in _list(article, "paragraphs"):
+        if isinstance(paragraph, RowError):
+            yield None, paragraph
+        else:
+            yield from ((paragraph, question) for question in _list(paragraph, "qas"))
+
+
+def _list(value: Any, key: str) -> list[Any]:
     found = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(found, list):
-        unreadable(where, f"must hold a list `{key}`")
+        return [RowError(f"must hold a list `{key}`", reason="not_squad")]
     return found
 
 
-def _flat(paragraph: Mapping[str, Any], question: Any, place: str) -> Row:
+def _flat(paragraph: Mapping[str, Any], question: Any) -> Row | RowError:
     if not isinstance(question, Mapping):
-        unreadable(place, f"must be a JSON object, not {type(question).__name__}")
+        return no_object(question)
     row = {key: question[key] for key in ("id", "question") if key in question}
     if "context" in paragraph:
         row["context"] = paragraph["context"]
@@ -82,7 +93,24 @@ def _flat(paragraph: Mapping[str, Any], question: Any, place: str) -> Row:
     return row
 
 
-def _elements(source: Source) -> Iterator[Any]:
+def _decoded(row: Row | RowError, is_suspect: bool) -> Row | RowError:
+    """RowError for a row with bytes that are not UTF-8."""
+    if not is_suspect or isinstance(row, RowError):
+        return row
+    parts: list[Any] = [row]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            parts += [*part.keys(), *part.values()]
+        elif isinstance(part, list):
+            parts += part
+        elif isinstance(part, str) and _UNDECODED.search(part):
+            return RowError("not valid UTF-8", reason="invalid_utf8")
+    return row
+
+
+def _elements(source: Source) -> Iterator[tuple[Any, bool]]:
+    """(element, whether it may have bytes that are not UTF-8)"""
     with source.path.open("rb") as file:
         text = _Text(file)
         if not text.enter_data():
@@ -91,12 +119,10 @@ def _elements(source: Source) -> Iterator[Any]:
         try:
             for value in text.elements():
                 number += 1
-                yield value
+                yield value, text.has_undecoded
             text.finish()
         except _Truncated:
             unreadable(f"{source.name}, row {number + 1}", "the file ends in the middle of it")
-        except UnicodeDecodeError as error:
-            unreadable(f"{source.name}, row {number + 1}", f"not valid UTF-8: {error.reason}")
         except (ValueError, RecursionError) as error:
             unreadable(f"{source.name}, row {number + 1}", json_fault(error))
 
@@ -106,8 +132,9 @@ class _Text:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._broken: UnicodeDecodeError | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self.has_undecoded = False
+        """Bytes that are not UTF-8 have come by; each is a lone surrogate in its string."""
         self._json = json.JSONDecoder()
         self._buffer = ""
         self._at = 0
@@ -213,15 +240,9 @@ class _Text:
         self._at = 0
         if len(self._buffer) > MAX_ROW_BYTES:
             raise json.JSONDecodeError(f"longer than {MAX_ROW_BYTES // 1024**2} MiB", "", 0)
-        if self._broken is not None:  # all that stands before the bad byte has been used
-            raise self._broken
         raw = self._file.read(size)
         self._ended = not raw
-        self._buffer += self._decoded(raw)
-
-    def _decoded(self, raw: bytes) -> str:
-        try:
-            return self._decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
-            self._broken = error
-            return error.object[: error.start].decode()
+        piece = self._decoder.decode(raw, final=not raw)
+        if not piece.isascii() and _UNDECODED.search(piece):
+            self.has_undecoded = True
+        self._buffer += piece

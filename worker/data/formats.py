@@ -6,14 +6,21 @@ from typing import Final
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import DataFormat
-from worker.data import document, parquet, text
+from worker.data import document, text
 from worker.data.table import Source, Table
+
+
+def _parquet(source: Source) -> Table:
+    from worker.data import parquet  # its library is large, and most files are text
+
+    return parquet.rows_of(source)
+
 
 READERS: Final[dict[str, Callable[[Source], Table]]] = {
     "json": document.rows_of,
     "jsonl": text.jsonl,
     "csv": text.delimited,
-    "parquet": parquet.rows_of,
+    "parquet": _parquet,
     "text": text.text,
     "squad": document.squad,
 }

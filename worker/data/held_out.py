@@ -12,7 +12,7 @@ import numpy.typing as npt
 from service.contract.failures import FailureCode, StageError
 from service.contract.splits import TRAIN, VALIDATION
 from worker.data.sources import Data
-from worker.data.table import Row, Table
+from worker.data.table import Row, RowError, Table
 
 
 class HeldOut:
@@ -35,6 +35,9 @@ class HeldOut:
     def fingerprint(self) -> Any:
         held_out = {"percentage": self._percentage, "seed": self._seed}
         return {"data": self._data.fingerprint(), "held_out": held_out}
+
+    def names(self, split: str) -> list[str]:
+        return self._data.names(TRAIN if split == VALIDATION else split)
 
     def tables(self, split: str) -> Iterator[Table]:
         if split not in (TRAIN, VALIDATION):
@@ -72,7 +75,7 @@ class _Rows:
         self._next = next(wanted, None)
         self._numbers = count()
 
-    def of(self, table: Table, columns: Collection[str]) -> Iterator[tuple[str, Row]]:
+    def of(self, table: Table, columns: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         for row in table.rows(columns):
             if next(self._numbers) == self._next:
                 self._next = next(self._wanted, None)

@@ -49,6 +49,9 @@ class HubData:
             "splits": self._slices,
         }
 
+    def names(self, split: str) -> list[str]:
+        return [f"{self._spec.name}, split {self._slices[split]}"]
+
     def tables(self, split: str) -> Iterator[Table]:
         instruction = self._slices[split]
         prepared = self._prepared()
@@ -60,11 +63,13 @@ class HubData:
             problem = f"no split {instruction!r}: {failures.describe(error)}"
             raise StageError(code, f"{self._named()} has {problem}") from error
 
+        (name,) = self.names(split)
+
         def rows(wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
             for number, row in enumerate(dataset.select_columns(list(wanted)), start=1):
-                yield f"{self._spec.name}, split {instruction}, row {number}", row
+                yield f"{name}, row {number}", row
 
-        yield Table(columns=tuple(dataset.column_names), rows=rows)
+        yield Table(columns=tuple(dataset.column_names), rows=rows, name=name)
 
     def _prepared(self) -> Any:
         if self._builder is None:

@@ -29,6 +29,9 @@ class Data(Protocol):
     def fingerprint(self) -> Any:
         """JSON that names the content of every split; equal content, equal fingerprint."""
 
+    def names(self, split: str) -> list[str]:
+        """What the user calls the tables of a split, in their order."""
+
     def tables(self, split: str) -> Iterator[Table]:
         """The tables of a split, one after the other; this may download."""
 
@@ -83,6 +86,9 @@ class FileData:
             for split, sources in self._files.items()
         }
         return {"files": files, "format": self._format}
+
+    def names(self, split: str) -> list[str]:
+        return [source.name for source in self._files[split]]
 
     def tables(self, split: str) -> Iterator[Table]:
         for source in self._files[split]:

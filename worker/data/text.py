@@ -3,53 +3,68 @@
 import csv
 import json
 from collections.abc import Collection, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
-from worker.data.table import MAX_ROW_BYTES, Row, Source, Table, unreadable
+from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unreadable, unsupported
 
-_BOM = b"\xef\xbb\xbf"
+_BOM: Final = b"\xef\xbb\xbf"
+_OTHER_BOMS: Final = {
+    # UTF-32's begins like UTF-16's.
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_PIECE: Final = 1024**2
 csv.field_size_limit(MAX_ROW_BYTES)
+
+Line = str | RowError
+_Numbered = tuple[int, str, RowError | None]
 
 
 def text(source: Source) -> Table:
-    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         with source.path.open("rb") as file:
             for number, line in _lines(file, source):
+                if isinstance(line, RowError):
+                    yield _place(source, number), line
+                    continue
                 end = "\n" if source.keep_line_ends and line.endswith("\n") else ""
                 yield _place(source, number), {"text": line.rstrip("\r\n") + end}
 
-    return Table(columns=("text",), rows=rows)
+    return Table(columns=("text",), rows=rows, name=source.name)
 
 
 def jsonl(source: Source) -> Table:
-    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         with source.path.open("rb") as file:
             for number, line in _lines(file, source):
-                if line.strip():
-                    yield _place(source, number), _object(line, _place(source, number))
+                if isinstance(line, RowError):
+                    yield _place(source, number), line
+                elif line.strip():
+                    yield _place(source, number), _object(line)
 
-    return Table(columns=None, rows=rows)
+    return Table(columns=None, rows=rows, name=source.name)
 
 
 def delimited(source: Source) -> Table:
     """CSV with a header line; a row is named by the line that it begins on."""
     with source.path.open("rb") as file:
         header = next(_records(file, source), (1, []))[1]
+    if isinstance(header, RowError):
+        unreadable(_place(source, 1), str(header))
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         unreadable(_place(source, 1), f"the header names {', '.join(repeated)} more than once")
 
-    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
+    def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         with source.path.open("rb") as file:
             records = _records(file, source)
             next(records, None)
             for number, record in records:
-                if len(record) != len(header):
-                    problem = f"{len(record)} fields, but the header has {len(header)}"
-                    unreadable(_place(source, number), problem)
-                yield _place(source, number), dict(zip(header, record, strict=True))
+                yield _place(source, number), _named(record, header)
 
-    return Table(columns=tuple(header), rows=rows)
+    return Table(columns=tuple(header), rows=rows, name=source.name)
 
 
 def json_fault(error: Exception) -> str:
@@ -62,41 +77,157 @@ def json_fault(error: Exception) -> str:
     return "not usable JSON: a number has too many digits"
 
 
+def no_object(value: Any) -> RowError:
+    problem = f"must be a JSON object, not {type(value).__name__}"
+    return RowError(problem, reason="not_an_object")
+
+
 def _place(source: Source, number: int) -> str:
     return f"{source.name}, line {number}"
 
 
-def _lines(file: BinaryIO, source: Source) -> Iterator[tuple[int, str]]:
+def _lines(file: BinaryIO, source: Source) -> Iterator[tuple[int, Line]]:
     """(number from 1, line with its end). Never holds more than one line."""
+    return ((number, fault or line) for number, line, fault in _numbered(file, source))
+
+
+def _numbered(file: BinaryIO, source: Source) -> Iterator[_Numbered]:
+    """(number, line, what is wrong with it); one that is too long is given as empty."""
     number = 0
     while raw := file.readline(MAX_ROW_BYTES + 1):
         number += 1
+        if number == 1:
+            _refuse_other_encodings(raw, source)
+            raw = raw.removeprefix(_BOM)
         if len(raw) > MAX_ROW_BYTES:
-            unreadable(_place(source, number), f"longer than {MAX_ROW_BYTES // 1024**2} MiB")
-        try:
-            yield number, raw.removeprefix(_BOM if number == 1 else b"").decode()
-        except UnicodeDecodeError as error:
-            unreadable(_place(source, number), f"not valid UTF-8 at byte {error.start + 1}")
+            _pass_over(file, raw)
+            problem = f"longer than {MAX_ROW_BYTES // 1024**2} MiB"
+            yield number, "", RowError(problem, reason="too_long")
+        else:
+            yield number, *_decoded(raw)
 
 
-def _object(line: str, place: str) -> dict[str, Any]:
+def _refuse_other_encodings(begin: bytes, source: Source) -> None:
+    for mark, encoding in _OTHER_BOMS.items():
+        if begin.startswith(mark):
+            unsupported(
+                source,
+                f"is {encoding}, and must be UTF-8: convert it with "
+                f"`iconv -f {encoding} -t UTF-8 <file> > <new file>`",
+            )
+
+
+def _pass_over(file: BinaryIO, raw: bytes) -> None:
+    """Read to the end of a line that has begun, and forget it."""
+    while raw and not raw.endswith(b"\n"):
+        raw = file.readline(_PIECE)
+
+
+def _decoded(raw: bytes) -> tuple[str, RowError | None]:
+    if b"\x00" in raw:
+        at = raw.index(b"\x00") + 1
+        problem = f"holds a NUL byte at byte {at}: binary data, or text that is not UTF-8"
+        return raw.decode(errors="replace"), RowError(problem, reason="nul_byte")
+    try:
+        return raw.decode(), None
+    except UnicodeDecodeError as error:
+        problem = f"not valid UTF-8 at byte {error.start + 1}"
+        return raw.decode(errors="replace"), RowError(problem, reason="invalid_utf8")
+
+
+def _object(line: str) -> Row | RowError:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        unreadable(place, json_fault(error))
-    if not isinstance(value, dict):
-        unreadable(place, f"must be a JSON object, not {type(value).__name__}")
-    return value
+        return RowError(json_fault(error), reason="invalid_json")
+    return value if isinstance(value, dict) else no_object(value)
 
 
-def _records(file: BinaryIO, source: Source) -> Iterator[tuple[int, list[str]]]:
-    """(line that the record begins on, fields); empty lines are left out."""
-    reader = csv.reader((line for _, line in _lines(file, source)), strict=True)
-    begins = 1
-    try:
-        for record in reader:
-            if record:
-                yield begins, record
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        unreadable(_place(source, begins), f"not valid CSV: {error}")
+# ---- CSV ----------------------------------------------------------------------------------------
+
+
+def _named(record: list[str] | RowError, header: list[str]) -> Row | RowError:
+    if isinstance(record, RowError):
+        return record
+    if len(record) != len(header):
+        problem = f"{len(record)} fields, but the header has {len(header)}"
+        return RowError(problem, reason="wrong_field_count")
+    return dict(zip(header, record, strict=True))
+
+
+def _records(file: BinaryIO, source: Source) -> Iterator[tuple[int, list[str] | RowError]]:
+    """(line that the record begins on, fields); empty lines are left out.
+
+    Of a record that is not valid CSV the first line is lost. The next record begins with the first
+    line behind it that can begin one: the rest of a broken record mostly shows by a quotation mark
+    without its partner.
+    """
+    lines = _Lines(_numbered(file, source))
+    recovering = False
+    while lines.begin():
+        record: list[str] | RowError = []
+        try:
+            record = next(csv.reader(lines, strict=True), [])
+        except csv.Error as error:
+            record = RowError(f"not valid CSV: {error}", reason="invalid_csv")
+            lines.keep_first()
+        if lines.fault is not None:
+            record = lines.fault
+        elif recovering and lines.has_lone_quote() and not isinstance(record, RowError):
+            record = RowError("not valid CSV: part of a broken record", reason="invalid_csv")
+        if record:
+            recovering = isinstance(record, RowError) and record.reason == "invalid_csv"
+            yield lines.first, record
+
+
+class _Lines:
+    """The lines of a file, record by record; those behind the first can be given back.
+
+    What a record holds is bounded, as a row is.
+    """
+
+    def __init__(self, lines: Iterator[_Numbered]) -> None:
+        self._lines = lines
+        self._taken: list[_Numbered] = []
+        self._given_back: list[_Numbered] = []
+        """The last one is the next."""
+        self._characters = 0
+
+    def begin(self) -> bool:
+        """Begin a record. False at the end of the file."""
+        self._taken, self._characters = [], 0
+        line = self._next()
+        if line is not None:
+            self._given_back.append(line)
+        return line is not None
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._next() if self._characters <= MAX_ROW_BYTES else None
+        if line is None:
+            raise StopIteration
+        self._taken.append(line)
+        self._characters += len(line[1])
+        return line[1]
+
+    def _next(self) -> _Numbered | None:
+        return self._given_back.pop() if self._given_back else next(self._lines, None)
+
+    @property
+    def first(self) -> int:
+        return self._taken[0][0]
+
+    @property
+    def fault(self) -> RowError | None:
+        """Of the first line that has one."""
+        return next((fault for _, _, fault in self._taken if fault is not None), None)
+
+    def has_lone_quote(self) -> bool:
+        return sum(line.count('"') for _, line, _ in self._taken) % 2 == 1
+
+    def keep_first(self) -> None:
+        """The others may be records of their own."""
+        self._given_back += reversed(self._taken[1:])
+        del self._taken[1:]

@@ -23,7 +23,7 @@ from worker.stages import ranks
 EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
 MAX_EVENT_BYTES = 1024 * 1024
 _MAX_MESSAGE = 4000  # characters
-_MAX_DETAILS = 20_000
+_MAX_DETAILS = 64_000
 
 
 class Stopped(BaseException):  # not an Error: the supervisor asked for it

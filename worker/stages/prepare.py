@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from service.contract import prepared
-from service.contract.events import Notice, PhaseChanged, Progress
+from service.contract.events import ArtifactWritten, Notice, PhaseChanged, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, kind
 from service.contract.stages import BaseJob, PrepareResult, StageRequest
 from service.contract.states import Phase
-from service.contract.tasks import TASKS
-from worker import hub
-from worker.data import cache, sources
+from worker import checkpoints, hub
+from worker.data import cache, report, sources
+from worker.data.checking import Checking, Policy, Tally
 from worker.data.held_out import HeldOut
-from worker.data.load import Columns, Examples
+from worker.data.load import Examples
 from worker.data.sources import Data
 from worker.stages import model_checks, model_files, scratch
 from worker.stages.base import Channel, run_stage
 from worker.stages.model_files import Located
-from worker.tasks import registry
+from worker.tasks import registry, row_checks
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PrepareContext, Task
 
 _LAYOUT = 1  # of an entry in the cache
@@ -60,7 +60,8 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     max_length = model_checks.check_model(
         task, request.spec, model.config, model.tokenizer, events.notice
     )
-    preparation = Preparation(request.spec, task, model, max_length, data, events)
+    reporting = Reporting(request, data, events)
+    preparation = Preparation(request.spec, task, model, max_length, data, events, reporting)
     entry = preparation.run(request.cache_dir)
     _require_same_data(request, entry)
     _require_same_base(request)
@@ -74,6 +75,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         splits=entry.splits,
         hub_model_id=hub_model_id,
         base_job=request.base_job,
+        data_report=reporting.of_entry(entry),
     )
 
 
@@ -148,6 +150,16 @@ class Events:
         what = "finished model" if base.step is None else f"checkpoint of step {base.step}"
         message = f"Begins with the {what} of {base.job}"
         self.notice(Notice(message=message, data={"base_job": base.job, "step": base.step}))
+
+    def artifact(self, name: str, file: Path, workspace: Path) -> None:
+        self._channel.send(
+            ArtifactWritten(
+                name=name,
+                path=str(file.relative_to(workspace)),
+                bytes=file.stat().st_size,
+                sha256=checkpoints.file_sha256(file),
+            )
+        )
 
     def resolved(self, origins: "Origins", data: Data) -> None:
         known = {
@@ -240,6 +252,46 @@ def _combined(target: Path, model: Path, config: Path) -> Path:
     return target
 
 
+class Reporting:
+    """The verdict on the rows, and `data_report.json` as an artifact of the job."""
+
+    def __init__(self, request: StageRequest, data: Data, events: Events) -> None:
+        dataset = request.spec.dataset
+        self.policy = Policy(dataset.on_bad_row == "skip", dataset.max_bad_fraction)
+        self._request = request
+        self._data = data
+        self._events = events
+
+    def require_usable(self, tallies: Mapping[str, Tally]) -> None:
+        """StageError for splits that cannot be used, the first of them; the report says all."""
+        problems = [
+            problem
+            for split, tally in tallies.items()
+            if (problem := self.policy.problem(split, tally, self._data.names(split))) is not None
+        ]
+        if problems:
+            self._write(tallies, {})
+            raise problems[0]
+        for split, tally in tallies.items():
+            if said := {name: count for name, count in report.told(tally).items() if count}:
+                text = ", ".join(f"{name} {count:,}" for name, count in said.items())
+                message = f"Of {tally.read:,} rows of the {split} split: {text}"
+                self._events.notice(Notice(message=message, data={"split": split, **said}))
+
+    def of_entry(self, entry: cache.Entry) -> dict[str, Any] | None:
+        """None for data that an older release has prepared."""
+        found = report.read(entry.folder)
+        return None if found is None else report.summary(self._write(*found))
+
+    def _write(self, tallies: Mapping[str, Tally], measures: Mapping[str, Any]) -> dict[str, Any]:
+        names = {split: self._data.names(split) for split in tallies}
+        made = report.render(self.policy, names, tallies, measures)
+        file = self._request.attempt_dir / report.NAME
+        file.write_text(json.dumps(made, indent=2, ensure_ascii=False), encoding="utf-8")
+        self._events.artifact(report.NAME, file, self._request.workspace)
+        return made
+
+
 class Preparation:
     """From resolved data to an entry of the shared cache."""
 
@@ -251,7 +303,9 @@ class Preparation:
         max_length: int,
         data: Data,
         events: Events,
+        reporting: Reporting,
     ) -> None:
+        self._reporting = reporting
         self._spec = spec
         self._task = task
         self._model = model
@@ -282,32 +336,46 @@ class Preparation:
             "columns": self._spec.columns,
             "limits": {split: self._limit(split) for split in self._data.splits()},
             "tokenizer": tokenizer_identity(self._model.tokenizer),
+            **self._skipping(),
             "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
         }
 
+    def _skipping(self) -> Mapping[str, Any]:
+        """Nothing by default: data that older releases prepared has the same address."""
+        policy = self._reporting.policy
+        return {"skipping": policy.max_bad_fraction} if policy.skips else {}
+
     def _build(self, folder: Path) -> cache.Counts:
         counts: cache.Counts = {}
+        measures = {}
         self._events.phase(Phase.CHECKING)
-        for split in self._data.splits():
-            (folder / split).mkdir()
-            target = folder / split / EXAMPLES_FILE
-            counts[split] = {"examples": self._check(split, target)}
+        tallies = {split: self._check(split, folder / split) for split in self._data.splits()}
+        self._reporting.require_usable(tallies)
         self._events.phase(Phase.TOKENIZING)
-        for split in self._data.splits():
-            counts[split] |= self._tokenize(split, folder / split)
+        for split, tally in tallies.items():
+            counts[split] = {"examples": tally.used}
+            made, measures[split] = self._tokenize(split, folder / split)
+            counts[split] |= made
+        report.write(folder, tallies, measures)
         return counts
 
-    def _check(self, split: str, target: Path) -> int:
-        examples = Examples(
-            columns=self._columns(split),
-            clean=self._task.cleaner(split, self._spec.task),
-            schema=self._task.example_schema(),
+    def _check(self, split: str, folder: Path) -> Tally:
+        folder.mkdir()
+        task = self._task.name
+        checking = Checking(
+            columns=row_checks.columns(task, split, self._spec.columns),
+            clean=row_checks.ROW_CHECKS[task].cleaner(split, self._spec.task),
             limit=self._limit(split),
+            skips=self._reporting.policy.skips,
         )
-        tables = self._data.tables(split)
-        return examples.write(split, tables, target, lambda rows: self._events.progress(rows, 0))
+        examples = Examples(checking, self._task.example_schema())
+        return examples.write(
+            self._data.tables(split),
+            folder / EXAMPLES_FILE,
+            lambda rows: self._events.progress(rows, 0),
+        )
 
-    def _tokenize(self, split: str, folder: Path) -> dict[str, int]:
+    def _tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
         context = PrepareContext(
             spec=self._spec,
             tokenizer=self._model.tokenizer,
@@ -318,14 +386,7 @@ class Preparation:
             train_examples=_examples(folder.parent / TRAIN),
         )
         features = self._task.prepare(split, _examples(folder), context, folder / FEATURES_FILE)
-        return {"features": features, **context.counts}
-
-    def _columns(self, split: str) -> Columns:
-        described = TASKS[self._task.name].columns
-        required = set(self._task.required_columns(split))
-        spared = {column.name for column in described if column.required} - required
-        names = [column.name for column in described]
-        return Columns.of(names, required, spared, self._spec.columns)
+        return {"features": features, **context.counts}, context.measures.summary()
 
     def _limit(self, split: str) -> int | None:
         limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])

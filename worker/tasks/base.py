@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode
 from service.contract.spec import JobSpec
 from service.contract.types import TaskParametersModel
+from worker.data.report import Measures
 from worker.training.objective import Objective
 
-Row = Mapping[str, Any]
-Cleaner = Callable[[Row], dict[str, Any]]
 P = TypeVar("P", bound=TaskParametersModel)
 
 
@@ -25,14 +23,6 @@ def parameters_of(spec: JobSpec, kind: type[P]) -> P:
 def longest(wished: int | None, limit: int | None, default: int) -> int:
     """Tokens: as wished, else the default or as many as the model can take, if that is fewer."""
     return wished or min(default, limit or default)
-
-
-class RowError(ValueError):
-    """What is wrong with one row; the reader adds where the row stands."""
-
-    def __init__(self, problem: str, code: FailureCode = FailureCode.UNREADABLE_ROW) -> None:
-        super().__init__(problem)
-        self.code = code
 
 
 @dataclass(frozen=True)
@@ -51,6 +41,8 @@ class PrepareContext:
     train_examples: Any = None
     """The cleaned rows of the training split as a `datasets.Dataset`, whatever split is prepared:
     they say which labels there are."""
+    measures: Measures = field(default_factory=Measures)
+    """Lengths of the rows; filled by the task, reported to the user."""
     counts: dict[str, int] = field(default_factory=dict)
     """What the user shall know of the split beside its examples and features; filled by the
     task, kept with the prepared data."""
@@ -65,7 +57,7 @@ class PreparedSplit:
 
 
 class Task(Protocol):
-    """One file in this package, one entry in the registry.
+    """One file in this package, one entry in the registry, one in `row_checks`.
 
     `parameters` are always of the task's own class in the contract.
     """
@@ -86,18 +78,8 @@ class Task(Protocol):
     def auto_model(self) -> Any:
         """The transformers Auto class whose models have this task's head."""
 
-    def required_columns(self, split: str) -> tuple[str, ...]:
-        """Columns without which `split` cannot be used."""
-
     def example_schema(self) -> Any:
         """The `datasets.Features` of cleaned rows."""
-
-    def cleaner(self, split: str, parameters: Any) -> Cleaner:
-        """A function that is called once with every row of `split`, in order.
-
-        It is given the row under the task's own column names and returns it in the form of
-        `example_schema`, or raises RowError.
-        """
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         """Tokenise a `datasets.Dataset` of cleaned rows into the Arrow file `target`.

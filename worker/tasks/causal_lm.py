@@ -14,7 +14,7 @@ from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.lm_scores import IGNORED, Judged, Scores, judged
 from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
@@ -36,14 +36,8 @@ class CausalLM:
 
         return AutoModelForCausalLM
 
-    def required_columns(self, split: str) -> tuple[str, ...]:  # noqa: ARG002
-        return ("text",)
-
     def example_schema(self) -> Any:
         return lm_features.example_schema()
-
-    def cleaner(self, split: str, parameters: CausalLMSpec) -> Cleaner:  # noqa: ARG002
-        return lm_features.clean
 
     def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:
         return {

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-import pyarrow.compute as pc
-
 from service.contract.failures import FailureCode, StageError
-from worker.tasks.base import RowError
+from worker.data.table import RowError
+from worker.tasks.rows import any_text, kind_of
 
 _WHOLE: Final = re.compile(r"[-+]?\d{1,18}")
 _SHOWN: Final = 20  # names in a message
@@ -63,6 +62,8 @@ def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Class
     """
     if given is not None:
         return Classes(tuple(given))
+    import pyarrow.compute as pc
+
     table = examples.with_format("arrow").select_columns([column])[:]
     found = [name for name in pc.unique(pc.list_flatten(table[column])).to_pylist() if name]
     if len(found) < 2:
@@ -82,10 +83,11 @@ def named(value: Any, column: str, names: Sequence[str] | None) -> str:
     RowError when it is neither text nor a whole number, or not among `names`.
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise RowError(f"`{column}` must be text or a whole number, not {kind(value)}")
-    name = str(value).strip()
+        problem = f"`{column}` must be text or a whole number, not {kind_of(value)}"
+        raise RowError(problem, reason="invalid_label")
+    name = any_text(str(value), column).strip()
     if not name:
-        raise RowError(f"`{column}` is empty")
+        raise RowError(f"`{column}` is empty", reason="empty_label")
     if names is None or (isinstance(value, str) and name in names):
         return name
     if not is_whole(name):
@@ -97,7 +99,7 @@ def named(value: Any, column: str, names: Sequence[str] | None) -> str:
 
 
 def _unlisted(problem: str, names: Sequence[str]) -> RowError:
-    return RowError(problem + _listed(names), FailureCode.LABEL_MISMATCH)
+    return RowError(problem + _listed(names), FailureCode.LABEL_MISMATCH, reason="unknown_label")
 
 
 def as_list(value: Any, column: str) -> list[Any]:
@@ -106,25 +108,11 @@ def as_list(value: Any, column: str) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise RowError(f"`{column}` must be a list; it is text, but not JSON") from error
+            problem = f"`{column}` must be a list; it is text, but not JSON"
+            raise RowError(problem, reason="not_a_list") from error
     if not isinstance(value, list):
-        raise RowError(f"`{column}` must be a list, not {kind(value)}")
+        raise RowError(f"`{column}` must be a list, not {kind_of(value)}", reason="not_a_list")
     return value
-
-
-def text(value: Any, column: str) -> str:
-    """RowError for what is no text, or none that can be written."""
-    if not isinstance(value, str):
-        raise RowError(f"`{column}` must be text, not {kind(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise RowError(f"`{column}` is not valid Unicode: {error.reason}") from error
-    return value
-
-
-def kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
 
 
 def is_whole(name: str) -> bool:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from worker.tasks.base import PrepareContext, Row, RowError
+from worker.tasks.base import PrepareContext
 
 FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
 DEFAULT_LENGTH: Final = 1024
@@ -33,19 +33,6 @@ def example_schema() -> Any:
     from datasets import Features, Value
 
     return Features({"text": Value("large_string")})
-
-
-def clean(row: Row) -> dict[str, Any]:
-    """Any text will do, an empty one as well: it may be a line between two paragraphs."""
-    text = row["text"]
-    if not isinstance(text, str):
-        kind = "null" if text is None else type(text).__name__
-        raise RowError(f"`text` must be text, not {kind}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RowError(f"`text` is not valid Unicode: {error.reason}") from error
-    return {"text": text}
 
 
 class Grouping:

@@ -11,7 +11,7 @@ from service.contract.parameters import MaskedLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.lm_scores import IGNORED, Judged, Scores, judged
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
 from worker.tasks.padding import Padding
@@ -33,14 +33,8 @@ class MaskedLM:
 
         return AutoModelForMaskedLM
 
-    def required_columns(self, split: str) -> tuple[str, ...]:  # noqa: ARG002
-        return ("text",)
-
     def example_schema(self) -> Any:
         return lm_features.example_schema()
-
-    def cleaner(self, split: str, parameters: MaskedLMSpec) -> Cleaner:  # noqa: ARG002
-        return lm_features.clean
 
     def tokenization_settings(self, parameters: MaskedLMSpec) -> Mapping[str, Any]:
         return {

@@ -14,7 +14,7 @@ from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, is_validation, prefix
 from worker.tasks import feature_file, qa_metrics
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.padding import pad, takes_token_types
 from worker.tasks.qa_features import Windows
 from worker.tasks.qa_postprocessing import (
@@ -29,7 +29,6 @@ from worker.tasks.qa_postprocessing import (
     concatenate,
     null_spans,
 )
-from worker.tasks.qa_rows import RowCleaner
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
@@ -53,9 +52,6 @@ class QuestionAnswering:
 
         return AutoModelForQuestionAnswering
 
-    def required_columns(self, split: str) -> tuple[str, ...]:
-        return ("question", "context") if split == "test" else ("question", "context", "answers")
-
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
 
@@ -67,9 +63,6 @@ class QuestionAnswering:
                 "answers": {"text": List(Value("string")), "answer_start": List(Value("int64"))},
             }
         )
-
-    def cleaner(self, split: str, parameters: QuestionAnsweringSpec) -> Cleaner:
-        return RowCleaner(split, parameters)
 
     def tokenization_settings(self, parameters: QuestionAnsweringSpec) -> Mapping[str, Any]:
         return {

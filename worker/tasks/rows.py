@@ -2,19 +2,26 @@
 
 from typing import Any
 
-from worker.tasks.base import RowError
+from worker.data.table import RowError
 
 
 def text_of(value: Any, column: str) -> str:
     """`value` itself. RowError for what is no text, is empty, or could not be written again."""
+    text = any_text(value, column)
+    if not text.strip():
+        raise RowError(f"`{column}` is empty", reason="empty_text")
+    return text
+
+
+def any_text(value: Any, column: str) -> str:
+    """The same, but the text may be empty."""
     if not isinstance(value, str):
-        raise RowError(f"`{column}` must be text, not {kind_of(value)}")
-    if not value.strip():
-        raise RowError(f"`{column}` is empty")
+        raise RowError(f"`{column}` must be text, not {kind_of(value)}", reason="not_text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise RowError(f"`{column}` is not valid Unicode: {error.reason}") from error
+        problem = f"`{column}` is not valid Unicode: {error.reason}"
+        raise RowError(problem, reason="invalid_unicode") from error
     return value
 
 

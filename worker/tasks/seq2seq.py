@@ -15,9 +15,10 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.peft import PrefixTuningSpec
 from service.contract.seq2seq import Seq2SeqSpec
 from service.contract.spec import JobSpec
-from service.contract.splits import TEST, TRAIN, VALIDATION, prefix
+from service.contract.splits import TRAIN, VALIDATION, prefix
 from worker.tasks import feature_file, lm_scores, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.pair_rows import required_targets
 from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
@@ -103,22 +104,6 @@ class Seq2Seq:
         _set_first_tokens(model, tokenizer, parameters, languages)
         linear = linear_loss.linear_of(model) if build.may_capture_head(spec) else None
         return Seq2SeqObjective(spec, tokenizer, model, splits, self.metrics, linear)
-
-
-def required_targets(split: str) -> bool:
-    """Predictions need no references."""
-    return split != TEST
-
-
-def check_split(split: str, parameters: Seq2SeqSpec) -> None:
-    """StageError for a test split of which nothing would be predicted."""
-    if split == TEST and not parameters.predict_with_generate:
-        raise StageError(
-            FailureCode.INVALID_OPTION,
-            "`dataset.test` is given, but `task.predict_with_generate` is false: nothing would be "
-            "predicted",
-            option="task.predict_with_generate",
-        )
 
 
 def _check_decoder(config: Any, parameters: Seq2SeqSpec, reserved: int) -> None:

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from service.contract.seq2seq import SummarizationSpec
-from worker.tasks.base import Cleaner, Row
-from worker.tasks.rows import text_of
-from worker.tasks.seq2seq import Languages, Seq2Seq, check_split, required_targets
+from worker.tasks.seq2seq import Languages, Seq2Seq
 
 _KINDS: Final = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # After ., ! or ? with closing quotes or brackets, before what may begin a sentence.
@@ -18,20 +16,6 @@ _SENTENCE_END: Final = re.compile(
 
 class Summarization(Seq2Seq):
     name = "summarization"
-
-    def required_columns(self, split: str) -> tuple[str, ...]:
-        return ("text", "summary") if required_targets(split) else ("text",)
-
-    def cleaner(self, split: str, parameters: SummarizationSpec) -> Cleaner:
-        check_split(split, parameters)
-
-        def clean(row: Row) -> dict[str, Any]:
-            summary = ""
-            if required_targets(split):
-                summary = text_of(row["summary"], "summary")
-            return {"source": text_of(row["text"], "text"), "target": summary}
-
-        return clean
 
     def languages(self, parameters: SummarizationSpec) -> Languages:
         return Languages(parameters.lang, parameters.lang, "task.lang", "task.lang")

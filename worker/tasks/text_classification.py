@@ -14,10 +14,10 @@ from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import classification_metrics, feature_file, predictions
-from worker.tasks.base import Cleaner, PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.classification_metrics import Floats
 from worker.tasks.padding import Padding
-from worker.tasks.text_rows import MULTI, REGRESSION, SINGLE, RowCleaner, Scheme
+from worker.tasks.text_rows import MULTI, REGRESSION, SINGLE, Scheme
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
@@ -37,9 +37,6 @@ class TextClassification:
 
         return AutoModelForSequenceClassification
 
-    def required_columns(self, split: str) -> tuple[str, ...]:
-        return ("text",) if split == "test" else ("text", "label")
-
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
 
@@ -52,9 +49,6 @@ class TextClassification:
                 "form": Value("string"),
             }
         )
-
-    def cleaner(self, split: str, parameters: TextClassificationSpec) -> Cleaner:
-        return RowCleaner(split, parameters)
 
     def tokenization_settings(self, parameters: TextClassificationSpec) -> Mapping[str, Any]:
         return {

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow.compute as pc
-
 from service.contract.parameters import ProblemType, TextClassificationSpec
+from worker.data.table import Row, RowError
 from worker.tasks import labels
-from worker.tasks.base import Row, RowError
 from worker.tasks.labels import Classes
+from worker.tasks.rows import any_text, text_of
 
 SINGLE: Final = "single_label_classification"
 MULTI: Final = "multi_label_classification"
@@ -32,24 +31,23 @@ class RowCleaner:
 
     def __call__(self, row: Row) -> dict[str, Any]:
         cleaned: dict[str, Any] = {
-            "text": labels.text(row["text"], "text"),
+            "text": text_of(row["text"], "text"),
             "text_pair": self._pair(row.get("text_pair")),
             "labels": [],
             "number": None,
             "form": "none",
         }
-        if not cleaned["text"].strip():
-            raise RowError("`text` is empty")
-        return cleaned | self._label(row["label"]) if self._labelled else cleaned
+        if self._labelled:
+            cleaned |= self._label(row["label"])
+        if self._pairs is None:  # the first row that can be used decides
+            self._pairs = cleaned["text_pair"] is not None
+        return cleaned
 
     def _pair(self, value: Any) -> str | None:
-        if self._pairs is None:
-            self._pairs = value is not None
-        if self._pairs:
-            return labels.text(value, "text_pair")
-        if value is not None:
-            raise RowError("`text_pair` is given, but earlier rows have none")
-        return None
+        if value is not None and self._pairs is False:
+            problem = "`text_pair` is given, but earlier rows have none"
+            raise RowError(problem, reason="unexpected_pair")
+        return any_text(value, "text_pair") if value is not None or self._pairs else None
 
     def _label(self, value: Any) -> dict[str, Any]:
         """`form` says what the label looks like: names, name, whole or fraction."""
@@ -60,7 +58,8 @@ class RowCleaner:
         number = _number(value)
         if self._problem == REGRESSION:
             if number is None:
-                raise RowError(f"`label` must be a finite number, and is {value!r:.80}")
+                problem = f"`label` must be a finite number, and is {value!r:.80}"
+                raise RowError(problem, reason="invalid_label")
             return {"number": number, "form": "fraction"}
         if isinstance(value, float) and number is not None and self._problem is None:
             return {"labels": [str(value)], "number": number, "form": "fraction"}
@@ -148,6 +147,8 @@ class Scheme:
 
 
 def _problem_of(examples: Any, names: Sequence[str] | None) -> ProblemType:
+    import pyarrow.compute as pc
+
     column = examples.with_format("arrow").select_columns(["form"])[:]["form"]
     forms = set(pc.unique(column).to_pylist())
     if "names" in forms:

@@ -14,15 +14,7 @@ from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import chunk_metrics, feature_file, labels, predictions
-from worker.tasks.base import (
-    Cleaner,
-    PrepareContext,
-    PreparedSplit,
-    Row,
-    RowError,
-    longest,
-    parameters_of,
-)
+from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
 from worker.tasks.labels import Classes
 from worker.tasks.lm_scores import IGNORED, losses
 from worker.tasks.padding import Padding
@@ -46,16 +38,10 @@ class TokenClassification:
 
         return AutoModelForTokenClassification
 
-    def required_columns(self, split: str) -> tuple[str, ...]:
-        return ("tokens",) if split == "test" else ("tokens", "tags")
-
     def example_schema(self) -> Any:
         from datasets import Features, List, Value
 
         return Features({"tokens": List(Value("string")), "tags": List(Value("string"))})
-
-    def cleaner(self, split: str, parameters: TokenClassificationSpec) -> Cleaner:
-        return RowCleaner(split, parameters)
 
     def tokenization_settings(self, parameters: TokenClassificationSpec) -> Mapping[str, Any]:
         return {
@@ -116,25 +102,6 @@ def _cut_notice(split: str, count: int, length: int) -> Notice:
         "Raise `max_seq_length`, or split long rows.",
         data={"split": split, "words": count, "max_seq_length": length},
     )
-
-
-class RowCleaner:
-    def __init__(self, split: str, parameters: TokenClassificationSpec) -> None:
-        self._labelled = split != "test"
-        self._names = parameters.label_names
-
-    def __call__(self, row: Row) -> dict[str, Any]:
-        tokens = [labels.text(token, "tokens") for token in labels.as_list(row["tokens"], "tokens")]
-        if not tokens:
-            raise RowError("`tokens` is empty")
-        if not self._labelled:
-            return {"tokens": tokens, "tags": []}
-        tags = [
-            labels.named(tag, "tags", self._names) for tag in labels.as_list(row["tags"], "tags")
-        ]
-        if len(tags) != len(tokens):
-            raise RowError(f"there are {len(tokens)} `tokens`, but {len(tags)} `tags`")
-        return {"tokens": tokens, "tags": tags}
 
 
 class Words:

@@ -1,0 +1,294 @@
+"""Rows of any source → cleaned rows, and what became of the others.
+
+What is skipped is a pure function of the data and the options. Pure Python: see `table`.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, runtime_checkable
+
+from service.contract.failures import FailureCode, StageError
+from worker import failures
+from worker.data.table import Cleaner, Row, RowError, Table
+
+SHOWN: Final = 100
+"""Bad rows that are named."""
+_CHARACTERS: Final = 300
+"""Of a fault that is kept; of a place, half of them."""
+_IN_MESSAGE: Final = 5
+_FRUITLESS: Final = 1000
+"""Rows without a needed column, and none with it, that tell that there is no such column."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The task's columns and the user's names for them."""
+
+    names: Mapping[str, str]
+    """The task's column → the user's."""
+    needed: frozenset[str]
+    """The task's columns that every row must have."""
+
+    @classmethod
+    def of(
+        cls,
+        known: Iterable[str],
+        required: Collection[str],
+        spared: Collection[str],
+        mapping: Mapping[str, str],
+    ) -> "Columns":
+        """A column that the user maps is needed like a required one, unless it is `spared`."""
+        names = {column: mapping.get(column, column) for column in known}
+        strange = sorted(mapping.keys() - names.keys())
+        if strange:
+            raise StageError(
+                FailureCode.INVALID_OPTION,
+                f"`dataset.columns` maps {', '.join(map(repr, strange))}, but the task's columns "
+                f"are {', '.join(names)}",
+            )
+        return cls(names, frozenset(required) | frozenset(mapping).difference(spared))
+
+    def missing(self, found: Collection[str]) -> list[str]:
+        return [
+            name for name in self.names if name in self.needed and self.names[name] not in found
+        ]
+
+    def wanted(self, found: Collection[str]) -> list[str]:
+        return [theirs for theirs in self.names.values() if theirs in found]
+
+    def mapped(self, row: Row) -> Row:
+        return {ours: row[theirs] for ours, theirs in self.names.items() if theirs in row}
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A cleaner that counts what it has changed."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BadRow:
+    table: int
+    """Which of the split's tables it is in."""
+    place: str
+    """Within that table: `line 3`. The same content has the same place, whatever its name."""
+    problem: str
+    reason: str
+    code: FailureCode
+
+
+@dataclass
+class Tally:
+    """What became of the rows of one split."""
+
+    used: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Kind of fault → rows."""
+    bad_rows: list[BadRow] = field(default_factory=list)
+    """The first of them."""
+    changes: dict[str, int] = field(default_factory=dict)
+    """What the task's cleaner has counted."""
+
+    @property
+    def bad(self) -> int:
+        return self.reasons.total()
+
+    @property
+    def read(self) -> int:
+        return self.used + self.bad
+
+    def add(self, table: int, place: str, error: RowError) -> None:
+        self.reasons[error.reason] += 1
+        if len(self.bad_rows) < SHOWN:
+            problem = failures.mask(str(error))[:_CHARACTERS]
+            place = place[: _CHARACTERS // 2]
+            self.bad_rows.append(BadRow(table, place, problem, error.reason, error.code))
+
+
+@dataclass
+class Checking:
+    """The rows of one split that can be used, in order; `tally` knows the others."""
+
+    columns: Columns
+    clean: Cleaner
+    limit: int | None
+    """Rows to use. With `skips`, of those that can be used; else of all."""
+    skips: bool
+    tally: Tally = field(default_factory=Tally)
+
+    def rows(self, tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
+        """StageError for a file or a column that no row can do without."""
+        for number, table in enumerate(tables):
+            yield from self._rows(number, table)
+            if self._is_full():
+                break
+        if isinstance(self.clean, Counting):
+            self.tally.changes = dict(self.clean.counts)
+
+    def _is_full(self) -> bool:
+        return self.limit == (self.tally.used if self.skips else self.tally.read)
+
+    def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
+        if table.columns is not None:
+            self._require(table.columns, None)
+        lacking = _Lacking(self.columns)
+        for place, row in table.rows(self.columns.wanted(table.columns or ())):
+            try:
+                if isinstance(row, RowError):
+                    raise row
+                lacking.look(place, row)
+                cleaned = self.clean(self.columns.mapped(row))
+            except RowError as error:
+                within = place.removeprefix(f"{table.name}, ") if table.name else place
+                self.tally.add(number, within, error)
+            else:
+                self.tally.used += 1
+                yield cleaned
+            if self._is_full():
+                break
+        lacking.conclude()
+
+    def _require(self, found: tuple[str, ...], place: str | None) -> None:
+        missing = self.columns.missing(found)
+        if missing:
+            raise missing_column(self.columns, missing, found, place)
+
+
+class _Lacking:
+    """Tells rows that lack a column from a table that has no such column: no row of it has."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._first: tuple[str, tuple[str, ...]] | None = None
+        self._never = set(columns.missing(()))
+        """Needed columns that no row has had."""
+        self._rows = 0
+
+    def look(self, place: str, row: Row) -> None:
+        missing = self._columns.missing(row.keys())
+        self._first = self._first or (place, tuple(row))
+        self._rows += 1
+        self._never.intersection_update(missing)
+        if self._never and self._rows == _FRUITLESS:
+            self.conclude()
+        if missing:
+            names = ", ".join(repr(self._columns.names[name]) for name in missing)
+            raise RowError(f"has no {names}", reason="missing_value")
+
+    def conclude(self) -> None:
+        if self._first is not None and self._never:
+            place, found = self._first
+            missing = [name for name in self._columns.names if name in self._never]
+            raise missing_column(self._columns, missing, found, place)
+
+
+def missing_column(
+    columns: Columns, missing: list[str], found: tuple[str, ...], place: str | None
+) -> StageError:
+    """Names what is missing, what there is, and the nearest name of it."""
+    theirs = [columns.names[name] for name in missing]
+    taken = set(columns.names.values())
+    free = [name for name in found if name not in taken]
+    near = {
+        name: match[0] for name in theirs if (match := difflib.get_close_matches(name, free, 1))
+    }
+    message = f"Missing column {', '.join(map(repr, theirs))}"
+    message += f" ({place})" if place else ""
+    message += f". Columns found: {', '.join(map(repr, found)) or 'none'}."
+    message += "".join(f" Did you mean {best!r} for {name!r}?" for name, best in near.items())
+    return StageError(
+        FailureCode.MISSING_COLUMN, message, missing=theirs, found=list(found), nearest=near
+    )
+
+
+# ---- the verdict --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Policy:
+    """`dataset.on_bad_row` and `dataset.max_bad_fraction`."""
+
+    skips: bool
+    max_bad_fraction: float
+
+    def problem(self, split: str, tally: Tally, names: list[str]) -> StageError | None:
+        """Why the split cannot be used; `names` are those of its tables."""
+        if tally.read == 0:
+            message = f"The {split} split has no rows"
+            return StageError(FailureCode.EMPTY_DATASET, message, split=split)
+        if not tally.bad:
+            return None
+        if not self.skips:
+            return _bad_rows(split, tally, names)
+        if tally.bad > self.max_bad_fraction * tally.read:
+            return _too_many(split, tally, names, self.max_bad_fraction)
+        if tally.used == 0:
+            message = f"All {tally.read:,} rows of the {split} split were skipped"
+            return StageError(FailureCode.EMPTY_DATASET, message, split=split)
+        return None
+
+
+def place_of(row: BadRow, names: list[str]) -> str:
+    """As its user knows it: `train.jsonl, line 3`."""
+    name = names[row.table] if row.table < len(names) else ""
+    return f"{name}, {row.place}" if name else row.place
+
+
+def listed(tally: Tally, names: list[str]) -> list[dict[str, str]]:
+    """The bad rows that are named, each with its place, its reason and what is wrong with it."""
+    return [
+        {"place": place_of(row, names), "reason": row.reason, "problem": row.problem}
+        for row in tally.bad_rows
+    ]
+
+
+def by_reason(tally: Tally) -> dict[str, int]:
+    """The most frequent first; of equals the first of the alphabet."""
+    return dict(sorted(tally.reasons.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _bad_rows(split: str, tally: Tally, names: list[str]) -> StageError:
+    first = tally.bad_rows[0]
+    message = f"{place_of(first, names)}: {first.problem}"
+    if tally.bad > 1:
+        message = f"{_counted(split, tally)}. {_first_of(tally, names)}"
+    return _error(first.code, message, split, tally, names)
+
+
+def _too_many(split: str, tally: Tally, names: list[str], allowed: float) -> StageError:
+    message = (
+        f"{_counted(split, tally)}: {tally.bad / tally.read:.2%} of them, and "
+        f"`dataset.max_bad_fraction` allows {allowed:.2%}. {_first_of(tally, names)}"
+    )
+    return _error(FailureCode.UNREADABLE_ROW, message, split, tally, names)
+
+
+def _counted(split: str, tally: Tally) -> str:
+    reasons = ", ".join(f"{name} {count:,}" for name, count in by_reason(tally).items())
+    return f"{tally.bad:,} of {tally.read:,} rows of the {split} split cannot be used ({reasons})"
+
+
+def _first_of(tally: Tally, names: list[str]) -> str:
+    shown = tally.bad_rows[:_IN_MESSAGE]
+    rows = "; ".join(f"{place_of(row, names)}: {row.problem}" for row in shown)
+    if tally.bad == len(shown):
+        return rows
+    return f"The first: {rows}"
+
+
+def _error(
+    code: FailureCode, message: str, split: str, tally: Tally, names: list[str]
+) -> StageError:
+    return StageError(
+        code,
+        message,
+        split=split,
+        place=place_of(tally.bad_rows[0], names),
+        rows_bad=tally.bad,
+        rows_read=tally.read,
+        bad_by_reason=by_reason(tally),
+        bad_rows=listed(tally, names),
+    )

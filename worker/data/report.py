@@ -1,0 +1,160 @@
+"""`data_report.json`: what became of the rows of each split, and how long they are in tokens."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from service.contract.failures import FailureCode
+from worker.data import checking
+from worker.data.checking import BadRow, Policy, Tally
+
+NAME: Final = "data_report.json"
+_BINS: Final = 20
+_PERCENTILES: Final = (50, 90, 95, 99)
+
+
+@dataclass
+class Lengths:
+    """Tokens of whole texts, as they are before anything is cut."""
+
+    _parts: list[np.ndarray[Any, np.dtype[np.uint32]]] = field(default_factory=list)
+    truncated: int = 0
+
+    def add(self, lengths: Iterable[int], truncated: int = 0) -> None:
+        self._parts.append(np.fromiter(lengths, dtype=np.uint32))
+        self.truncated += truncated
+
+    def summary(self) -> dict[str, Any] | None:
+        """None where nothing was measured."""
+        values = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint32)
+        if not len(values):
+            return None
+        ranks = np.percentile(values, _PERCENTILES, method="higher")
+        return {
+            "total": int(values.sum(dtype=np.int64)),
+            "min": int(values.min()),
+            "mean": round(float(values.mean()), 2),
+            **{f"p{rank}": int(value) for rank, value in zip(_PERCENTILES, ranks, strict=True)},
+            "max": int(values.max()),
+            "histogram": _histogram(values, int(ranks[-1])),
+        }
+
+
+def _histogram(values: Any, p99: int) -> list[dict[str, int]]:
+    """Bins of one width, a power of two; the last one also holds the longest hundredth."""
+    width = 1
+    while p99 >= width * _BINS:
+        width *= 2
+    counts = np.bincount(np.minimum(values // width, _BINS), minlength=1).tolist()
+    first = next(number for number, count in enumerate(counts) if count)
+    last = len(counts) - 1
+    longest = int(values.max())
+    return [
+        {
+            "from": number * width,
+            "to": longest if number == last else (number + 1) * width - 1,
+            "rows": counts[number],
+        }
+        for number in range(first, last + 1)
+    ]
+
+
+@dataclass
+class Measures:
+    """What a task measures of a split while it prepares it."""
+
+    tokens: Lengths = field(default_factory=Lengths)
+    """Of each row, or of its source where it has a target."""
+    target_tokens: Lengths = field(default_factory=Lengths)
+    windows: Counter[int] | None = None
+    """Features of a row → rows; None where features are not made row by row."""
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"tokens": self.tokens.summary()}
+        found["truncated"] = self.tokens.truncated
+        targets = self.target_tokens.summary()
+        if targets is not None:
+            found |= {"target_tokens": targets}
+            found |= {"targets_truncated": self.target_tokens.truncated}
+        windows = None
+        if self.windows is not None:
+            windows = {str(number): rows for number, rows in sorted(self.windows.items())}
+        return found | {"windows_per_example": windows}
+
+
+# ---- with the prepared data ---------------------------------------------------------------------
+
+
+def write(folder: Path, tallies: Mapping[str, Tally], measures: Mapping[str, Any]) -> None:
+    """Into the prepared data; files go by number: another job may have other names."""
+    splits = {
+        split: {"tally": asdict(tally), "measures": measures[split]}
+        for split, tally in tallies.items()
+    }
+    (folder / NAME).write_text(json.dumps(splits))
+
+
+def read(folder: Path) -> tuple[dict[str, Tally], dict[str, Any]] | None:
+    """What `write` wrote; None where an older release has prepared the data."""
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    splits = json.loads(path.read_text())
+    tallies = {split: _tally(found["tally"]) for split, found in splits.items()}
+    return tallies, {split: found["measures"] for split, found in splits.items()}
+
+
+def _tally(stored: dict[str, Any]) -> Tally:
+    rows = [BadRow(**{**row, "code": FailureCode(row["code"])}) for row in stored.pop("bad_rows")]
+    reasons = Counter(stored.pop("reasons"))
+    return Tally(**stored, reasons=reasons, bad_rows=rows)
+
+
+# ---- for the user -------------------------------------------------------------------------------
+
+
+def render(
+    policy: Policy,
+    names: Mapping[str, list[str]],
+    tallies: Mapping[str, Tally],
+    measures: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The report; `names` are those of each split's tables."""
+    return {
+        "on_bad_row": "skip" if policy.skips else "fail",
+        "max_bad_fraction": policy.max_bad_fraction if policy.skips else None,
+        "splits": {
+            split: {**counts(tally), **measures.get(split, {})}
+            | {"bad_rows": checking.listed(tally, names[split])}
+            for split, tally in tallies.items()
+        },
+    }
+
+
+def counts(tally: Tally) -> dict[str, Any]:
+    return {
+        "rows_read": tally.read,
+        "rows_used": tally.used,
+        "rows_skipped": tally.bad,
+        "skipped_by_reason": checking.by_reason(tally),
+        **tally.changes,
+    }
+
+
+def told(tally: Tally) -> dict[str, int]:
+    """What is worth a notice: rows that were left out, and what was changed in others."""
+    return {"skipped": tally.bad, **tally.changes}
+
+
+def summary(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report without its bad rows: what the job's page shows."""
+    splits = {
+        split: {name: value for name, value in found.items() if name != "bad_rows"}
+        for split, found in report["splits"].items()
+    }
+    return {**report, "splits": splits}

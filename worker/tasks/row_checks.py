@@ -1,0 +1,53 @@
+"""Each task's check of its rows: what they must have, and how they are cleaned.
+
+Needs no tokenizer and no large library, so that an upload can be checked where no job runs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.contract.splits import TEST
+from service.contract.tasks import TASKS
+from worker.data.checking import Columns
+from worker.data.table import Cleaner
+from worker.tasks import lm_rows, pair_rows, qa_rows, tag_rows, text_rows
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    inputs: tuple[str, ...]
+    """Columns that every row must have."""
+    labels: tuple[str, ...]
+    """Columns that only rows with labels must have: those of the test split need none."""
+    cleaner: Callable[[str, Any], Cleaner]
+    """(split, the task's parameters) → a function that is called once with every row of the split,
+    in order. It is given the row under the task's own column names."""
+
+    def required(self, split: str) -> tuple[str, ...]:
+        """Columns without which `split` cannot be used."""
+        return self.inputs if split == TEST else self.inputs + self.labels
+
+
+def _language_model(_split: str, _parameters: Any) -> Cleaner:
+    return lm_rows.clean
+
+
+ROW_CHECKS: Final[dict[str, RowCheck]] = {
+    "question-answering": RowCheck(("question", "context"), ("answers",), qa_rows.RowCleaner),
+    "causal-lm": RowCheck(("text",), (), _language_model),
+    "masked-lm": RowCheck(("text",), (), _language_model),
+    "text-classification": RowCheck(("text",), ("label",), text_rows.RowCleaner),
+    "token-classification": RowCheck(("tokens",), ("tags",), tag_rows.RowCleaner),
+    "summarization": RowCheck(("text",), ("summary",), pair_rows.summarization),
+    # Rows have one of two forms, which the cleaner looks for.
+    "translation": RowCheck((), (), pair_rows.translation),
+}
+
+
+def columns(task: str, split: str, mapping: Mapping[str, str]) -> Columns:
+    """The columns of `task`; `mapping` gives the user's names for some."""
+    described = TASKS[task].columns
+    required = set(ROW_CHECKS[task].required(split))
+    spared = {column.name for column in described if column.required} - required
+    return Columns.of([column.name for column in described], required, spared, mapping)
