@@ -58,6 +58,14 @@ class ArtifactGoneError(DomainError):
     status, code, title = 410, "artifact_gone", "The job's files were removed to make room"
 
 
+class CheckpointNotFoundError(DomainError):
+    status, code, title = 404, "checkpoint_not_found", "Checkpoint not found"
+
+
+class CheckpointGoneError(DomainError):
+    status, code, title = 410, "checkpoint_gone", "The checkpoint was removed to make room"
+
+
 class UploadNotFoundError(DomainError):
     status, code, title = 404, "file_not_found", "File not found"
 

@@ -14,6 +14,7 @@ from service import logging
 from service.api import (
     actions,
     artifacts,
+    checkpoints,
     files,
     health,
     history,
@@ -35,7 +36,18 @@ _DESCRIPTION: Final = (
     "Fine-tune models: upload data, submit a job, watch it, download the finished model.\n\n"
     "Errors are RFC 9457 problem details with a stable `code`."
 )
-_ROUTERS: Final = (jobs, actions, artifacts, history, files, tasks, workers, health, metrics)
+_ROUTERS: Final = (
+    jobs,
+    actions,
+    artifacts,
+    history,
+    checkpoints,
+    files,
+    tasks,
+    workers,
+    health,
+    metrics,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

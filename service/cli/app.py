@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import OperationalError
 
-from service.cli import actions, files, jobs, keys, output, servers, submit, up, watch
+from service.cli import actions, checkpoints, files, jobs, keys, output, servers, submit, up, watch
 from service.cli.client import ApiError, UnreachableError
 from service.cli.exits import UNREACHABLE, USAGE, UsageError
 
@@ -36,6 +36,7 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "logs": jobs.show_logs,
     "events": jobs.show_events,
     "download": jobs.download,
+    "checkpoints": checkpoints.show_checkpoints,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
     "up": up.up,

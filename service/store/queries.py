@@ -15,7 +15,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from service.contract.states import HELD, JobState
-from service.errors import ArtifactNotFoundError, JobNotFoundError
+from service.errors import ArtifactNotFoundError, CheckpointNotFoundError, JobNotFoundError
 from service.store.database import UtcDateTime, db_now
 from service.store.models import (
     ArtifactRow,
@@ -137,6 +137,31 @@ def checkpoints(
         .order_by(CheckpointRow.step)
     )
     return _page(session, statement, limit)
+
+
+def checkpoint(session: Session, job_id: str, step: int) -> CheckpointRow:
+    """One of them, pruned or not. Raises JobNotFoundError or CheckpointNotFoundError."""
+    job_exists(session, job_id)
+    row = session.get(CheckpointRow, (job_id, step))
+    if row is None:
+        raise CheckpointNotFoundError(f"Job {job_id} has no checkpoint of step {step}.", step=step)
+    return row
+
+
+def newest_checkpoint(session: Session, job_id: str) -> int | None:
+    """Step of the newest one that was not pruned."""
+    query = select(func.max(CheckpointRow.step)).where(
+        CheckpointRow.job_id == job_id, CheckpointRow.pruned_at.is_(None)
+    )
+    return session.scalar(query)
+
+
+def evaluation(session: Session, job_id: str, step: int) -> dict[str, Any]:
+    """The numbers of the evaluation at this step; empty when there was none."""
+    query = select(MetricRow.values).where(
+        MetricRow.job_id == job_id, MetricRow.kind == "eval", MetricRow.step == step
+    )
+    return session.scalar(query) or {}
 
 
 def artifacts(

@@ -62,6 +62,20 @@ class Checkpoint(BaseModel):
         return cls(**{name: getattr(row, name) for name in cls.model_fields})
 
 
+class CheckpointFile(BaseModel):
+    name: str
+    bytes: int
+    sha256: str
+    url: str = Field(description="Path of the download on this server.")
+
+
+class CheckpointDetail(Checkpoint):
+    last: bool = Field(description="It is the newest that the job has.")
+    metrics: Json = Field(description="Of the evaluation at this step; empty without one.")
+    files: list[CheckpointFile] = Field(description="Empty when it was removed to make room.")
+    archive_url: str | None = Field(description="All files as one tar archive; null when removed.")
+
+
 class CheckpointPage(BaseModel):
     data: list[Checkpoint]
     has_more: bool

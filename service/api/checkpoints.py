@@ -1,0 +1,136 @@
+"""One checkpoint of a job: what it is, its files, and all of them in one archive."""
+
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import StreamingResponse
+
+from service.api.checkpoint_files import Archive, Entry, entries, is_inside
+from service.api.deps import DatabaseDep, JobId, SettingsDep
+from service.api.download import DOWNLOAD_RESPONSES, send_file
+from service.api.openapi import problems
+from service.api.schemas.history import Checkpoint, CheckpointDetail, CheckpointFile
+from service.errors import ArtifactNotFoundError, CheckpointGoneError
+from service.settings import Settings
+from service.store import queries
+from service.store.models import CheckpointRow
+
+router = APIRouter(prefix="/v1/jobs/{job_id}/checkpoints/{step}", tags=["jobs"])
+
+Step = Annotated[int, Path(ge=0, le=2**31 - 1, description="Step of the checkpoint.")]
+_ARCHIVE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "A tar archive with one folder, `checkpoint-<step>`.",
+        "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {
+            "ETag": {
+                "required": True,
+                "description": "The manifest's sha256, quoted.",
+                "schema": {"type": "string"},
+            }
+        },
+    }
+}
+
+
+@router.get("", summary="One checkpoint", responses=problems(401, 404, 422, 503))
+def get_checkpoint(
+    job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
+) -> CheckpointDetail:
+    """Its evaluation and its files; one that was removed to make room has none."""
+    with database.read() as session:
+        row = queries.checkpoint(session, job_id, step)
+        newest = queries.newest_checkpoint(session, job_id)
+        metrics = queries.evaluation(session, job_id, step)
+    base = f"/v1/jobs/{job_id}/checkpoints/{step}"
+    files = _listed(row, settings)
+    return CheckpointDetail(
+        **Checkpoint.of(row).model_dump(),
+        last=step == newest,
+        metrics=metrics,
+        files=[
+            CheckpointFile(**vars(file), url=f"{base}/files/{quote(file.name)}") for file in files
+        ],
+        archive_url=f"{base}/archive" if files else None,
+    )
+
+
+@router.get(
+    "/files/{path:path}",
+    summary="Download a file of a checkpoint",
+    response_class=Response,
+    responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 410, 416, 422, 503)},
+)
+def get_checkpoint_file(
+    job_id: JobId,
+    step: Step,
+    path: Annotated[str, Path(description="Its `name`.", examples=["model.safetensors"])],
+    request: Request,
+    database: DatabaseDep,
+    settings: SettingsDep,
+) -> Response:
+    """Streamed; takes Range, If-Range and If-None-Match. 410 when it was removed to make room."""
+    folder, files = _files(job_id, step, database, settings)
+    found = [file for file in files if file.name == path]
+    if not found or not is_inside(folder, path):
+        raise ArtifactNotFoundError(f"The checkpoint of step {step} has no file {path[:200]!r}.")
+    return send_file(request, folder / path, path, found[0].sha256)
+
+
+@router.get(
+    "/archive",
+    summary="Download a checkpoint",
+    response_class=Response,
+    responses={**_ARCHIVE_RESPONSES, **problems(401, 404, 410, 422, 503)},
+)
+def get_checkpoint_archive(
+    job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
+) -> Response:
+    """All its files in one tar archive, made while it is sent; its length is told beforehand."""
+    folder, files = _files(job_id, step, database, settings)
+    archive = Archive(folder, files, folder.stat().st_mtime)
+    headers = {
+        "Content-Length": str(archive.size),
+        "Content-Disposition": f'attachment; filename="{job_id}-checkpoint-{step}.tar"',
+        "ETag": f'"{files[-1].sha256}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return StreamingResponse(archive.content(), headers=headers, media_type="application/x-tar")
+
+
+def _files(
+    job_id: str, step: int, database: DatabaseDep, settings: Settings
+) -> tuple[FilePath, list[Entry]]:
+    """The folder and what is in it. CheckpointGoneError when it was removed."""
+    with database.read() as session:
+        row = queries.checkpoint(session, job_id, step)
+    if row.pruned_at is not None:
+        raise CheckpointGoneError(
+            f"The checkpoint of step {step} was removed on {row.pruned_at:%Y-%m-%d} to make room "
+            "(`training.save_total_limit` or FINETUNE_RETENTION_WORKSPACE_…).",
+            step=step,
+        )
+    folder = _folder(row, settings)
+    return folder, entries(folder, row.manifest_sha256)
+
+
+def _folder(row: CheckpointRow, settings: Settings) -> FilePath:
+    """CheckpointGoneError for one outside of the job's workspace, where only a stage that lies
+    could have put it."""
+    workspace = settings.workspace(row.job_id).resolve()
+    folder = (workspace / row.path).resolve()
+    if not folder.is_relative_to(workspace):
+        raise CheckpointGoneError(f"The checkpoint of step {row.step} is not on this server.")
+    return folder
+
+
+def _listed(row: CheckpointRow, settings: Settings) -> list[Entry]:
+    """Nothing of a checkpoint that is gone."""
+    if row.pruned_at is not None:
+        return []
+    try:
+        return entries(_folder(row, settings), row.manifest_sha256)
+    except CheckpointGoneError:
+        return []

@@ -1,0 +1,151 @@
+"""One checkpoint over HTTP: its page, its files, and the archive."""
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api import checkpoint_files
+from service.errors import CheckpointGoneError
+from service.store.database import db_now
+from service.store.models import CheckpointRow, MetricRow
+from tests.api.conftest import Server
+from tests.api.factories import START, add_job
+from worker import checkpoints
+
+FILES = {"model.safetensors": b"m" * 1000, "optimizer.pt": b"o" * 2_500_000, "empty": b""}
+
+
+def write(folder: Path) -> None:
+    with checkpoints.writing(folder) as partial:
+        for name, content in FILES.items():
+            (partial / name).write_bytes(content)
+
+
+def add(server: Server, step: int = 10, **columns: Any) -> tuple[str, Path]:
+    """A job with a checkpoint on disk; the checkpoint's URL and folder."""
+    job_id = columns.pop("job_id", None) or add_job(server.database, state="succeeded", epoch=1)
+    path = f"attempts/1/checkpoints/{step}"
+    folder = server.settings.workspace(job_id) / path
+    write(folder)
+    known = {
+        "path": path,
+        "manifest_sha256": checkpoints.manifest_sha256(folder),
+        "bytes": checkpoints.total_bytes(folder),
+        "best": False,
+        "metric": 0.5,
+    }
+    with server.database.write() as session:
+        row = CheckpointRow(job_id=job_id, step=step, epoch=1, created_at=START)
+        for name, value in (known | columns).items():
+            setattr(row, name, value)
+        session.add(row)
+    return f"/v1/jobs/{job_id}/checkpoints/{step}", folder
+
+
+class TestDetail:
+    def test_numbers_and_files(self, server: Server) -> None:
+        url, folder = add(server, best=True)
+        job_id = url.split("/")[3]
+        with server.database.write() as session:
+            values = {"eval_loss": 0.5, "eval_f1": 71.0}
+            session.add(
+                MetricRow(job_id=job_id, seq=1, kind="eval", step=10, at=START, values=values)
+            )
+        page = server.client.get(url).json()
+        assert (page["step"], page["best"], page["last"]) == (10, True, True)
+        assert page["metrics"] == {"eval_loss": 0.5, "eval_f1": 71.0}
+        assert sum(file["bytes"] for file in page["files"]) == page["bytes"]
+        for file in page["files"]:
+            content = (folder / file["name"]).read_bytes()
+            assert (file["bytes"], file["sha256"]) == (
+                len(content),
+                hashlib.sha256(content).hexdigest(),
+            )
+            answer = server.client.get(file["url"])
+            assert (answer.status_code, answer.content) == (200, content)
+        assert {file["name"] for file in page["files"]} == {*FILES, "manifest.json"}
+        add(server, step=20, job_id=job_id)
+        assert server.client.get(url).json()["last"] is False
+
+    def test_unknown_ones(self, server: Server) -> None:
+        url, _ = add(server)
+        base = url.rpartition("/")[0]
+        for path in (f"{base}/11", f"{base}/11/archive", "/v1/jobs/job-1/checkpoints/10"):
+            assert server.client.get(path).status_code == 404, path
+        answer = server.client.get(f"{url}/files/../../../job.log")
+        assert answer.status_code == 404
+        assert server.client.get(f"{base}/-1").status_code == 422
+
+    def test_what_was_pruned_is_gone(self, server: Server) -> None:
+        url, _ = add(server, pruned_at=db_now())
+        page = server.client.get(url).json()
+        assert (page["files"], page["archive_url"]) == ([], None)
+        assert page["pruned_at"] is not None
+        for path in ("files/model.safetensors", "archive"):
+            answer = server.client.get(f"{url}/{path}")
+            assert (answer.status_code, answer.json()["code"]) == (410, "checkpoint_gone")
+            assert "save_total_limit" in answer.json()["detail"]
+
+    def test_what_is_not_as_it_was_registered_is_not_shown(self, server: Server) -> None:
+        url, folder = add(server)
+        (folder / "manifest.json").write_text('{"files": {"/etc/passwd": {}}}')
+        assert server.client.get(url).json()["files"] == []
+        assert server.client.get(f"{url}/files/manifest.json").status_code == 410
+
+
+class TestArchive:
+    def test_holds_every_file_and_tells_its_length(self, server: Server) -> None:
+        url, _ = add(server)
+        answer = server.client.get(f"{url}/archive")
+        assert answer.status_code == 200
+        assert int(answer.headers["content-length"]) == len(answer.content)
+        assert answer.headers["content-type"] == "application/x-tar"
+        with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
+            held = {}
+            for member in tar.getmembers():
+                file = tar.extractfile(member)
+                assert file is not None
+                held[member.name] = file.read()
+        manifest = held.pop("checkpoint-10/manifest.json")
+        assert answer.headers["etag"] == f'"{hashlib.sha256(manifest).hexdigest()}"'
+        assert held == {f"checkpoint-10/{name}": content for name, content in FILES.items()}
+
+    def test_in_small_parts_and_whole_although_it_is_removed_meanwhile(
+        self, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "10"
+        write(folder)
+        files = checkpoint_files.entries(folder, checkpoints.manifest_sha256(folder))
+        archive = checkpoint_files.Archive(folder, files, 0)
+        checkpoints.remove(folder)
+        parts = list(archive.content())
+        assert max(map(len, parts)) <= 1024**2
+        assert sum(map(len, parts)) == archive.size
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+    def test_follows_no_link(self, tmp_path: Path, name: str) -> None:
+        folder, secret = tmp_path / "10", tmp_path / "secret"
+        write(folder)
+        digest = checkpoints.manifest_sha256(folder)
+        (folder / name).rename(secret)
+        (folder / name).symlink_to(secret)
+        with pytest.raises(CheckpointGoneError):
+            checkpoint_files.Archive(folder, checkpoint_files.entries(folder, digest), 0)
+
+    def test_takes_no_name_that_leads_elsewhere(self, tmp_path: Path) -> None:
+        folder = tmp_path / "10"
+        write(folder)
+        (tmp_path / "secret").write_text("s")
+        entry = checkpoint_files.Entry("../secret", 1, "")
+        with pytest.raises(CheckpointGoneError):
+            checkpoint_files.Archive(folder, [entry], 0)
+
+    def test_a_header_for_more_than_eight_gibibytes(self, tmp_path: Path) -> None:
+        entry = checkpoint_files.Entry("model.safetensors", 9 * 1024**3, "")
+        archive = checkpoint_files.Archive(tmp_path, [], 0)
+        header = tarfile.TarInfo.frombuf(archive._header(entry), "utf-8", "strict")
+        assert header.size == entry.bytes

@@ -1,0 +1,58 @@
+"""`finetune checkpoints` and what else concerns a job's checkpoints."""
+
+import tarfile
+from pathlib import Path
+
+from service.settings import Settings
+from service.store.database import Database, db_now
+from service.store.models import CheckpointRow
+from tests.cli.conftest import Cli
+from tests.cli.test_jobs import job_id  # noqa: F401  (a fixture)
+from worker import checkpoints
+
+
+def add(store: Database, home: Path, job: str, step: int, *, pruned: bool = False) -> None:
+    path = f"attempts/1/checkpoints/{step}"
+    folder = Settings(home=home).workspace(job) / path
+    with checkpoints.writing(folder) as partial:
+        (partial / "model.safetensors").write_bytes(b"weights")
+    with store.write() as session:
+        session.add(
+            CheckpointRow(
+                job_id=job,
+                step=step,
+                epoch=1,
+                path=path,
+                bytes=7,
+                manifest_sha256=checkpoints.manifest_sha256(folder),
+                metric=0.5,
+                best=step == 10,
+                created_at=db_now(),
+                pruned_at=db_now() if pruned else None,
+            )
+        )
+
+
+class TestCheckpoints:
+    def test_lists_and_downloads(
+        self,
+        cli: Cli,
+        store: Database,
+        home: Path,
+        job_id: str,  # noqa: F811
+        tmp_path: Path,
+    ) -> None:
+        add(store, home, job_id, 10)
+        add(store, home, job_id, 20, pruned=True)
+        rows = cli("checkpoints", job_id, "--json").json()["data"]
+        assert [(row["step"], row["best"]) for row in rows] == [(10, True), (20, False)]
+        assert "best" in cli("checkpoints", job_id).out
+        outcome = cli("checkpoints", job_id, "--download", "10", "--to", str(tmp_path / "out"))
+        assert outcome.status == 0
+        with tarfile.open(outcome.out.strip()) as tar:
+            names = tar.getnames()
+        assert names == ["checkpoint-10/model.safetensors", "checkpoint-10/manifest.json"]
+        gone = cli("checkpoints", job_id, "--download", "20", "--to", str(tmp_path))
+        assert (gone.status, gone.out) == (2, "")
+        assert "save_total_limit" in gone.err
+        assert not list(tmp_path.glob("*.tar*"))
