@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from service.contract.aliases import ALIASES, SWITCHES
+from service.contract.aliases import ALIASES, OLDER_VALUES, SWITCHES
 from service.contract.choices import (
     BY_METRIC,
     OPTIMIZER_ARGUMENTS,
@@ -24,7 +24,8 @@ from service.contract.peft import (
     PromptTuningSpec,
     QuantizationSpec,
 )
-from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
+from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.sharding import REFUSED_FSDP, FSDPSpec
 from service.contract.strategies import DDPSpec
 from service.contract.training import ADDITIONS, ELSEWHERE, TrainingSpec
@@ -36,7 +37,10 @@ _INTRODUCTION: Final = """\
 Made by `make docs` from `service/contract`; edit the tables there.
 
 The section `training` of a job has the names, defaults and meanings of
-`transformers.TrainingArguments`. Each of its fields stands in one of the tables below.
+`transformers.TrainingArguments`. Each of its fields, of 4.x as of 5.x, is in one of the tables
+below. One that is not supported here is ignored while it has its default, as in a pasted
+`TrainingArguments.to_dict()`; `POST /v1/jobs/validate` lists those. Two names of one option that
+disagree are refused.
 """
 
 _ALSO: Final = """\
@@ -94,6 +98,8 @@ def document() -> str:
         _table(("option", ""), _sentences(ELSEWHERE)),
         "## Refused\n",
         _table(("option", "why"), _sentences(REFUSED)),
+        "Of transformers 4.x:\n",
+        _table(("option", "why"), _sentences(REMOVED)),
         _table(
             ("value", "why"),
             [
@@ -101,6 +107,12 @@ def document() -> str:
                 *_sentences(REFUSED_SAMPLING, "train_sampling_strategy: "),
             ],
         ),
+        "## Arguments of the reference scripts\n",
+        _table(
+            ("argument", "in a job spec"),
+            ((f"`{name}`", f"`{place}`") for name, place in sorted(PLACES.items())),
+        ),
+        _table(("argument", "why there is none"), _sentences(NOT_NEEDED)),
     ]
     return "\n".join(parts)
 
@@ -147,6 +159,8 @@ def _choices(names: Any, arguments: dict[str, tuple[str, ...]]) -> Iterator[tupl
 
 def _older() -> Iterator[tuple[str, ...]]:
     yield from ((f"`{old}`", f"`{new}`") for old, new in ALIASES.items())
+    for name, values in OLDER_VALUES.items():
+        yield from ((f"`{name}: {old}`", f"`{name}: {new}`") for old, new in values.items())
     for switch, (option, value) in SWITCHES.items():
         yield f"`{switch}: true`", f"`{option}: {value}`"
 

@@ -9,7 +9,7 @@ from service.api.deps import DatabaseDep, DispatcherDep, JobId, JsonBody, Servic
 from service.api.job_page import read_page
 from service.api.merge_patch import merged
 from service.api.openapi import PATCH_BODY, problems
-from service.api.schemas.jobs import JobDeleted, JobPage
+from service.api.schemas.jobs import JobDeleted, JobPage, SubmittedJob
 from service.api.submission import IdempotencyKey
 from service.jobs import commands
 from service.store import queries
@@ -72,7 +72,7 @@ def retry_job(
 @router.post(
     "/clone",
     status_code=201,
-    response_model=JobPage,
+    response_model=SubmittedJob,
     summary="Make a job like this one",
     openapi_extra=PATCH_BODY,
     responses={

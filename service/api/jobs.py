@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Response
 from service.api import submission
 from service.api.deps import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
 from service.api.errors import InvalidRequestError
+from service.api.ignored import ignored
 from service.api.job_page import answer, read_page
 from service.api.openapi import SPEC_BODY, problems
 from service.api.redact import shown
-from service.api.schemas.jobs import JobList, JobPage, JobSummary, Validation
+from service.api.schemas.jobs import JobList, JobPage, JobSummary, SubmittedJob, Validation
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
 from service.contract.states import JobState
@@ -25,7 +26,7 @@ _NO_NUL = r"^[^\x00]*$"
 @router.post(
     "",
     status_code=201,
-    response_model=JobPage,
+    response_model=SubmittedJob,
     summary="Submit a job",
     openapi_extra=SPEC_BODY,
     responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
@@ -49,8 +50,9 @@ def validate_job(body: JsonBody, services: ServicesDep) -> Validation:
     """Answers 200 with `valid` either way: a spec with faults is a good question."""
     findings = submission.examine(body, services)
     if findings.faults or findings.spec is None:
-        return Validation(valid=False, spec=None, errors=findings.faults)
-    return Validation(valid=True, spec=findings.spec.model_dump(mode="json"), errors=[])
+        return Validation(valid=False, spec=None, errors=findings.faults, ignored=ignored(body))
+    spec = findings.spec.model_dump(mode="json")
+    return Validation(valid=True, spec=spec, errors=[], ignored=ignored(body))
 
 
 @router.get("", summary="List jobs", responses=problems(401, 422, 503))

@@ -11,8 +11,9 @@ from service.api.deps import Services
 from service.api.errors import InvalidSpecError
 from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
+from service.api.ignored import ignored
 from service.api.job_page import answer, page_of_new, read_page
-from service.api.schemas.jobs import JobPage
+from service.api.schemas.jobs import JobPage, SubmittedJob
 
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {
@@ -70,7 +71,8 @@ def submit(
         if made.job is not None:
             page = page_of_new(made.job, made.queue_position, services.settings)
     page = page or read_page(services.database, job_id, services.settings)
-    return answer(page, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
+    submitted = SubmittedJob.model_construct(**dict(page), ignored=ignored(spec))
+    return answer(submitted, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
 
 
 def _digest(request: Any) -> str:

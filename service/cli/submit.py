@@ -42,6 +42,8 @@ def submit(
 
 def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> None:
     """Print the new job's id, or follow it; raises typer.Exit with how it ended then."""
+    if ignored := [option["path"] for option in job.get("ignored", ())]:
+        output.note(f"at their defaults, and ignored: {', '.join(ignored)}")
     if json:
         output.print_json(job)
     elif not watch:

@@ -26,6 +26,11 @@ SWITCHES: Final[dict[str, tuple[str, str]]] = {
     "group_by_length": ("train_sampling_strategy", "group_by_length"),
 }
 
+# Values that older releases had → today's for the same.
+OLDER_VALUES: Final[dict[str, dict[str, str]]] = {
+    "optim": {"adamw_hf": "adamw_torch"},
+}
+
 # What an older name says when nobody set it; each says nothing when it is null, too.
 _UNSAID: Final[dict[str, Any]] = {
     "warmup_ratio": 0,
@@ -34,16 +39,30 @@ _UNSAID: Final[dict[str, Any]] = {
 }
 
 
+def says_nothing(older: str, value: Any) -> bool:
+    """Whether the older name is at its default."""
+    unsaid = older in _UNSAID and isinstance(value, (bool, int, float))
+    return value is None or (unsaid and bool(value == _UNSAID[older]))
+
+
 def with_todays_names(options: dict[str, Any]) -> dict[str, Any]:
     """`options` by the names of TrainingSpec.
 
     Raises ValueError with one sentence for each pair that disagrees, joined by `; `.
     """
-    renamed = {name: value for name, value in options.items() if name not in {*ALIASES, *SWITCHES}}
+    older = {*ALIASES, *SWITCHES}
+    renamed = {
+        name: _todays_value(name, value) for name, value in options.items() if name not in older
+    }
     problems = [*_follow_switches(options, renamed), *_follow_aliases(options, renamed)]
     if problems:
         raise ValueError("; ".join(problems))
     return renamed
+
+
+def _todays_value(name: str, value: Any) -> Any:
+    values = OLDER_VALUES.get(name, {})
+    return values.get(value, value) if isinstance(value, str) else value
 
 
 def _follow_switches(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[str]:
@@ -62,7 +81,7 @@ def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterato
     said_as = {name: name for name in renamed}
     for older, name in ALIASES.items():
         value = options.get(older)
-        if value is None or (name in renamed and _says_nothing(older, value)):
+        if value is None or (name in renamed and says_nothing(older, value)):
             continue
         if older == "warmup_ratio":
             yield from _ratio_problems(value)
@@ -74,10 +93,6 @@ def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterato
                 "two names of one option and disagree: give one of them"
             )
         said_as.setdefault(name, older)
-
-
-def _says_nothing(older: str, value: Any) -> bool:
-    return older in _UNSAID and type(value) in (bool, int, float) and value == _UNSAID[older]
 
 
 def _ratio_problems(value: Any) -> Iterator[str]:

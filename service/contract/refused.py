@@ -73,6 +73,50 @@ REFUSED: Final[dict[str, str]] = {
     "here the loss is the sum over the whole accumulated batch",
 }
 
+_APEX: Final = (
+    "Apex is not part of the worker; autocast of torch needs no level: use `precision: fp16` or "
+    "`precision: bf16`"
+)
+_BACKEND: Final = (
+    "mixed precision is always torch's autocast: use `precision: bf16` or `precision: fp16`"
+)
+_INFERENCE: Final = "models are compiled with `torch_compile` alone, and for training as well"
+_BATCHES: Final = (
+    "each process reads its own part of every batch: none is split or sent on; set "
+    "`per_device_train_batch_size`"
+)
+_TPU: Final = "there is no TPU back end: use `resources.gpus`"
+_DEVICE: Final = "the device follows from `resources.gpus`"
+
+# Options of transformers 4.x that 5 no longer has.
+REMOVED: Final[dict[str, str]] = {
+    "_n_gpu": _DEVICE,
+    "dispatch_batches": _BATCHES,
+    "fp16_backend": _BACKEND,
+    "fp16_opt_level": _APEX,
+    "half_precision_backend": _BACKEND,
+    "include_inputs_for_metrics": _OWN_METRICS,
+    "include_tokens_per_second": "always so: `tokens_per_second` is reported at each logging step",
+    "jit_mode_eval": _INFERENCE,
+    "logging_dir": "every job reports to MLflow; its log is GET /v1/jobs/{id}/logs",
+    "mp_parameters": "it belongs to SageMaker's model parallelism; see `resources.strategy`",
+    "overwrite_output_dir": "each job has a workspace of its own: there is nothing to overwrite",
+    "past_index": "no task here trains on the hidden states of the batch before",
+    "ray_scope": "there is no search over hyperparameters: submit a job for each choice, for "
+    "example with `finetune clone`",
+    "save_safetensors": "weights are always saved as safetensors",
+    "sharded_ddp": "FairScale is no longer maintained: use `resources.strategy` with `type: fsdp`",
+    "sortish_sampler": "use `train_sampling_strategy: group_by_length`",
+    "split_batches": _BATCHES,
+    "torchdynamo": "use `torch_compile_backend`",
+    "tpu_metrics_debug": _TPU,
+    "tpu_num_cores": _TPU,
+    "use_ipex": _INFERENCE,
+    "use_legacy_prediction_loop": "there is one evaluation loop",
+    "use_mps_device": _DEVICE,
+    "xpu_backend": "it is nccl on GPUs and gloo on CPUs",
+}
+
 _GALORE: Final = "its package `galore-torch` is not part of the worker: use `adamw_8bit`"
 _APOLLO: Final = "its package `apollo-torch` is not part of the worker: use `adamw_8bit`"
 _LOMO: Final = (
@@ -85,6 +129,7 @@ _SCHEDULE_FREE: Final = (
 )
 
 REFUSED_OPTIMIZERS: Final[dict[str, str]] = {
+    "adamw_apex_fused": "Apex is not part of the worker: use `adamw_torch_fused`",
     "adamw_torch_xla": "it belongs to TPUs: use `adamw_torch_fused`",
     "adamw_torch_npu_fused": "it belongs to Ascend NPUs: use `adamw_torch_fused`",
     "adamw_anyprecision": "its package `torchdistx` is no longer maintained: use `adamw_torch`",

@@ -5,7 +5,7 @@ dataclass and compares every name and default.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -21,6 +21,7 @@ from service.contract.choices import (
     parse_optim_args,
 )
 from service.contract.refused import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.trainer_defaults import asks_for_nothing
 from service.contract.types import refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
@@ -67,6 +68,10 @@ ELSEWHERE: Final[dict[str, str]] = {
     "hub_revision": "use `hub.revision`",
     "hub_strategy": "use `hub.strategy`",
     "hub_token": "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a spec",
+    "push_to_hub_model_id": "use `hub.model_id`",
+    "push_to_hub_organization": "use `hub.model_id`, as `organization/name`",
+    "push_to_hub_token": "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a "
+    "spec",
     "report_to": "every job reports to MLflow; see `tracking`",
     "run_name": "use `tracking.run_name`",
     "do_train": "every job trains; leave it out",
@@ -79,6 +84,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "ddp_timeout": "use `resources.strategy` with `type: ddp`",
     "fsdp": "use `resources.strategy`",
     "fsdp_config": "use `resources.strategy`",
+    "fsdp_min_num_params": "use `resources.strategy` with `type: fsdp`",
+    "fsdp_transformer_layer_cls_to_wrap": "use `resources.strategy` with `type: fsdp`",
     "deepspeed": "use `resources.strategy`",
     "resume_from_checkpoint": "a job resumes from its own newest checkpoint by itself",
 }
@@ -298,7 +305,7 @@ class TrainingSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_older_names(cls, data: Any) -> Any:
-        return _rename_aliases(data) if isinstance(data, dict) else data
+        return _rename_aliases(_without_ignored(data)) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _check_combinations(self) -> "TrainingSpec":
@@ -326,6 +333,20 @@ class TrainingSpec(BaseModel):
             or self.early_stopping_patience is not None
             or self.lr_scheduler_type in BY_METRIC
         )
+
+
+def ignored_options(options: Mapping[str, Any]) -> list[str]:
+    """The options of TrainingArguments among `options` that are left at a default and not ours."""
+    return [
+        name
+        for name in options
+        if name not in TrainingSpec.model_fields and asks_for_nothing(name, options)
+    ]
+
+
+def _without_ignored(options: dict[str, Any]) -> dict[str, Any]:
+    ignored = set(ignored_options(options))
+    return {name: value for name, value in options.items() if name not in ignored}
 
 
 def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from service.api.faults.walk import models_in
 from service.api.openapi import EXAMPLE_JOBS
 from service.contract.aliases import ALIASES
 from service.contract.refused import REFUSED
+from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
 from service.contract.training import ELSEWHERE, TrainingSpec
@@ -81,7 +82,8 @@ class TestCollect:
                 (
                     "model.name_or_path",
                     "conflict",
-                    "`name_or_path` is required, or `config` for a model from scratch",
+                    "`name_or_path` is required, or `job` for the model of another job, or "
+                    "`config` for a model from scratch",
                 ),
             ),
             (
@@ -187,6 +189,47 @@ class TestCollect:
                     "unsupported_option",
                     "refused: no layer is split between devices here; `resources.strategy` says "
                     "what can be spread over processes",
+                ),
+            ),
+            (
+                spec(training={"save_safetensors": False}),
+                (
+                    "training.save_safetensors",
+                    "unsupported_option",
+                    "refused: weights are always saved as safetensors",
+                ),
+            ),
+            (
+                spec(training={"max_query_length": 64}),
+                (
+                    "training.max_query_length",
+                    "unsupported_option",
+                    "refused: questions are never cut, only contexts are: into windows of "
+                    "`task.max_seq_length` tokens",
+                ),
+            ),
+            (
+                spec(training={"doc_stride": 64}),
+                (
+                    "training.doc_stride",
+                    "moved_option",
+                    "not a field of this section: use `task.doc_stride`",
+                ),
+            ),
+            (
+                spec(train_file="a.json"),
+                (
+                    "train_file",
+                    "moved_option",
+                    "not a field of this section: use `dataset.train`",
+                ),
+            ),
+            (
+                spec(model=SPEC["model"] | {"cache_dir": "/x"}),
+                (
+                    "model.cache_dir",
+                    "unsupported_option",
+                    "refused: downloads are kept in the operator's cache, the same for all jobs",
                 ),
             ),
             (
@@ -309,6 +352,21 @@ class TestCollect:
     def test_thousands_of_faults_are_answered_in_bounded_number(self) -> None:
         body = spec(training={f"learning_rate{number}": 1 for number in range(5000)})
         assert 0 < len(collect(body).faults) <= collecting.MOST_FAULTS * 10
+
+
+class TestNamesOfTheScripts:
+    @pytest.mark.parametrize(("name", "place"), PLACES.items())
+    def test_lead_to_fields(self, name: str, place: str) -> None:
+        """Each place exists in the spec, in that of some task."""
+        models: list[type[BaseModel]] = [JobSpec]
+        for part in place.split("."):
+            fields = [model.model_fields[part] for model in models if part in model.model_fields]
+            assert fields, f"{name}: {place}"
+            models = [inner for field in fields for inner in models_in(field.annotation)]
+
+    def test_are_not_fields_themselves(self) -> None:
+        assert not set(PLACES) & set(NOT_NEEDED)
+        assert not (set(PLACES) | set(NOT_NEEDED)) & set(TrainingSpec.model_fields)
 
 
 class TestExamples:

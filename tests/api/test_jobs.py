@@ -2,7 +2,7 @@
 
 import hashlib
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -74,6 +74,74 @@ class TestValidateJob:
         assert answer.status_code == 200
         assert (answer.json()["valid"], answer.json()["spec"]) == (False, None)
         assert answer.json()["errors"][0]["path"] == "priority"
+
+
+class TestIgnoredOptions:
+    TRAINING: ClassVar = {
+        "optim": "adamw_hf",
+        "hub_token": "<HUB_TOKEN>",
+        "save_safetensors": True,
+        "warmup_ratio": 0.0,
+        "warmup_steps": 10,
+        "adafactor": False,
+        "predict_with_generate": False,
+    }
+    IGNORED: ClassVar = [
+        (
+            "training.adafactor",
+            False,
+            "`false` is the default; today's option is `optim`",
+        ),
+        (
+            "training.hub_token",
+            "[hidden]",
+            "it is at its default; the token is the operator's setting FINETUNE_HUB_TOKEN, never "
+            "part of a spec",
+        ),
+        (
+            "training.optim",
+            "adamw_hf",
+            "`adamw_hf` is read as `adamw_torch`, which computes the same",
+        ),
+        (
+            "training.predict_with_generate",
+            False,
+            "it is at its default; use `task.predict_with_generate`",
+        ),
+        (
+            "training.save_safetensors",
+            True,
+            "it is at its default; weights are always saved as safetensors",
+        ),
+        (
+            "training.warmup_ratio",
+            0.0,
+            "an older name of `warmup_steps`, which says nothing at this value",
+        ),
+    ]
+
+    @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/validate"])
+    def test_are_listed(self, client: httpx.Client, path: str) -> None:
+        answer = client.post(path, json=spec(training=self.TRAINING)).json()
+        found = [
+            (option["path"], option["given"], option["reason"]) for option in answer["ignored"]
+        ]
+        assert found == self.IGNORED
+        training = answer["spec"]["training"]
+        assert (training["optim"], training["warmup_steps"]) == ("adamw_torch", 10)
+
+    def test_are_listed_with_the_faults(self, client: httpx.Client) -> None:
+        body = spec(training=self.TRAINING | {"past_index": 2})
+        answer = client.post("/v1/jobs/validate", json=body).json()
+        assert [fault["path"] for fault in answer["errors"]] == ["training.past_index"]
+        assert len(answer["ignored"]) == len(self.IGNORED)
+
+    def test_of_a_clone_and_of_none(self, client: httpx.Client) -> None:
+        job = client.post("/v1/jobs", json=SPEC).json()
+        assert job["ignored"] == []
+        patch = {"training": {"past_index": -1}}
+        clone = client.post(f"/v1/jobs/{job['id']}/clone", json=patch).json()
+        assert [option["path"] for option in clone["ignored"]] == ["training.past_index"]
 
 
 class TestListJobs:

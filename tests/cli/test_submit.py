@@ -84,6 +84,13 @@ class TestSubmit:
         assert len(jobs) == 2
         assert len(http.get("/v1/files").json()["data"]) == 1
 
+    @pytest.mark.usefixtures("http")
+    def test_says_which_options_were_ignored(self, cli: Cli, tmp_path: Path) -> None:
+        spec = write_spec(tmp_path, training={"past_index": -1, "log_level": "passive"})
+        outcome = cli("submit", str(spec))
+        assert (outcome.status, len(outcome.out.split())) == (0, 1)
+        assert "ignored: training.log_level, training.past_index" in outcome.err
+
     def test_the_same_key_makes_no_second_job(
         self, cli: Cli, http: httpx.Client, tmp_path: Path
     ) -> None:

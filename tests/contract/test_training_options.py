@@ -1,6 +1,7 @@
 """Each field of the installed TrainingArguments is supported, elsewhere or refused; so the docs."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,19 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.aliases import ALIASES
+from service.contract.aliases import ALIASES, SWITCHES
 from service.contract.choices import parse_optim_args
-from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
+from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.sharding import REFUSED_FSDP
 from service.contract.spec import HubSpec
 from service.contract.training import ADDITIONS, ELSEWHERE, TrainingSpec
 from service.contract.zero import REFUSED_DEEPSPEED
 
+# What `Seq2SeqTrainingArguments(output_dir="out").to_dict()` returns in releases of 4.x.
+DUMPS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("training_arguments_dumps.json").read_text()
+)
 ROOT = Path(__file__).parents[2]
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 
@@ -29,8 +35,15 @@ class TestEveryField:
         tables = (TrainingSpec.model_fields, ALIASES, ELSEWHERE, REFUSED)
         assert sum(name in table for table in tables) == 1
 
+    @pytest.mark.parametrize("name", sorted(set().union(*DUMPS.values()) - set(THEIRS)))
+    def test_of_4x_stands_in_one_table(self, name: str) -> None:
+        tables = (TrainingSpec.model_fields, ALIASES, SWITCHES, ELSEWHERE, REMOVED, PLACES)
+        assert sum(name in table for table in tables) == 1
+
     def test_none_is_refused_that_does_not_exist(self) -> None:
         assert set(REFUSED) <= set(THEIRS)
+        assert set(REMOVED) <= set().union(*DUMPS.values())
+        assert not set(REMOVED) & set(THEIRS)
         assert set(TrainingSpec.model_fields) - set(THEIRS) == set(ADDITIONS)
 
     @pytest.mark.parametrize("name", TrainingSpec.model_fields)
@@ -39,7 +52,16 @@ class TestEveryField:
 
     @pytest.mark.parametrize(
         "table",
-        [REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REFUSED_FSDP, REFUSED_DEEPSPEED, ELSEWHERE],
+        [
+            REFUSED,
+            REMOVED,
+            NOT_NEEDED,
+            REFUSED_OPTIMIZERS,
+            REFUSED_SAMPLING,
+            REFUSED_FSDP,
+            REFUSED_DEEPSPEED,
+            ELSEWHERE,
+        ],
     )
     def test_sentences(self, table: dict[str, str]) -> None:
         assert all(len(sentence.split()) > 1 for sentence in table.values())

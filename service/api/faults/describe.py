@@ -10,7 +10,8 @@ from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, 
 from service.api.redact import cut, shown
 from service.api.schemas.problems import Fault
 from service.contract.aliases import ALIASES, SWITCHES
-from service.contract.refused import REFUSED
+from service.contract.refused import REFUSED, REMOVED
+from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.spec import JobSpec
 from service.contract.training import ELSEWHERE, TrainingSpec
 
@@ -72,12 +73,10 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
     name = str(place.path[-1])
     path = dotted((*place.path[:-1], cut(name)))
     given = shown(path, error["input"])
-    if place.owner in (TrainingSpec, JobSpec) and name in ELSEWHERE:
-        message = f"not a field of the spec: {ELSEWHERE[name]}"
-        return Fault(path=path, code="moved_option", message=message, given=given)
-    if place.owner is TrainingSpec and name in REFUSED:
-        message = f"refused: {REFUSED[name]}"
-        return Fault(path=path, code="unsupported_option", message=message, given=given)
+    known = _known_elsewhere(name, place)
+    if known is not None:
+        code, message, suggestion = known
+        return Fault(path=path, code=code, message=message, given=given, suggestion=suggestion)
     assert place.owner is not None
     near = names.nearest_field(name, place.owner)
     hint = f"; did you mean `{near}`?" if near else ""
@@ -91,6 +90,20 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
         allowed=sorted(place.owner.model_fields),
         suggestion=near,
     )
+
+
+def _known_elsewhere(name: str, place: Place) -> tuple[str, str, str | None] | None:
+    """Code, message and suggestion for a name that TrainingArguments or the scripts have."""
+    for_training = place.owner in (TrainingSpec, JobSpec)
+    if for_training and name in ELSEWHERE:
+        return "moved_option", f"not a field of the spec: {ELSEWHERE[name]}", None
+    refused = {**REFUSED, **REMOVED, **NOT_NEEDED} if for_training else NOT_NEEDED
+    if name in refused:
+        return "unsupported_option", f"refused: {refused[name]}", None
+    if name in PLACES and PLACES[name] != dotted(place.path):
+        target = PLACES[name]
+        return "moved_option", f"not a field of this section: use `{target}`", target
+    return None
 
 
 def _missing(_error: ErrorDetails, place: Place) -> Fault:

@@ -253,9 +253,40 @@ class JobDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
+class IgnoredOption(BaseModel):
+    """An option of TrainingArguments that is at its default and has no use here."""
+
+    path: str = Field(description="Where, for example `training.logging_dir`.")
+    given: Any = Field(None, description="What was given, cut short; secrets are not repeated.")
+    reason: str = Field(description="Why there is no such option, and what there is instead.")
+
+
+_IGNORED: Any = Field(
+    default_factory=list,
+    description="Options of `training` that were given at their defaults and do nothing here, as "
+    "in a pasted `TrainingArguments.to_dict()`.",
+    examples=[
+        [
+            {
+                "path": "training.save_safetensors",
+                "given": True,
+                "reason": "it is at its default; weights are always saved as safetensors",
+            }
+        ]
+    ],
+)
+
+
+class SubmittedJob(JobPage):
+    """A new job's page, and what of the spec was ignored."""
+
+    ignored: list[IgnoredOption] = _IGNORED
+
+
 class Validation(BaseModel):
     """What POST /v1/jobs would make of the same body."""
 
     valid: bool
     spec: Json | None = Field(description="Valid: as it is understood, every default written out.")
     errors: list[Fault] = Field(description="Not valid: every fault at once.")
+    ignored: list[IgnoredOption] = _IGNORED
