@@ -328,7 +328,7 @@ def _dataset_name(spec: JobSpec) -> str:
         return spec.dataset.name
     if isinstance(spec.dataset, UploadDataset):
         return "uploaded files"
-    return ", ".join(Path(path).name for path in spec.dataset.train)
+    return ", ".join(Path(path).name for path in spec.dataset.train or ())
 
 
 def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:

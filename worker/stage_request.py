@@ -126,7 +126,7 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
     dataset = claim.spec.dataset
     if not isinstance(dataset, UploadDataset):
         return {}
-    wanted = splits.items(dataset)
+    wanted = splits.items(claim.spec)
     with database.read() as session:
         known = set(session.scalars(select(FileRow.id).where(FileRow.id.in_(wanted))))
     files = {file_id: settings.files_dir / file_id for file_id in wanted}

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import structlog
 from pydantic import BaseModel
 
+from service.contract import splits
 from service.contract.spec import HubDataset, JobSpec
 from service.contract.states import JobState, Stage
 from service.settings import Settings
@@ -409,18 +410,20 @@ def _end_tags(job: TrackedJob) -> dict[str, str]:
 def _dataset_label(spec: JobSpec) -> str:
     if isinstance(spec.dataset, HubDataset):
         return spec.dataset.name
-    return f"{spec.dataset.source}: {', '.join(spec.dataset.train)}"
+    first = next(iter(splits.used(spec).values()))  # the rows to train on, where it trains
+    return f"{spec.dataset.source}: {', '.join(first)}"
 
 
 def _dataset_input(spec: JobSpec, label: str, found: dict[str, str]) -> DatasetInput | None:
     """None until `prepare` has said what the data really were."""
     if "data_fingerprint" not in found:
         return None
+    first = splits.kind(next(iter(splits.used(spec))))
     return DatasetInput(
         name=label,
         digest=found["data_fingerprint"],
         source_type=spec.dataset.source,
-        source=spec.dataset.model_dump_json(include={"source", "name", "config", "train"}),
+        source=spec.dataset.model_dump_json(include={"source", "name", "config", first}),
     )
 
 

@@ -237,9 +237,14 @@ def _show_failure(console: Console, failure: Json) -> None:
 
 
 def metrics_table(metrics: Json, baseline: Json) -> Table:
-    """Those that have a baseline first."""
+    """Those that have a baseline first; a job that does not train has none."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("metric")
+    if not baseline:
+        table.add_column("value", justify="right")
+        for name in sorted(metrics):
+            table.add_row(name, _four(metrics[name]))
+        return table
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for name in sorted(metrics, key=lambda name: (name not in baseline, name)):

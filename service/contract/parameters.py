@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from service.contract.seq2seq import SummarizationSpec, TranslationSpec
+from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
 
 
@@ -92,8 +92,28 @@ class CausalLMSpec(_TextSpec):
         True, description="In plain text files a line's end is part of the text."
     )
 
+    max_new_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="`mode: predict`: tokens that are generated for a row, at most. Default: the "
+        "smaller of 64 and half of what the model takes.",
+    )
+    num_beams: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="`mode: predict`: of beam search; default: as the model's config says.",
+    )
+    generation: GenerationSpec = Field(
+        default_factory=GenerationSpec, description="`mode: predict`: how texts are generated."
+    )
+
     def keeps_line_ends(self) -> bool:
         return self.keep_linebreaks
+
+    def predicting_variant(self) -> str:
+        return "causal-lm/text-generation"
 
 
 class MaskedLMSpec(_TextSpec):
@@ -115,6 +135,12 @@ class MaskedLMSpec(_TextSpec):
         ge=8,
         description="Tokens of an example; default: the smaller of 1024 and the model's limit.",
     )
+    top_k: int = Field(
+        5, ge=1, le=1000, description="`mode: predict`: candidates for each mask of a row."
+    )
+
+    def predicting_variant(self) -> str:
+        return "masked-lm/fill-mask"
 
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]

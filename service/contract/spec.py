@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
+    ConfigDict,
     Discriminator,
     Field,
     JsonValue,
@@ -12,8 +13,9 @@ from pydantic import (
     model_validator,
 )
 
+from service.contract import modes, sharding, zero
 from service.contract import peft as peft_section
-from service.contract import sharding, zero
+from service.contract.modes import Mode
 from service.contract.parameters import TaskSpec
 from service.contract.peft import PeftSpec
 from service.contract.states import Stage
@@ -183,22 +185,32 @@ class HubDataset(_Dataset):
     test: Text | None = None
 
 
+def _train_is_for_trainings(schema: dict[str, Any]) -> None:
+    """`modes.without_training_rows` gives it where a client need not."""
+    schema["required"] = [name for name in schema["required"] if name != "train"]
+
+
 class UploadDataset(_Dataset):
+    model_config = ConfigDict(json_schema_extra=_train_is_for_trainings)
+
     source: Literal["upload"] = Field(examples=["upload"])
     format: DataFormat = Field("auto", description="`auto` looks at the name and the content.")
-    train: FileIds = Field(
-        examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]], description="Ids from POST /v1/files."
+    train: FileIds | None = Field(
+        examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]],
+        description="Ids from POST /v1/files. Required to train.",
     )
     validation: OneOrNamed[FileIds] | None = Field(None, description=_NAMED)
     test: FileIds | None = None
 
 
 class PathDataset(_Dataset):
+    model_config = ConfigDict(json_schema_extra=_train_is_for_trainings)
+
     source: Literal["path"] = Field(examples=["path"])
     format: DataFormat = Field("auto", description="`auto` looks at the name and the content.")
-    train: Paths = Field(
+    train: Paths | None = Field(
         examples=[["/srv/data/train.jsonl"]],
-        description="Absolute paths under the operator's FINETUNE_DATA_ROOTS.",
+        description="Absolute paths under the operator's FINETUNE_DATA_ROOTS. Required to train.",
     )
     validation: OneOrNamed[Paths] | None = Field(None, description=_NAMED)
     test: Paths | None = None
@@ -267,6 +279,12 @@ MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x
 
 class JobSpec(SpecModel):
     name: Name | None = None
+    mode: Mode = Field(
+        "train",
+        description="`train` a model; `evaluate`: score one as it is, on `dataset.validation` and "
+        "`dataset.test`; `predict`: write its predictions for `dataset.test`, which needs no "
+        "labels.",
+    )
     # The examples are valid: the API puts them in place of what is missing or wrong, so that the
     # rules behind a faulty field are checked as well.
     task: TaskSpec = Field(examples=["question-answering"])
@@ -290,12 +308,18 @@ class JobSpec(SpecModel):
     max_retries: int = Field(3, ge=0, le=100, description="After failures that a retry can mend.")
     metadata: dict[MetadataKey, MetadataValue] = Field(default_factory=dict, max_length=16)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _train_may_be_left_out(cls, given: Any) -> Any:
+        return modes.without_training_rows(given)
+
     @model_validator(mode="after")
     def _sections_agree(self) -> "JobSpec":
-        problems = []
+        problems = list(modes.contradictions(self))
         validates = self.dataset.validation is not None
         holds_out = self.dataset.validation_split_percentage is not None
-        if self.training.eval_strategy != "no" and not (validates or holds_out):
+        evaluates = self.trains and self.training.eval_strategy != "no"
+        if evaluates and not (validates or holds_out):
             problems.append(
                 f"`training.eval_strategy` is `{self.training.eval_strategy}` but "
                 "`dataset.validation` is not given"
@@ -318,7 +342,8 @@ class JobSpec(SpecModel):
             for column, theirs in self.task.named_columns().items()
             if self.dataset.columns.get(column, theirs) != theirs
         ]
-        if self.training.label_smoothing_factor and self.task.type == "question-answering":
+        smooths = self.trains and self.training.label_smoothing_factor
+        if smooths and self.task.type == "question-answering":
             problems.append(
                 "`training.label_smoothing_factor` smooths one label each, and a "
                 "`question-answering` model has two positions instead"
@@ -328,7 +353,8 @@ class JobSpec(SpecModel):
         problems += peft_section.contradictions(self)
         problems += sharding.contradictions(self)
         problems += zero.contradictions(self)
-        if self.training.auto_find_batch_size and self.resources.processes > 1:
+        shrinks = self.trains and self.training.auto_find_batch_size
+        if shrinks and self.resources.processes > 1:
             problems.append(
                 "`training.on_oom: halve_batch` (`auto_find_batch_size`) is for one process: of "
                 "several only the one whose memory ran out would know; lower "
@@ -339,9 +365,17 @@ class JobSpec(SpecModel):
         return self
 
     def _best_is_unclear(self) -> bool:
-        several = isinstance(self.dataset.validation, dict)
+        several = self.trains and isinstance(self.dataset.validation, dict)
         training = self.training
         return several and training.chooses_by_metric and training.metric_for_best_model is None
+
+    @property
+    def trains(self) -> bool:
+        return self.mode == "train"
+
+    def variant(self) -> str:
+        """Which of the worker's tasks does it."""
+        return self.task.variant() if self.mode != "predict" else self.task.predicting_variant()
 
     @property
     def columns(self) -> dict[str, str]:

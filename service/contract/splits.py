@@ -15,6 +15,15 @@ class _Dataset(Protocol):
     def validation(self) -> Any: ...
     @property
     def test(self) -> Any: ...
+    @property
+    def validation_split_percentage(self) -> int | None: ...
+
+
+class _Job(Protocol):
+    @property
+    def mode(self) -> str: ...
+    @property
+    def dataset(self) -> _Dataset: ...
 
 
 def given(dataset: _Dataset) -> dict[str, Any]:
@@ -22,7 +31,7 @@ def given(dataset: _Dataset) -> dict[str, Any]:
 
     Each of several named validation sets is a split of its own.
     """
-    splits = {TRAIN: dataset.train}
+    splits = {} if dataset.train is None else {TRAIN: dataset.train}
     if isinstance(dataset.validation, dict):
         splits |= {_NAMED + name: value for name, value in dataset.validation.items()}
     elif dataset.validation is not None:
@@ -32,9 +41,21 @@ def given(dataset: _Dataset) -> dict[str, Any]:
     return splits
 
 
-def items(dataset: _Dataset) -> list[str]:
-    """Every file id or path of data that comes as files, once, in the order of the splits."""
-    return list(dict.fromkeys(item for values in given(dataset).values() for item in values))
+def used(job: _Job) -> dict[str, Any]:
+    """Those of `given` that the job reads: one that does not train leaves the training rows alone,
+    unless it scores a share of them."""
+    splits = given(job.dataset)
+    if job.mode == "predict":
+        return {TEST: splits[TEST]}
+    if job.mode == "evaluate" and job.dataset.validation_split_percentage is None:
+        splits.pop(TRAIN, None)
+    return splits
+
+
+def items(job: _Job) -> list[str]:
+    """Every file id or path that the job reads, of data that comes as files, once, in the order of
+    the splits."""
+    return list(dict.fromkeys(item for values in used(job).values() for item in values))
 
 
 def kind(split: str) -> str:

@@ -55,7 +55,9 @@ class PrepareResult(_Frozen):
 
 
 class TrainResult(_Frozen):
-    output_dir: str = Field(description="The finished model, relative to the workspace.")
+    output_dir: str | None = Field(
+        description="The finished model, relative to the workspace; None in jobs that do not train."
+    )
     steps: int
     epochs: float
     metrics: dict[str, float] = Field(description="Final evaluation and training summary.")
@@ -74,7 +76,9 @@ class TrainResult(_Frozen):
     model_step: int | None = Field(
         None, description="Whose weights the finished model has; None in results of older releases."
     )
-    weights_sha256: str = Field(description="sha256 of the model's safetensors, in name order.")
+    weights_sha256: str | None = Field(
+        description="sha256 of the model's safetensors, in name order; None as above."
+    )
     precision: str | None = Field(
         None, description="What `training.precision` came to; None in results of older releases."
     )

@@ -86,6 +86,10 @@ class TaskParametersModel(SpecModel):
         """Which of the worker's tasks does it: the type, or one of several heads of it."""
         return self.type
 
+    def predicting_variant(self) -> str:
+        """The same in a job that only predicts."""
+        return self.variant()
+
     def named_columns(self) -> dict[str, str]:
         """The task's column → the user's, for `<column>_column` parameters that are given."""
         return {}

@@ -151,7 +151,7 @@ class _Together(Generic[Given, Made]):
 
 def uploads(spec: JobSpec) -> list[str]:
     """Ids of the uploaded files that the job reads."""
-    return splits.items(spec.dataset) if isinstance(spec.dataset, UploadDataset) else []
+    return splits.items(spec) if isinstance(spec.dataset, UploadDataset) else []
 
 
 def _digest(spec: JobSpec) -> str:

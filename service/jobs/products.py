@@ -32,7 +32,10 @@ def stage_to_retry(
 
 
 def _model_is_there(job: JobRow, settings: Settings) -> bool:
-    folder = settings.workspace(job.id) / job.results[Stage.TRAIN]["output_dir"]
+    output = job.results[Stage.TRAIN]["output_dir"]
+    if output is None:  # the job does not train, and has no model to publish
+        return True
+    folder = settings.workspace(job.id) / output
     return job.workspace_pruned_at is None and folder.is_dir()
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.parameters import CausalLMSpec, MaskedLMSpec, QuestionAnsweringSpec
 from service.contract.tasks import TASKS
 from worker.tasks import registry
 from worker.tasks.row_checks import ROW_CHECKS
@@ -32,16 +32,20 @@ class TestRegistry:
     def test_has_the_tasks_of_the_contract_and_their_variants(self) -> None:
         beam_search = QuestionAnsweringSpec(head="beam-search").variant()
         assert QuestionAnsweringSpec().variant() == "question-answering"
-        assert set(registry.REGISTRY) == {*TASKS, beam_search}
+        predicting = {
+            parameters().predicting_variant() for parameters in (CausalLMSpec, MaskedLMSpec)
+        }
+        assert set(registry.REGISTRY) == {*TASKS, beam_search, *predicting}
 
     @pytest.mark.parametrize("name", registry.REGISTRY)
     def test_each_task_knows_its_name_and_only_known_columns(self, name: str) -> None:
         task = registry.get(name)
         described = TASKS[name.partition("/")[0]]
         assert task.name == described.type
-        assert ROW_CHECKS[task.name].required("train") == REQUIRED[name]
-        assert set(REQUIRED[name]) <= {column.name for column in described.columns}
-        assert set(task.example_schema()) == SCHEMAS[name]
+        required = REQUIRED.get(name, REQUIRED[described.type])
+        assert ROW_CHECKS[task.name].required("train") == required
+        assert set(required) <= {column.name for column in described.columns}
+        assert set(task.example_schema()) == SCHEMAS.get(name, SCHEMAS[described.type])
 
     @pytest.mark.parametrize("name", TASKS)
     def test_the_length_comes_from_an_option_of_the_task(self, name: str) -> None:

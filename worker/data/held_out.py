@@ -22,15 +22,18 @@ class HeldOut:
     keep the order of the data.
     """
 
-    def __init__(self, data: Data, percentage: int, seed: int) -> None:
+    def __init__(self, data: Data, percentage: int, seed: int, *, trains: bool = True) -> None:
+        """Without `trains` the other training rows are of no use."""
         self._data = data
+        self._trains = trains
         self._percentage = percentage
         self._seed = seed
         self._held: npt.NDArray[np.bool_] | None = None
         self.revision = data.revision
 
     def splits(self) -> tuple[str, ...]:
-        return (TRAIN, VALIDATION, *(split for split in self._data.splits() if split != TRAIN))
+        others = (split for split in self._data.splits() if split != TRAIN)
+        return (*((TRAIN,) if self._trains else ()), VALIDATION, *others)
 
     def fingerprint(self) -> Any:
         held_out = {"percentage": self._percentage, "seed": self._seed}

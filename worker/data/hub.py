@@ -1,6 +1,6 @@
 """Data sets of the Hub, always at one commit."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from service.contract import splits
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import HubDataset
 from worker import failures
@@ -25,9 +24,10 @@ from worker.data.table import Row, Table
 class HubData:
     """Resolves the commit at once; downloads when the first table is asked for."""
 
-    def __init__(self, spec: HubDataset, cache_dir: Path) -> None:
+    def __init__(self, spec: HubDataset, slices: Mapping[str, str], cache_dir: Path) -> None:
+        """`slices`: split → what of the data set it is, as `train[:10%]`."""
         self._spec = spec
-        self._slices = splits.given(spec)
+        self._slices = slices
         self._cache_dir = cache_dir / "datasets"
         self._builder: Any = None
         try:

@@ -41,14 +41,13 @@ def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data
 
     A job that is prepared again takes the commit that it took before.
     """
-    spec = request.spec.dataset
+    spec, given = request.spec.dataset, splits.used(request.spec)
     if isinstance(spec, HubDataset):
         before = request.prepared
         if before is not None and before.dataset_revision is not None:
             spec = spec.model_copy(update={"revision": before.dataset_revision})
-        return hub.HubData(spec, request.cache_dir)
+        return hub.HubData(spec, given, request.cache_dir)
     locate = _uploads(request) if isinstance(spec, UploadDataset) else _paths(request)
-    given = splits.given(spec)
     keep = request.spec.task.keeps_line_ends()
     files = {
         split: [replace(locate(name), keep_line_ends=keep) for name in names]

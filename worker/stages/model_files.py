@@ -25,6 +25,7 @@ from worker import hub
 _SETTINGS: Final = re.compile(r"[^/]+\.(json|txt|model|jinja)")
 """Config and tokenizer; never code, never anything that has to be unpickled."""
 _WEIGHTS: Final = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_ADAPTER: Final = "adapter_config.json"
 _WHOLE: Final = "model.safetensors"
 _UNSAFE: Final = re.compile(r"[^/]+\.(bin|pt|pth|ckpt|pkl|h5|msgpack)")
 
@@ -48,6 +49,13 @@ class Located:
         found = [name for name in self.files if _WEIGHTS.fullmatch(name)]
         if found:
             return [_WHOLE] if _WHOLE in found else found
+        if _ADAPTER in self.files:
+            raise StageError(
+                FailureCode.MODEL_NOT_FOUND,
+                f"{self.name!r} holds an adapter of peft, and not the model that it belongs to: "
+                "merge the two with PeftModel's merge_and_unload(), or train with "
+                "`peft.merge: true`, and give the whole model",
+            )
         pickled = sorted(name for name in self.files if _UNSAFE.fullmatch(name))
         if pickled:
             raise StageError(

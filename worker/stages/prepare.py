@@ -19,7 +19,7 @@ from worker.data.checking import Checking, Policy, Tally
 from worker.data.held_out import HeldOut
 from worker.data.load import Examples
 from worker.data.sources import Data
-from worker.stages import model_checks, model_files, scratch
+from worker.stages import finished_model, model_checks, model_files, scratch
 from worker.stages.base import Channel, run_stage
 from worker.stages.model_files import Located
 from worker.tasks import registry, row_checks
@@ -47,7 +47,7 @@ class Model:
 def main(request: StageRequest, channel: Channel) -> PrepareResult:
     _quiet_libraries()
     events = Events(channel)
-    task = registry.get(request.spec.task.variant())
+    task = registry.get(request.spec.variant())
     events.phase(Phase.RESOLVING)
     hub_model_id = _claim_repository(request, events)
     origins = locate_model(request)
@@ -57,6 +57,8 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         events.begins_with(request.base_job)
     events.phase(Phase.DOWNLOADING)
     model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
+    request = finished_model.with_labels_of(request, task, model.config)
+    finished_model.check_weights(request.spec, task, model.folder)
     max_length = model_checks.check_model(
         task, request.spec, model.config, model.tokenizer, events.notice
     )
@@ -123,11 +125,11 @@ def _require_same_base(request: StageRequest) -> None:
 def _resolve_data(request: StageRequest, events: "Events") -> Data:
     data = sources.resolve(request, events.progress)
     percentage = request.spec.dataset.validation_split_percentage
-    if percentage is None:
+    if percentage is None or request.spec.mode == "predict":
         return data
     training = request.spec.training
     seed = training.seed if training.data_seed is None else training.data_seed
-    return HeldOut(data, percentage, seed)
+    return HeldOut(data, percentage, seed, trains=request.spec.trains)
 
 
 class Events:
@@ -383,7 +385,7 @@ class Preparation:
             max_length=self._max_length,
             notice=self._events.notice,
             progress=self._events.progress,
-            train_examples=_examples(folder.parent / TRAIN),
+            train_examples=_examples(folder.parent / TRAIN) if self._spec.trains else None,
         )
         features = self._task.prepare(split, _examples(folder), context, folder / FEATURES_FILE)
         return {"features": features, **context.counts}, context.measures.summary()

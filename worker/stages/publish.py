@@ -27,6 +27,9 @@ _MLFLOW_SECONDS = 60
 
 def main(request: StageRequest, channel: Channel) -> PublishResult:
     assert request.trained is not None, "`publish` runs after `train`"
+    if request.trained.output_dir is None:
+        # No model: the files that the job has are registered, and go to MLflow before its run ends.
+        return PublishResult()
     output = request.workspace / request.trained.output_dir
     files = {
         path.relative_to(output).as_posix(): path

@@ -18,6 +18,7 @@ from service.contract.events import PhaseChanged
 from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
+from worker.stages import evaluate
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.ranks import number as rank_number
 from worker.stages.train_inputs import load_parts, with_precision
@@ -48,6 +49,8 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     channel.send(PhaseChanged(phase=Phase.LOADING))
     with compiled.shared(request, rank_number() or 0):
+        if not request.spec.trains:
+            return evaluate.run(request, channel)
         job = _load(request, channel)
         leave_settings(job)
         if request.resume_from is not None:

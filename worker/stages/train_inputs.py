@@ -10,6 +10,7 @@ import transformers
 from service.contract.events import Notice, StageEvent
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
+from worker.stages import finished_model
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import build, checkpoint, device_lock, precision, quantized
@@ -46,7 +47,7 @@ def load_parts(
 ) -> Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled."""
     device_lock.share(request.cache_dir / "devices", device)
-    task = registry.get(request.spec.task.variant())
+    task = registry.get(request.spec.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
     )
@@ -81,6 +82,7 @@ def _load_model(
         return model, []
     loading = quantized.loading(request.spec, task.auto_model(), prepared.model_dir, device)
     model, new_weights = build.model(*parts, **loading)
+    finished_model.require_all(request.spec, new_weights)
     if new_weights:
         message = "These weights are not in the base model and start at random"
         send(Notice(message=message, data={"weights": new_weights}))

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from service.contract.events import ArtifactWritten
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
+from worker.stages import artifacts
 from worker.training import best_model, checkpoint, loop, speed
 from worker.training.best_model import Choice
 from worker.training.objective import Evaluation
@@ -183,17 +183,8 @@ def _evaluate_again(job: Job, step: int) -> Evaluation:
 
 
 def _announce(job: Job, files: dict[str, Path]) -> None:
-    if not job.training.state.ranks.is_first:
-        return
-    for name, path in files.items():
-        job.training.reporter.send(
-            ArtifactWritten(
-                name=name,
-                path=str(path.relative_to(job.request.workspace)),
-                bytes=path.stat().st_size,
-                sha256=checkpoints.file_sha256(path),
-            )
-        )
+    if job.training.state.ranks.is_first:
+        artifacts.announce(files, job.request.workspace, job.training.reporter.send)
 
 
 def _weights_sha256(output: Path) -> str:

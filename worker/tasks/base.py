@@ -7,9 +7,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from service.contract.events import Notice
 from service.contract.spec import JobSpec
+from service.contract.splits import TRAIN
 from service.contract.types import TaskParametersModel
 from worker.data.report import Measures
-from worker.training.objective import Objective
+from worker.training.objective import Features, Objective
 
 P = TypeVar("P", bound=TaskParametersModel)
 
@@ -40,7 +41,7 @@ class PrepareContext:
     """(rows done, rows in all) of the present phase."""
     train_examples: Any = None
     """The cleaned rows of the training split as a `datasets.Dataset`, whatever split is prepared:
-    they say which labels there are."""
+    they say which labels there are. None in a job that does not train."""
     measures: Measures = field(default_factory=Measures)
     """Lengths of the rows; filled by the task, reported to the user."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -105,6 +106,27 @@ class ShapesModel(Protocol):
         self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
     ) -> Mapping[str, Any]:
         """Fields of the model's configuration that follow from the job's data."""
+
+
+@runtime_checkable
+class HasLabels(Protocol):
+    """A task whose models name what they tell apart."""
+
+    def with_labels_of(self, parameters: Any, config: Any) -> Any:
+        """The task's parameters with the labels of a model that was trained for it.
+
+        StageError(invalid_option) when the job's own labels cannot be those.
+        """
+
+
+def train_features(splits: Mapping[str, PreparedSplit]) -> Features:
+    """None where the job does not train."""
+    return splits[TRAIN].features if TRAIN in splits else []
+
+
+def train_examples(splits: Mapping[str, PreparedSplit]) -> Any:
+    """As above."""
+    return splits[TRAIN].examples if TRAIN in splits else None
 
 
 EXAMPLES_FILE, FEATURES_FILE = "examples.arrow", "features.arrow"

@@ -14,7 +14,13 @@ from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
-from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_features,
+)
 from worker.tasks.lm_scores import IGNORED, Judged, Scores, judged
 from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
@@ -80,7 +86,7 @@ class CausalLMObjective:
         self._tokenizer = tokenizer
         caches = "use_cache" in inspect.signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches else {}
-        self.train_features: Features = splits["train"].features
+        self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """Blocks, all of one length; `labels` are the tokens themselves, not shifted."""

@@ -43,6 +43,41 @@ class Classes:
         return number
 
 
+class ModelLabels(list[str]):
+    """The labels of a finished model in the order of its outputs, where a job gives none itself.
+
+    Whole numbers in rows are places in it, unless all labels are whole numbers themselves.
+    """
+
+    def holds(self, value: str | int) -> bool:
+        """Whether the value of a row is a label as it stands."""
+        by_name = isinstance(value, str) or all(map(is_whole, self))
+        return by_name and str(value).strip() in self
+
+
+def of_model(given: Sequence[str] | None, config: Any) -> list[str]:
+    """The labels of a model that was trained already: `given` ones may name those that have no
+    names of their own. StageError(invalid_option) when both are named, and not alike."""
+    own = ModelLabels(str(config.id2label[number]) for number in range(config.num_labels))
+    if given is None:
+        return own
+    nameless = own == [f"LABEL_{number}" for number in range(len(own))]
+    if list(given) == own or (nameless and len(given) == len(own)):
+        return list(given)
+    raise StageError(
+        FailureCode.INVALID_OPTION,
+        f"`task.label_names` are {_listed(given)}, but the model's own labels are {_listed(own)}: "
+        "leave `label_names` out",
+        option="task.label_names",
+        labels=list(own)[:100],
+    )
+
+
+def settings(names: Sequence[str] | None) -> Any:
+    """What of `label_names` decides how rows are read: part of the prepared data's address."""
+    return {"of_model": list(names)} if isinstance(names, ModelLabels) else names
+
+
 def mismatch(split: str, row: int, problem: str, **details: Any) -> StageError:
     """What is wrong with the label of a row, counted from 0."""
     return StageError(
@@ -90,11 +125,14 @@ def named(value: Any, column: str, names: Sequence[str] | None) -> str:
         raise RowError(f"`{column}` is empty", reason="empty_label")
     if names is None or (isinstance(value, str) and name in names):
         return name
+    if isinstance(names, ModelLabels) and names.holds(value):
+        return name
+    listed = "the model's labels" if isinstance(names, ModelLabels) else "`task.label_names`"
     if not is_whole(name):
-        raise _unlisted(f"`{column}` {name!r:.80} is not among `task.label_names`: ", names)
+        raise _unlisted(f"`{column}` {name!r:.80} is not among {listed}: ", names)
     number = int(name)
     if not 0 <= number < len(names):
-        raise _unlisted(f"`{column}` {number} is no place in `task.label_names`: ", names)
+        raise _unlisted(f"`{column}` {number} is no place in {listed}: ", names)
     return names[number]
 
 

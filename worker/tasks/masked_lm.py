@@ -11,7 +11,13 @@ from service.contract.parameters import MaskedLMSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import lm_features, lm_samples, predictions
-from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_features,
+)
 from worker.tasks.lm_scores import IGNORED, Judged, Scores, judged
 from worker.tasks.masking import EpochMasks, MaskedFeatures, Masking
 from worker.tasks.padding import Padding
@@ -44,11 +50,7 @@ class MaskedLM:
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        if context.tokenizer.mask_token_id is None:
-            raise StageError(
-                FailureCode.INVALID_OPTION,
-                "The tokenizer has no mask token: the model was not made for `masked-lm`",
-            )
+        require_mask_token(context.tokenizer)
         parameters = parameters_of(context.spec, MaskedLMSpec)
         starts: lm_features.Starts | None = "words" if parameters.whole_word_mask else None
         write = lm_features.write_lines if parameters.line_by_line else lm_features.write_blocks
@@ -63,6 +65,14 @@ class MaskedLM:
         bare_model = model if selects else None
         padding = Padding(tokenizer, model)
         return MaskedLMObjective(splits, masking, padding, tokenizer, bare_model)
+
+
+def require_mask_token(tokenizer: Any) -> None:
+    if tokenizer.mask_token_id is None:
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            "The tokenizer has no mask token: the model was not made for `masked-lm`",
+        )
 
 
 class _Judged(NamedTuple):
@@ -85,7 +95,7 @@ class MaskedLMObjective(TokenLabels):
         bare_model: Any = None,
     ) -> None:
         """`bare_model`, where its head may be computed for the masked tokens alone, else None."""
-        super().__init__(splits, EpochMasks(splits["train"].features, masking), padding)
+        super().__init__(splits, EpochMasks(train_features(splits), masking), padding)
         self._bare_model = bare_model
         self._masking = masking
         self._tokenizer = tokenizer

@@ -21,6 +21,17 @@ def write(rows: Sequence[Mapping[str, Any]], split: str, folder: Path) -> dict[s
     return {name: path}
 
 
+def write_lines(texts: Sequence[str], split: str, folder: Path) -> dict[str, Path]:
+    """`generated_predictions.txt`, one text a line, in the order of the split's rows; its name →
+    where it lies."""
+    name = f"{prefix(split)}generated_predictions.txt"
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [" ".join(text.splitlines()) for text in texts]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return {name: path}
+
+
 def samples(
     rows: Sequence[Mapping[str, Any]], examples: Any, *columns: str
 ) -> list[dict[str, Any]]:

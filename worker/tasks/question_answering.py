@@ -14,7 +14,7 @@ from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, is_validation, prefix
 from worker.tasks import feature_file, qa_metrics
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.padding import pad, takes_token_types
 from worker.tasks.qa_features import Windows
 from worker.tasks.qa_postprocessing import (
@@ -132,7 +132,7 @@ class QuestionAnsweringObjective:
         self._splits = splits
         self._shortest = 0
         """Tokens that a batch is padded to at least."""
-        self.train_features: Features = splits["train"].features
+        self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padded(features, [*self._input_names(features), *_LABELS])

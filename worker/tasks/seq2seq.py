@@ -15,9 +15,9 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.peft import PrefixTuningSpec
 from service.contract.seq2seq import Seq2SeqSpec
 from service.contract.spec import JobSpec
-from service.contract.splits import TRAIN, VALIDATION, prefix
+from service.contract.splits import TRAIN, VALIDATION
 from worker.tasks import feature_file, lm_scores, predictions
-from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.pair_rows import required_targets
 from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward
@@ -267,7 +267,7 @@ class Seq2SeqObjective:
         if self._parameters.ignore_pad_token_for_loss:
             self._label_pad = IGNORED
         self._generation = generation_config(model.generation_config, self._parameters)
-        self.train_features: Features = splits["train"].features
+        self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """Sources padded on the tokenizer's side, targets and decoder inputs on the right."""
@@ -324,7 +324,8 @@ class Seq2SeqObjective:
             ]
         return Evaluation(
             metrics=metrics,
-            files=predictions.write(rows, split, folder) | _write_lines(texts, split, folder),
+            files=predictions.write(rows, split, folder)
+            | predictions.write_lines(texts, split, folder),
             samples=predictions.samples(rows, data.examples, "source"),
         )
 
@@ -423,13 +424,3 @@ class _Collected:
     def mean_loss(self) -> float:
         """Over all labels of the split."""
         return float(self._losses.sum() / self._labels.sum())
-
-
-def _write_lines(texts: Sequence[str], split: str, folder: Path) -> dict[str, Path]:
-    """One text a line, in the order of the split's rows; its name → where it lies."""
-    name = f"{prefix(split)}generated_predictions.txt"
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [" ".join(text.splitlines()) for text in texts]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return {name: path}

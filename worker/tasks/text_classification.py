@@ -13,8 +13,15 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
-from worker.tasks import classification_metrics, feature_file, predictions
-from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks import classification_metrics, feature_file, labels, predictions, text_rows
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_examples,
+    train_features,
+)
 from worker.tasks.classification_metrics import Floats
 from worker.tasks.padding import Padding
 from worker.tasks.text_rows import MULTI, REGRESSION, SINGLE, Scheme
@@ -54,14 +61,23 @@ class TextClassification:
         return {
             "format": _FORMAT_VERSION,
             "problem_type": parameters.problem_type,
-            "label_names": parameters.label_names,
+            "label_names": labels.settings(parameters.label_names),
         }
+
+    def with_labels_of(
+        self, parameters: TextClassificationSpec, config: Any
+    ) -> TextClassificationSpec:
+        problem = text_rows.problem_of_model(parameters.problem_type, config)
+        names = None
+        if problem != REGRESSION:
+            names = labels.of_model(parameters.label_names, config)
+        return parameters.model_copy(update={"problem_type": problem, "label_names": names})
 
     def config_overrides(
         self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
     ) -> Mapping[str, Any]:
         parameters = parameters_of(spec, TextClassificationSpec)
-        return Scheme.of(parameters, splits["train"].examples).config()
+        return Scheme.of(parameters, train_examples(splits)).config()
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, TextClassificationSpec)
@@ -72,8 +88,8 @@ class TextClassification:
             nonlocal cut
             encoded = _encode(context, rows)
             cut += sum(bool(encoding.overflowing) for encoding in encoded.encodings)
-            labels = scheme.targets(split, first, rows)
-            return {**{name: encoded[name] for name in inputs}, "labels": labels}
+            targets = scheme.targets(split, first, rows)
+            return {**{name: encoded[name] for name in inputs}, "labels": targets}
 
         schema = {**inputs, "labels": scheme.target_type()}
         count = feature_file.write(examples, columns, schema, context, target)
@@ -86,7 +102,7 @@ class TextClassification:
     ) -> "TextClassificationObjective":
         if model.config.pad_token_id is None:  # decoders look for the last token before it
             model.config.pad_token_id = tokenizer.pad_token_id
-        scheme = Scheme.of(parameters_of(spec, TextClassificationSpec), splits["train"].examples)
+        scheme = Scheme.of(parameters_of(spec, TextClassificationSpec), train_examples(splits))
         return TextClassificationObjective(scheme, Padding(tokenizer, model), splits)
 
 
@@ -117,7 +133,7 @@ class TextClassificationObjective:
         self._scheme = scheme
         self._padding = padding
         self._splits = splits
-        self.train_features: Features = splits["train"].features
+        self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         batch = self._padding.inputs(features)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import ProblemType, TextClassificationSpec
 from worker.data.table import Row, RowError
 from worker.tasks import labels
@@ -144,6 +145,21 @@ class Scheme:
         for class_id in ids:
             hot[class_id] = 1
         return hot
+
+
+def problem_of_model(given: ProblemType | None, config: Any) -> ProblemType:
+    """What the outputs of a model are that was trained already; as transformers has it, a single
+    one is a number. StageError(invalid_option) when they cannot be what the job says."""
+    problem: ProblemType = (
+        given or config.problem_type or (REGRESSION if config.num_labels == 1 else SINGLE)
+    )
+    if problem != MULTI and (problem == REGRESSION) != (config.num_labels == 1):
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            f"`task.problem_type` is `{problem}`, but the model has {config.num_labels} outputs",
+            option="task.problem_type",
+        )
+    return problem
 
 
 def _problem_of(examples: Any, names: Sequence[str] | None) -> ProblemType:

@@ -14,7 +14,14 @@ from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.tasks import chunk_metrics, feature_file, labels, predictions
-from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_examples,
+    train_features,
+)
 from worker.tasks.labels import Classes
 from worker.tasks.lm_scores import IGNORED, losses
 from worker.tasks.padding import Padding
@@ -46,14 +53,20 @@ class TokenClassification:
     def tokenization_settings(self, parameters: TokenClassificationSpec) -> Mapping[str, Any]:
         return {
             "format": _FORMAT_VERSION,
-            "label_names": parameters.label_names,
+            "label_names": labels.settings(parameters.label_names),
             "label_all_tokens": parameters.label_all_tokens,
         }
+
+    def with_labels_of(
+        self, parameters: TokenClassificationSpec, config: Any
+    ) -> TokenClassificationSpec:
+        names = labels.of_model(parameters.label_names, config)
+        return parameters.model_copy(update={"label_names": names})
 
     def config_overrides(
         self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
     ) -> Mapping[str, Any]:
-        return _classes(spec, splits["train"].examples).config()
+        return _classes(spec, train_examples(splits)).config()
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         give_words_their_space(context.tokenizer)
@@ -69,13 +82,13 @@ class TokenClassification:
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> "TokenClassificationObjective":
         give_words_their_space(tokenizer)  # the finished model's tokenizer, too
-        classes = _classes(spec, splits["train"].examples)
+        classes = _classes(spec, train_examples(splits))
         return TokenClassificationObjective(classes, Padding(tokenizer, model), splits)
 
 
-def _classes(spec: JobSpec, train_examples: Any) -> Classes:
+def _classes(spec: JobSpec, examples: Any) -> Classes:
     names = parameters_of(spec, TokenClassificationSpec).label_names
-    return labels.classes_of(names, train_examples, "tags")
+    return labels.classes_of(names, examples, "tags")
 
 
 def give_words_their_space(tokenizer: Any) -> None:
@@ -177,7 +190,7 @@ class TokenClassificationObjective(TokenLabels):
     def __init__(
         self, classes: Classes, padding: Padding, splits: Mapping[str, PreparedSplit]
     ) -> None:
-        super().__init__(splits, splits["train"].features, padding)
+        super().__init__(splits, train_features(splits), padding)
         self._names = classes.names
         self._ids = classes.ids
 

@@ -84,23 +84,31 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
 
 def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
     """Where and how it trains. `asked`: the `precision` before it was resolved."""
-    device = accelerator.device
+    return placement_notice(accelerator, plan.spec, asked, "Training", steps=plan.total_steps)
+
+
+def placement_notice(
+    accelerator: Accelerator, spec: TrainingSpec, asked: str, doing: str, **counts: int
+) -> Notice:
+    """Where and how it does what it does; `counts` of what lies ahead."""
+    device, processes = accelerator.device, accelerator.num_processes
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     else:
         where = f"the CPU with {torch.get_num_threads()} threads"
-    imitated = device.type == "cpu" and plan.spec.bf16 and not precisions.cpu_has_bf16()
+    imitated = device.type == "cpu" and spec.bf16 and not precisions.cpu_has_bf16()
     slow = "; this CPU only imitates bfloat16, slower than it computes float32" if imitated else ""
     names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
     name = names[accelerator.mixed_precision] + (" (`precision: auto`)" if asked == "auto" else "")
-    together = f" in {plan.processes} processes" if plan.processes > 1 else ""
+    together = f" in {processes} processes" if processes > 1 else ""
+    ahead = "".join(f", {count} {what}" for what, count in counts.items())
     return Notice(
-        message=f"Training on {where}{together} in {name}, {plan.total_steps} steps{slow}",
+        message=f"{doing} on {where}{together} in {name}{ahead}{slow}",
         data={
             "device": str(device),
-            "precision": plan.spec.precision,
-            "steps": plan.total_steps,
-            "processes": plan.processes,
+            "precision": spec.precision,
+            **counts,
+            "processes": processes,
             "malloc": allocator.loaded() or allocator.SYSTEM,
         },
     )

@@ -1,0 +1,449 @@
+"""`mode: evaluate` and `mode: predict` of every task: the numbers and the answers are those of the
+job that trained the model."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForSequenceClassification, pipeline
+
+from service.contract.events import ArtifactWritten, Metric, Notice, Progress
+from service.contract.failures import FailureCode, StageError
+from service.contract.stages import TrainResult
+from tests.data.squad_sample import squad_rows
+from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN, Recorder
+from worker.stages.base import Stopped
+
+Rows = list[dict[str, Any]]
+TEXTS = [
+    f"the report of the water board was read by {number} in the morning" for number in range(24)
+]
+PAIRS = [{"text": text, "summary": text[:20]} for text in TEXTS]
+
+
+@dataclass(frozen=True)
+class Case:
+    task: dict[str, Any]
+    rows: Rows
+    labels: tuple[str, ...]
+    """Columns that predictions need not have."""
+    base: Callable[[Path], Path]
+
+    def unlabelled(self) -> Rows:
+        return [{k: v for k, v in row.items() if k not in self.labels} for row in self.rows]
+
+
+def t5(folder: Path) -> Path:
+    return save_tiny_t5(folder, TEXTS)
+
+
+QA = {"type": "question-answering", "max_seq_length": 128, "doc_stride": 32}
+CASES = {
+    "question-answering": Case(QA, squad_rows("train", "1.1")[:12], ("answers",), save_tiny_bert),
+    "question-answering v2": Case(
+        {**QA, "version_2_with_negative": True},
+        squad_rows("train", "2.0")[:12],
+        ("answers",),
+        save_tiny_bert,
+    ),
+    "text-classification": Case(
+        {"type": "text-classification"},
+        [{"text": text, "label": "odd" if n % 2 else "even"} for n, text in enumerate(TEXTS)],
+        ("label",),
+        save_tiny_bert,
+    ),
+    "regression": Case(
+        {"type": "text-classification"},
+        [{"text": text, "label": n / 7} for n, text in enumerate(TEXTS)],
+        ("label",),
+        save_tiny_bert,
+    ),
+    "several labels": Case(
+        {"type": "text-classification"},
+        [{"text": t, "label": [["a"], ["a", "b"], []][n % 3]} for n, t in enumerate(TEXTS)],
+        ("label",),
+        save_tiny_bert,
+    ),
+    "token-classification": Case(
+        {"type": "token-classification"},
+        [
+            {"tokens": text.split(), "tags": (["O", "B-X", "I-X"] * 9)[: len(text.split())]}
+            for text in TEXTS
+        ],
+        ("tags",),
+        save_tiny_bert,
+    ),
+    "summarization": Case(
+        {"type": "summarization", "max_source_length": 32, "max_target_length": 8},
+        PAIRS,
+        ("summary",),
+        t5,
+    ),
+    "translation": Case(
+        {"type": "translation", "max_source_length": 32, "max_target_length": 8},
+        [{"source": row["text"], "target": row["summary"]} for row in PAIRS],
+        ("target",),
+        t5,
+    ),
+    "causal-lm": Case(
+        {"type": "causal-lm", "block_size": 16}, [{"text": t} for t in TEXTS], (), save_tiny_gpt2
+    ),
+    "masked-lm": Case(
+        {"type": "masked-lm", "max_seq_length": 16},
+        [{"text": t} for t in TEXTS],
+        (),
+        save_tiny_bert,
+    ),
+}
+LANGUAGE_MODELS = {"causal-lm", "masked-lm"}
+
+
+@dataclass
+class Trained:
+    case: Case
+    job: StagedJob
+    result: TrainResult
+
+    @property
+    def model(self) -> Path:
+        assert self.result.output_dir is not None
+        return self.job.workspace / self.result.output_dir
+
+    def other(self, mode: str, home: Path, dataset: dict[str, Any], **sections: Any) -> StagedJob:
+        """A job of the same task that uses the trained model."""
+        home.mkdir()
+        body = {
+            **self.job.body,
+            "mode": mode,
+            "model": {"name_or_path": str(self.model)},
+            "dataset": {"source": "path", **dataset},
+        }
+        return StagedJob(home, body | sections)
+
+
+def train(case: Case, home: Path) -> Trained:
+    home.mkdir()
+    body = {
+        "task": case.task,
+        "model": {"name_or_path": str(case.base(home / "base"))},
+        "dataset": {
+            "source": "path",
+            "train": write_rows(home / "train.jsonl", case.rows),
+            "validation": write_rows(home / "validation.jsonl", case.rows[:6]),
+            "test": write_rows(home / "test.jsonl", case.unlabelled()[6:12]),
+        },
+        "training": {"max_steps": 2, "learning_rate": 1e-3, "per_device_eval_batch_size": 4},
+        "resources": {"gpus": 0},
+    }
+    job = StagedJob(home, body)
+    return Trained(case, job, job.train()[0])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    made: dict[str, Trained] = {}
+
+    def once(name: str) -> Trained:
+        if name not in made:
+            made[name] = train(CASES[name], tmp_path_factory.mktemp("trained") / "job")
+        return made[name]
+
+    return once
+
+
+def files_of(job: StagedJob) -> dict[str, bytes]:
+    folder = job.workspace / "attempts" / "2" / "predictions"
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def scores(metrics: dict[str, float]) -> dict[str, float]:
+    speeds = ("_runtime", "_per_second")
+    return {n: v for n, v in metrics.items() if n.startswith("eval_") and not n.endswith(speeds)}
+
+
+@pytest.mark.parametrize("name", CASES)
+class TestEveryTask:
+    def test_an_evaluation_gives_the_numbers_of_the_training(
+        self, name: str, trained: Callable[[str], Trained], tmp_path: Path
+    ) -> None:
+        first = trained(name)
+        given = first.job.body["dataset"]
+        files = {split: given[split] for split in ("validation", "test")}
+        job = first.other("evaluate", tmp_path / "job", files)
+        result, recorder = job.train()
+        assert json.dumps(scores(result.metrics)) == json.dumps(scores(first.result.metrics))
+        assert "eval_loss" in result.metrics
+        assert result.samples[: len(first.result.samples)] == first.result.samples
+        assert result.output_dir is result.weights_sha256 is None
+        assert result.baseline == {}
+        (told,) = recorder.of(Metric)
+        assert (told.kind, told.step) == ("eval", 0)
+        assert told.values == result.metrics
+        assert "train" not in job.prepared.splits  # type: ignore[union-attr]
+        # The same predictions, too.
+        assert files_of(job).items() <= files_of(first.job).items()
+        assert "predictions.json" in files_of(job)
+
+    def test_predictions_need_no_labels(
+        self, name: str, trained: Callable[[str], Trained], tmp_path: Path
+    ) -> None:
+        if name in LANGUAGE_MODELS:
+            pytest.skip("they write texts, and fill masks: see below")
+        first = trained(name)
+        test = first.job.body["dataset"]["test"]
+        job = first.other("predict", tmp_path / "job", {"test": test})
+        _result, recorder = job.train()
+        wanted = {n: c for n, c in files_of(first.job).items() if n.startswith("test/")}
+        assert files_of(job) == wanted != {}
+        assert {event.name for event in recorder.of(ArtifactWritten)} == set(wanted)
+        assert list(job.prepared.splits) == ["test"]  # type: ignore[union-attr]
+
+    def test_a_model_without_the_head_is_refused(
+        self, name: str, trained: Callable[[str], Trained], tmp_path: Path
+    ) -> None:
+        first = trained(name)
+        given = first.job.body["dataset"]
+        model = {"name_or_path": str(save_tiny_bert(tmp_path / "bert"))}
+        if first.case.base is not save_tiny_bert:
+            pytest.skip("these models are their heads")
+        job = first.other(
+            "evaluate", tmp_path / "job", {"validation": given["validation"]}, model=model
+        )
+        with pytest.raises(StageError, match="which would be random") as caught:
+            job.prepare()
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+        assert caught.value.failure.details["weights"]
+
+
+def predicted(job: StagedJob) -> Any:
+    return json.loads(files_of(job)["test/predictions.json"])
+
+
+class TestGeneratedTexts:
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[..., StagedJob]:
+        model = save_tiny_gpt2(tmp_path / "gpt2")
+
+        def make_job(texts: list[str], **task: Any) -> StagedJob:
+            body = {
+                "mode": "predict",
+                "task": {"type": "causal-lm", **task},
+                "model": {"name_or_path": str(model)},
+                "dataset": {
+                    "source": "path",
+                    "test": write_rows(tmp_path / "test.jsonl", [{"text": t} for t in texts]),
+                },
+                "training": {**PLAIN, "per_device_eval_batch_size": 2},
+                "resources": {"gpus": 0},
+            }
+            return StagedJob(tmp_path, body)
+
+        return make_job
+
+    def test_are_those_of_transformers_pipeline(self, make: Callable[..., StagedJob]) -> None:
+        texts = ["the report of the", "water", "the board was read by all who were", "in the"]
+        job = make(texts, max_new_tokens=12, generation={"repetition_penalty": 1.3})
+        result, _ = job.train()
+        rows = predicted(job)
+        assert [(row["row"], row["prompt"]) for row in rows] == list(enumerate(texts, start=1))
+        model = job.body["model"]["name_or_path"]
+        write = pipeline("text-generation", model=model, return_full_text=False)
+        options = {"max_new_tokens": 12, "repetition_penalty": 1.3, "do_sample": False}
+        expected = [write(text, **options)[0]["generated_text"] for text in texts]
+        assert [row["prediction"] for row in rows] == expected
+        assert len(set(expected)) > 1
+        assert all(len(text.strip()) > 0 for text in expected)
+        assert result.metrics == {}
+        assert result.samples[0] == rows[0]
+        lines = files_of(job)["test/generated_predictions.txt"].decode().splitlines()
+        assert lines == [" ".join(text.splitlines()) for text in expected]
+
+    def test_long_prompts_lose_their_beginning(self, make: Callable[..., StagedJob]) -> None:
+        end = "the water board was read by all who were there in the morning"
+        job = make(["the report of the " * 40 + end, "the report of the " * 50 + end])
+        job.train()
+        first, second = (row["prediction"] for row in predicted(job))
+        assert first == second != ""
+        (told,) = [event for event in job.notices if isinstance(event, Notice)]
+        assert "2 prompts of the test split were cut to their last 32 tokens" in told.message
+
+    def test_an_empty_prompt_begins_as_texts_do(self, make: Callable[..., StagedJob]) -> None:
+        job = make([""], max_new_tokens=4)
+        job.train()
+        assert predicted(job)[0]["prompt"] == ""
+
+    def test_no_room_for_a_prompt(self, make: Callable[..., StagedJob]) -> None:
+        with pytest.raises(StageError, match="leaves no room for a prompt") as caught:
+            make(["the"], max_new_tokens=64).prepare()
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
+    def test_sampled_texts_follow_from_the_seed(self, make: Callable[..., StagedJob]) -> None:
+        job = make(["the report", "the board"], generation={"do_sample": True})
+        job.train()
+        first = predicted(job)
+        job.train()
+        assert predicted(job) == first
+
+
+class TestFilledMasks:
+    @pytest.fixture
+    def make(self, tmp_path: Path, trained: Callable[[str], Trained]) -> Callable[..., StagedJob]:
+        first = trained("masked-lm")
+
+        def make_job(texts: list[str], **task: Any) -> StagedJob:
+            test = write_rows(tmp_path / "test.jsonl", [{"text": text} for text in texts])
+            job = first.other("predict", tmp_path / "job", {"test": test})
+            job.body |= {"task": {"type": "masked-lm", **task}, "training": PLAIN}
+            return job
+
+        return make_job
+
+    def test_are_those_of_transformers_pipeline(self, make: Callable[..., StagedJob]) -> None:
+        texts = ["the [MASK] of the board", "a [MASK] was [MASK] in the morning", "[MASK]"]
+        job = make(texts, top_k=3)
+        job.train()
+        rows = predicted(job)
+        assert [row["text"] for row in rows] == texts
+        assert [len(row["masks"]) for row in rows] == [1, 2, 1]
+        fill = pipeline("fill-mask", model=job.body["model"]["name_or_path"], top_k=3)
+        for row, expected in zip(rows, fill(texts), strict=True):
+            masks = expected if isinstance(expected[0], list) else [expected]
+            for found, wanted in zip(row["masks"], masks, strict=True):
+                names = ("token", "token_str")
+                assert [[c[n] for n in names] for c in found] == [
+                    [c[n] for n in names] for c in wanted
+                ]
+                scores = [candidate["score"] for candidate in wanted]
+                assert [c["score"] for c in found] == pytest.approx(scores, rel=1e-4)
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [("nothing", r"has no \[MASK\]:"), ("a " * 40 + "[MASK]", "within its first 16 tokens")],
+    )
+    def test_a_row_without_a_mask(
+        self, make: Callable[..., StagedJob], text: str, problem: str
+    ) -> None:
+        with pytest.raises(StageError, match=problem) as caught:
+            make(["a [MASK]", text], max_seq_length=16).prepare()
+        assert caught.value.failure.code is FailureCode.UNREADABLE_ROW
+        assert caught.value.failure.message.startswith("Row 2 of the test split")
+
+
+class TestLabels:
+    """They are the model's, whatever the data have."""
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[..., StagedJob]:
+        def make_job(names: list[str], values: list[Any], **task: Any) -> StagedJob:
+            model = tmp_path / "model"
+            if not model.exists():
+                save_tiny_bert(model)
+                whole = AutoModelForSequenceClassification.from_pretrained(
+                    model, id2label=dict(enumerate(names)), num_labels=len(names)
+                )
+                whole.save_pretrained(model)
+            rows = [{"text": f"text {value}", "label": value} for value in values]
+            body = {
+                "mode": "evaluate",
+                "task": {"type": "text-classification", **task},
+                "model": {"name_or_path": str(model)},
+                "dataset": {"source": "path", "validation": write_rows(tmp_path / "v.jsonl", rows)},
+                "training": PLAIN,
+                "resources": {"gpus": 0},
+            }
+            return StagedJob(tmp_path, body)
+
+        return make_job
+
+    def expected(self, job: StagedJob) -> list[str]:
+        job.train()
+        return [row["label"] for row in json.loads(files_of(job)["predictions.json"])]
+
+    def test_rows_need_not_have_them_all(self, make: Callable[..., StagedJob]) -> None:
+        # Of the data alone "bad" would be the first of one label.
+        job = make(["good", "bad", "awful"], ["bad", "bad"])
+        assert self.expected(job) == ["bad", "bad"]
+        (row, _) = json.loads(files_of(job)["predictions.json"])
+        assert list(row["probabilities"]) == ["good", "bad", "awful"]
+
+    def test_whole_numbers_are_places(self, make: Callable[..., StagedJob]) -> None:
+        assert self.expected(make(["good", "bad"], [1, 0])) == ["bad", "good"]
+
+    def test_or_names_where_names_are_whole_numbers(self, make: Callable[..., StagedJob]) -> None:
+        assert self.expected(make(["1", "2", "3"], [1, 3])) == ["1", "3"]
+
+    def test_unless_the_job_lists_them(self, make: Callable[..., StagedJob]) -> None:
+        job = make(["1", "2", "3"], [1, 2], label_names=["1", "2", "3"])
+        assert self.expected(job) == ["2", "3"]
+
+    def test_a_model_without_names_is_given_some(self, make: Callable[..., StagedJob]) -> None:
+        job = make(["LABEL_0", "LABEL_1"], ["no", "yes"], label_names=["no", "yes"])
+        assert self.expected(job) == ["no", "yes"]
+
+    def test_other_names_than_the_models(self, make: Callable[..., StagedJob]) -> None:
+        job = make(["good", "bad"], ["no"], label_names=["no", "yes"])
+        with pytest.raises(StageError, match="the model's own labels are 'good', 'bad'") as caught:
+            job.prepare()
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
+    def test_a_label_that_the_model_does_not_know(self, make: Callable[..., StagedJob]) -> None:
+        job = make(["good", "bad"], ["good", "ugly"])
+        with pytest.raises(StageError, match="is not among the model's labels") as caught:
+            job.prepare()
+        assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
+        assert "'ugly'" in caught.value.failure.message
+
+    def test_a_problem_that_is_not_the_models(self, make: Callable[..., StagedJob]) -> None:
+        with pytest.raises(StageError, match="the model has 2 outputs"):
+            make(["good", "bad"], [0.5], problem_type="regression").prepare()
+
+
+def test_a_share_of_the_training_rows(trained: Callable[[str], Trained], tmp_path: Path) -> None:
+    first = trained("text-classification")
+    dataset = {
+        "source": "path",
+        "train": first.job.body["dataset"]["train"],
+        "validation_split_percentage": 25,
+    }
+    with_training = StagedJob(tmp_path / "train", {**first.job.body, "dataset": dataset})
+    result, _ = with_training.train()
+    assert result.output_dir is not None
+    model = {"name_or_path": str(with_training.workspace / result.output_dir)}
+    job = first.other("evaluate", tmp_path / "job", dataset, model=model)
+    found, _ = job.train()
+    assert scores(found.metrics) == scores(result.metrics)
+    assert list(job.prepared.splits) == ["validation"]  # type: ignore[union-attr]
+
+
+def test_an_adapter_is_no_whole_model(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    rows = write_rows(tmp_path / "test.jsonl", [{"text": "a"}])
+    body = {
+        "mode": "predict",
+        "task": "text-classification",
+        "model": {"name_or_path": str(folder)},
+        "dataset": {"source": "path", "test": rows},
+    }
+    with pytest.raises(StageError, match="holds an adapter of peft") as caught:
+        StagedJob(tmp_path, body).prepare()
+    assert caught.value.failure.code is FailureCode.MODEL_NOT_FOUND
+
+
+def test_a_stop_is_obeyed_at_once(trained: Callable[[str], Trained], tmp_path: Path) -> None:
+    first = trained("text-classification")
+    test = first.job.body["dataset"]["test"]
+    job = first.other("predict", tmp_path / "job", {"test": test})
+    stopping = Recorder(stop_after=lambda event: isinstance(event, Progress))
+    with pytest.raises(Stopped):
+        job.train(recorder=stopping)
+    assert not stopping.of(ArtifactWritten)
+    _result, recorder = job.train()  # and begins again
+    assert recorder.of(ArtifactWritten)

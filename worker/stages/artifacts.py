@@ -1,0 +1,22 @@
+"""Files of a stage that the user may download."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from service.contract.events import ArtifactWritten, StageEvent
+from worker import checkpoints
+
+
+def announce(
+    files: Mapping[str, Path], workspace: Path, send: Callable[[StageEvent], None]
+) -> None:
+    """`files`: the name that the user sees → where it lies, within `workspace`."""
+    for name, path in files.items():
+        send(
+            ArtifactWritten(
+                name=name,
+                path=str(path.relative_to(workspace)),
+                bytes=path.stat().st_size,
+                sha256=checkpoints.file_sha256(path),
+            )
+        )

@@ -1,0 +1,120 @@
+"""The train stage of a job that does not train: it scores a model, or writes its predictions.
+
+An attempt that is stopped leaves nothing behind, and the next one begins again.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from transformers import AutoConfig
+from transformers.trainer_utils import enable_full_determinism
+
+from service.contract.events import Metric, PhaseChanged, StageEvent
+from service.contract.sharding import FSDPSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import TEST, is_validation
+from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.states import Phase
+from worker.stages import artifacts, finished_model
+from worker.stages.base import Channel
+from worker.stages.train_inputs import Loaded, load_parts, with_precision
+from worker.tasks import registry
+from worker.training import build, strategies
+from worker.training.evaluation import Evaluator
+from worker.training.objective import Evaluation
+from worker.training.ranks import Ranks
+from worker.training.scoring import Batches
+
+Send = Callable[[StageEvent], None]
+_DOING: Final = {"evaluate": "Evaluating", "predict": "Predicting"}
+
+
+def run(request: StageRequest, channel: Channel) -> TrainResult | None:
+    """None in all processes but the first."""
+    asked = request.spec.training.precision
+    request = _with_labels(with_precision(request))
+    assert request.prepared is not None, "`train` runs after `prepare`"
+    spec, send = request.spec, channel.send
+    accelerator = build.accelerator(spec)
+    ranks = Ranks.of(accelerator)
+    if spec.training.full_determinism:
+        enable_full_determinism(spec.training.seed)
+    set_seed(spec.training.seed)
+    loaded = load_parts(request, request.prepared, accelerator.device, send)
+    send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
+    model, together = _on_device(accelerator, loaded.model, spec, ranks)
+    batches = Batches(send, _batches(request.prepared, spec))
+    evaluator = Evaluator(
+        accelerator, model, loaded.objective, spec.training, batches, ranks, together=together
+    )
+    set_seed((spec.training.seed + ranks.number) % 2**32)
+    found = _evaluate(request, evaluator, loaded, send)
+    batches.report()
+    return _result(request, found, send) if ranks.is_first else None
+
+
+def _with_labels(request: StageRequest) -> StageRequest:
+    assert request.prepared is not None
+    config = AutoConfig.from_pretrained(request.prepared.model_dir, local_files_only=True)
+    task = registry.get(request.spec.variant())
+    return finished_model.with_labels_of(request, task, config)
+
+
+def _on_device(
+    accelerator: Accelerator, model: torch.nn.Module, spec: JobSpec, ranks: Ranks
+) -> tuple[Any, bool]:
+    """The model as it is called, and whether no process can call it without the others."""
+    training = spec.training
+    if training.bf16_full_eval or training.fp16_full_eval:
+        model.to(torch.bfloat16 if training.bf16_full_eval else torch.float16)
+    if not isinstance(spec.resources.chosen_strategy, FSDPSpec):
+        return accelerator.prepare_model(model, evaluation_mode=True), False
+    # It shards an optimizer as well; this one has no state, and makes no step.
+    strategy = strategies.join(
+        accelerator, model, lambda sharded: torch.optim.SGD(sharded.parameters()), spec, ranks
+    )
+    return strategy.model, strategy.evaluates_together
+
+
+def _batches(prepared: PrepareResult, spec: JobSpec) -> int:
+    size = spec.training.per_device_eval_batch_size
+    return sum(-(-counts["features"] // size) for counts in prepared.splits.values())
+
+
+def _evaluate(
+    request: StageRequest, evaluator: Evaluator, loaded: Loaded, send: Send
+) -> Evaluation:
+    """Of all splits together, the validation's first."""
+    metrics: dict[str, float] = {}
+    files: dict[str, Path] = {}
+    samples: list[dict[str, Any]] = []
+    for split in sorted(loaded.splits, key=lambda name: (name == TEST, name)):
+        phase = Phase.EVALUATING if is_validation(split) else Phase.PREDICTING
+        send(PhaseChanged(phase=phase))
+        found = evaluator(split, request.attempt_dir / "predictions")
+        assert found is not None, "asked for only where there is such a split"
+        metrics |= found.metrics
+        files |= found.files
+        samples += found.samples
+    return Evaluation(metrics, files, samples)
+
+
+def _result(request: StageRequest, found: Evaluation, send: Send) -> TrainResult:
+    """Tell what was found, and hand it on."""
+    artifacts.announce(found.files, request.workspace, send)
+    if found.metrics:
+        send(Metric(kind="eval", step=0, values=found.metrics))
+    return TrainResult(
+        output_dir=None,
+        steps=0,
+        epochs=0.0,
+        metrics=found.metrics,
+        baseline={},
+        weights_sha256=None,
+        precision=request.spec.training.precision,
+        samples=found.samples,
+    )
