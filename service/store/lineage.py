@@ -35,7 +35,11 @@ class Source:
 def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Source:
     """The finished model of a job, or the model of one of its checkpoints. SourceJobError."""
     row = _finished_job(session, job_id)
-    peft = JobSpec.model_validate(row.spec).peft
+    spec = JobSpec.model_validate(row.spec)
+    if not spec.trains:
+        made_no_model = f"job {job_id} made no model: its `mode` is `{spec.mode}`"
+        _refuse("no_model", f"{made_no_model}. Give the job that trained the one it used")
+    peft = spec.peft
     if peft is not None and (checkpoint is not None or not peft.merges):
         what = "finished model" if checkpoint is None else "checkpoint"
         _refuse(

@@ -123,6 +123,15 @@ class TestRetry:
         assert event["type"] == "retried"
         assert (event["data"]["failed_stage"], event["data"]["missing"]) == (stage, [])
 
+    def test_a_job_without_a_model_of_its_own_ends_its_last_stage(self, server: Server) -> None:
+        job_id = failed_job(server, "publish")
+        with server.database.write() as session:
+            row = session.get_one(JobRow, job_id)
+            row.results = {**row.results, "train": {**row.results["train"], "output_dir": None}}
+        assert server.client.post(f"/v1/jobs/{job_id}/retry").json()["stage"] == "publish"
+        (event,) = events(server, job_id)
+        assert event["data"]["missing"] == []
+
     @pytest.mark.parametrize(
         ("stage", "removed", "goes_on_at", "missing"),
         [

@@ -80,6 +80,16 @@ class TestModelOf:
             ({}, {}, "best", "unknown_checkpoint", "no best checkpoint"),
             ({}, {}, 11, "unknown_checkpoint", "no checkpoint of step 11"),
             ({}, {}, 40, "checkpoint_gone", "was removed"),
+            (
+                {
+                    "mode": "predict",
+                    "dataset": {"source": "hub", "name": "squad", "test": "test"},
+                },
+                {"results": {"train": {"output_dir": None, "weights_sha256": None}}},
+                None,
+                "no_model",
+                "Give the job that trained the one it used",
+            ),
             ({"peft": {"method": "lora"}}, {}, None, "adapter_only", "peft.merge: true"),
             (
                 {"peft": {"method": "lora", "merge": True}},

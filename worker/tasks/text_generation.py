@@ -62,7 +62,7 @@ class TextGeneration(CausalLM):
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         config = generation_config(model, tokenizer, parameters_of(spec, CausalLMSpec))
-        return TextGenerationObjective(tokenizer, splits, config, spec.training.seed)
+        return TextGenerationObjective(tokenizer, splits, config)
 
 
 def new_tokens(parameters: CausalLMSpec, limit: int | None) -> int:
@@ -139,12 +139,10 @@ class TextGenerationObjective:
         tokenizer: Any,
         splits: Mapping[str, PreparedSplit],
         config: GenerationConfig,
-        seed: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._splits = splits
         self._config = config
-        self._seed = seed
         self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
@@ -168,9 +166,9 @@ class TextGenerationObjective:
         if split not in self._splits:
             return None
         data = self._splits[split]
-        torch.manual_seed(self._seed)  # sampled texts follow from it alone
         texts = [""] * len(data.features)
-        for indices, tokens in forward(data.features, self.collate, self._continue):
+        found = forward(data.features, self.collate, self._continue, generates=True)
+        for indices, tokens in found:
             written = self._tokenizer.batch_decode(tokens.tolist(), skip_special_tokens=True)
             for index, text in zip(indices, written, strict=True):
                 texts[index] = text
