@@ -71,14 +71,14 @@ def broker_answers(url: str) -> bool:
 
 
 def mlflow(layout: Layout, host: str, port: int) -> Part:
-    """The tracking server in two processes; plainly started it has fifteen."""
+    """The tracking server in one process; plainly started it has fifteen."""
     folder = layout.home / "mlflow"
     folder.mkdir(exist_ok=True)
     url = f"http://{host}:{port}"
     return Part(
         name="mlflow",
         argv=[
-            *(sys.executable, "-m", "mlflow", "server"),
+            *(sys.executable, "-m", "worker.mlflow_server"),
             *("--host", host, "--port", str(port), "--workers", "1"),
             *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
             *("--artifacts-destination", str(folder / "artifacts")),

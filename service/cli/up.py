@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from service.cli import lock, output, parts, system
+from service.cli import lock, orphans, output, parts, system
 from service.cli.addresses import check_address, local_url
 from service.cli.devices import visible_gpus
 from service.cli.exits import FAILED, OK, USAGE, UsageError
@@ -35,6 +35,7 @@ class Stack:
     """Where everything of this run listens; `*_url` of None: the user's own server is used."""
 
     settings: Settings
+    mark: orphans.Mark
     api_url: str
     valkey_url: str | None
     mlflow_port: int | None
@@ -57,7 +58,7 @@ class Stack:
             ours["FINETUNE_REDIS_URL"] = self.valkey_url
         if self.mlflow_url is not None:
             ours["FINETUNE_MLFLOW_URI"] = self.mlflow_url
-        return {**os.environ, **ours}
+        return {**os.environ, **ours, **self.mark.environ()}
 
 
 def up(
@@ -82,17 +83,22 @@ def up(
             "port": settings.port if port is None else port,
         }
     )
-    pid = os.getpid()
-    raise typer.Exit(system.run_guarded(lambda stop: run(settings, mlflow_port, pid, stop)))
+    pid, mark = os.getpid(), orphans.Mark(settings.home)
+    raise typer.Exit(
+        system.run_guarded(
+            lambda stop: run(settings, mlflow_port, pid, mark, stop), clean_up=mark.end_all
+        )
+    )
 
 
-def run(settings: Settings, mlflow_port: int, pid: int, stop: StopEvent) -> int:
+def run(settings: Settings, mlflow_port: int, pid: int, mark: orphans.Mark, stop: StopEvent) -> int:
     """Run the stack until `stop` is set; `pid` is the process that the user would signal."""
     (settings.home / "logs").mkdir(parents=True, exist_ok=True)
     try:
         with lock.hold(settings.home), _database(settings) as database:
+            mark.end_earlier_ones()
             check_address(settings.host, database)
-            return _serve(_plan(settings, mlflow_port), database, pid, stop)
+            return _serve(_plan(settings, mlflow_port, mark), database, pid, stop)
     except UsageError as error:
         output.complain(str(error))
         return USAGE
@@ -113,7 +119,7 @@ def _database(settings: Settings) -> Iterator[Database]:
         database.dispose()
 
 
-def _plan(settings: Settings, mlflow_port: int) -> Stack:
+def _plan(settings: Settings, mlflow_port: int, mark: orphans.Mark) -> Stack:
     """Choose ports, and say at once what is missing."""
     port = settings.port or system.free_port()
     _require_free(settings.host, port, "--port")
@@ -131,7 +137,7 @@ def _plan(settings: Settings, mlflow_port: int) -> Stack:
     settings = settings.model_copy(
         update={"port": port, "redis_url": SecretStr(valkey_url) if valkey_url else None}
     )
-    return Stack(settings, local_url(settings.host, port), valkey_url, our_mlflow_port)
+    return Stack(settings, mark, local_url(settings.host, port), valkey_url, our_mlflow_port)
 
 
 def _require_package(name: str, extra: str, variable: str) -> None:

@@ -3,18 +3,29 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from service.cli import processes
+from service.cli.orphans import Mark
 from service.cli.processes import Part, PartFailedError, ProcessManager
 from service.cli.system import StopEvent
 from tests.services import wait_until
 
 SLEEP = "import time; time.sleep(600)"
+Sleeper = Callable[[Mark], subprocess.Popen[bytes]]
+ORDERS = [
+    ("parts",),
+    ("outer", "manager"),
+    ("manager", "outer"),
+    ("outer", "parts"),
+    ("manager", "parts"),
+    ("parts", "manager", "outer"),
+    ("outer", "manager", "parts"),
+]
 
 
 def make_part(tmp_path: Path, name: str, code: str, **changes: object) -> Part:
@@ -175,15 +186,17 @@ def _gone(pid: int) -> bool:
         return True
 
 
-# A stack of two sleepers, one of which has a child in a session of its own, as MLflow's server and
-# a worker's stage have. Writes all process ids to argv[1] when it runs.
+# A stack of two sleepers, each of which has a child, `b` one in a session of its own, as a worker's
+# stage has. Writes its manager's process id to argv[1]/up when it runs.
 GUARDED = """
 import os, subprocess, sys, time
 from pathlib import Path
+from service.cli.orphans import Mark
 from service.cli.processes import Part, ProcessManager
 from service.cli.system import run_guarded
 
 folder = Path(sys.argv[1])
+mark_of_stack = Mark(folder)
 nested = (
     "import pathlib, subprocess, sys, time;"
     "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
@@ -196,7 +209,7 @@ def part(name, detached):
     return Part(
         name=name,
         argv=[sys.executable, "-c", nested, str(mark), detached],
-        env=dict(os.environ),
+        env={**os.environ, **mark_of_stack.environ()},
         ready=lambda pid: "ready" if mark.exists() and mark.read_text() else None,
         log=folder / (name + ".log"),
         grace_seconds=5,
@@ -212,7 +225,7 @@ def main(stop):
     finally:
         manager.stop()
 
-sys.exit(run_guarded(main))
+sys.exit(run_guarded(main, clean_up=mark_of_stack.end_all))
 """
 
 
@@ -227,7 +240,10 @@ class Guarded:
         mark = tmp_path / "up"
         wait_until(lambda: mark.exists() and bool(mark.read_text()), 30, "the guarded stack")
         self.manager = int(mark.read_text())
-        self.family = psutil.Process(self.process.pid).children(recursive=True)
+        me = psutil.Process(self.process.pid)
+        self.family = me.children(recursive=True)
+        (self.watch,) = (one.pid for one in me.children() if one.pid != self.manager)
+        self.parts = [one.pid for one in psutil.Process(self.manager).children()]
 
     def wait_gone(self) -> int:
         status = self.process.wait(20)
@@ -238,7 +254,7 @@ class Guarded:
 class TestRunGuarded:
     def test_sigterm_stops_all_and_the_status_is_0(self, tmp_path: Path) -> None:
         stack = Guarded(tmp_path, detached=True)
-        assert len(stack.family) == 5  # the manager, two parts, a child of each
+        assert len(stack.family) == 6  # the last watch, the manager, two parts, a child of each
         stack.process.terminate()
         assert stack.wait_gone() == 0
 
@@ -248,7 +264,7 @@ class TestRunGuarded:
         assert stack.wait_gone() == 0
 
     def test_nothing_is_left_when_it_is_killed(self, tmp_path: Path) -> None:
-        stack = Guarded(tmp_path, detached=False)
+        stack = Guarded(tmp_path, detached=True)
         stack.process.kill()
         assert stack.wait_gone() == -signal.SIGKILL
 
@@ -257,7 +273,70 @@ class TestRunGuarded:
         os.kill(stack.manager, signal.SIGKILL)
         assert stack.wait_gone() == 128 + signal.SIGKILL
 
+    @pytest.mark.parametrize("order", ORDERS, ids="-".join)
+    def test_nothing_is_left_whoever_is_killed(
+        self, tmp_path: Path, order: tuple[str, ...]
+    ) -> None:
+        """No death signal reaches the children of the parts."""
+        stack = Guarded(tmp_path, detached=True)
+        victims = {"outer": [stack.process.pid], "manager": [stack.manager], "parts": stack.parts}
+        for name in order:
+            for pid in victims[name]:
+                os.kill(pid, signal.SIGKILL)
+        if order == ("parts",):
+            stack.process.terminate()
+        stack.wait_gone()
+
+    def test_the_last_watch_is_started_again(self, tmp_path: Path) -> None:
+        stack = Guarded(tmp_path, detached=True)
+        os.kill(stack.watch, signal.SIGKILL)
+        outer = psutil.Process(stack.process.pid)
+
+        def watch() -> set[int]:
+            return {one.pid for one in outer.children()} - {stack.watch, stack.manager}
+
+        wait_until(lambda: len(watch()) == 1, 10, "the new one")
+        (new,) = watch()
+        for pid in (stack.process.pid, stack.manager):
+            os.kill(pid, signal.SIGKILL)
+        stack.wait_gone()
+        wait_until(lambda: _gone(new), 10, "its end")
+
     def test_the_childs_status_is_passed_on(self) -> None:
         code = "import sys; from service.cli.system import run_guarded\n"
-        code += "sys.exit(run_guarded(lambda stop: 7))"
+        code += "sys.exit(run_guarded(lambda stop: 7, lambda: None))"
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 7
+
+
+class TestMark:
+    @pytest.fixture
+    def sleeper(self) -> Iterator[Sleeper]:
+        started = []
+
+        def start(mark: Mark) -> subprocess.Popen[bytes]:
+            environment = {**os.environ, **mark.environ()}
+            process = subprocess.Popen([sys.executable, "-c", SLEEP], env=environment)
+            started.append(process)
+            return process
+
+        yield start
+        for process in started:
+            process.kill()
+            process.wait()
+
+    def test_its_own_run_alone(self, sleeper: Sleeper, tmp_path: Path) -> None:
+        mark, other = Mark(tmp_path), Mark(tmp_path)
+        own, spared = sleeper(mark), sleeper(other)
+        mark.end_all()
+        assert own.wait(5) == -signal.SIGKILL
+        assert spared.poll() is None
+
+    def test_earlier_runs_of_the_home_alone(self, sleeper: Sleeper, tmp_path: Path) -> None:
+        mark = Mark(tmp_path)
+        earlier, own, elsewhere = (
+            sleeper(one) for one in (Mark(tmp_path), mark, Mark(tmp_path / "other"))
+        )
+        mark.end_earlier_ones()
+        assert earlier.wait(5) == -signal.SIGKILL
+        assert own.poll() is None
+        assert elsewhere.poll() is None

@@ -67,8 +67,13 @@ class Up:
 
     def part(self, mark: str) -> psutil.Process:
         """The part whose command line holds `mark`."""
-        manager = psutil.Process(self.process.pid).children()[0]
-        (found,) = [part for part in manager.children() if mark in " ".join(part.cmdline())]
+        parts = self.manager().children()
+        (found,) = [part for part in parts if mark in " ".join(part.cmdline())]
+        return found
+
+    def manager(self) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        (found,) = [child for child in children if child.children()]
         return found
 
 
@@ -122,10 +127,22 @@ class TestUp:
         assert not [process for process in family if process.is_running()]
         assert sorted(path.name for path in home.glob("up.*")) == []
 
-    def test_mlflow_is_two_processes(self, stack: Up) -> None:
-        stack.wait_ready()
-        server = stack.part("mlflow")
-        assert len([server, *server.children(recursive=True)]) <= 2
+    def test_a_power_cut_leaves_nothing_and_the_port_is_free(self, stack: Up, home: Path) -> None:
+        address = stack.wait_ready()
+        assert address.mlflow_url is not None
+        family, manager = stack.family(), stack.manager()
+        assert stack.part("mlflow").children() == []  # plainly started it is fifteen processes
+        stack.process.kill()
+        manager.kill()
+        assert stack.wait_end() == -signal.SIGKILL
+        wait_until(lambda: not any(one.is_running() for one in family), 10, "the end of all")
+        port = address.mlflow_url.rpartition(":")[2]
+        again = Up(home, "--mlflow-port", port)
+        try:
+            assert again.wait_ready().mlflow_url == address.mlflow_url
+        finally:
+            again.process.terminate()
+            assert again.wait_end() == 0
 
 
 class TestRefusals:
