@@ -7,6 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
 
+Threshold = Annotated[float, Field(allow_inf_nan=False)]
+
 
 class QuestionAnsweringSpec(TaskParametersModel):
     """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
@@ -19,11 +21,14 @@ class QuestionAnsweringSpec(TaskParametersModel):
     doc_stride: int = Field(128, ge=1, description="Tokens that two windows of a context share.")
     n_best_size: int = Field(20, ge=1, le=1000)
     max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer considered.")
-    null_score_diff_threshold: float = Field(
+    null_score_diff_threshold: Threshold | Literal["auto"] = Field(
         0.0,
-        allow_inf_nan=False,
         description="v2: no answer when the null score beats the best span by more than this; with "
-        "`head: beam-search` when the answer's impossibility is above this.",
+        "`head: beam-search` when the answer's impossibility is above this. `auto`: the threshold "
+        "with the best F1 on the validation set (the official script's `best_f1_thresh`, of the "
+        "answers without a threshold; 0 where no answer at all is best). Each evaluation finds its "
+        "own for its metrics and predictions; that of the finished model is kept in its "
+        "config.json under this name and used for `test`. Jobs that do not train read it there.",
     )
     head: Literal["span", "beam-search"] = Field(
         "span", description="beam-search: XLNet's, which looks for ends given the best starts."
@@ -38,6 +43,9 @@ class QuestionAnsweringSpec(TaskParametersModel):
     def variant(self) -> str:
         return self.type if self.head == "span" else f"{self.type}/{self.head}"
 
+    def is_settled_by_validation(self) -> bool:
+        return self.null_score_diff_threshold == "auto"
+
     def beams(self) -> tuple[int, int]:
         """Starts, and ends of each, that the beam search keeps."""
         return self.start_n_top or 5, self.end_n_top or 5
@@ -50,6 +58,15 @@ class QuestionAnsweringSpec(TaskParametersModel):
             raise ValueError(
                 f"`start_n_top` and `end_n_top` must not be above `max_seq_length` "
                 f"({self.max_seq_length})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _threshold_is_for_v2(self) -> "QuestionAnsweringSpec":
+        if self.null_score_diff_threshold == "auto" and not self.version_2_with_negative:
+            raise ValueError(
+                "`null_score_diff_threshold: auto` needs `version_2_with_negative: true`: without "
+                "it every question has an answer"
             )
         return self
 

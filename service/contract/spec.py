@@ -348,6 +348,8 @@ class JobSpec(SpecModel):
                 "`training.label_smoothing_factor` smooths one label each, and a "
                 "`question-answering` model has two positions instead"
             )
+        if self.trains and self.task.is_settled_by_validation():
+            problems += self._validation_is_one()
         if self.training.use_cpu and self.resources.gpus:
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
         problems += peft_section.contradictions(self)
@@ -363,6 +365,13 @@ class JobSpec(SpecModel):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _validation_is_one(self) -> Iterator[str]:
+        option = "`task.null_score_diff_threshold: auto` finds the threshold on the validation set"
+        if isinstance(self.dataset.validation, dict):
+            yield f"{option}: give a number, or one set in `dataset.validation`"
+        elif self.dataset.validation is None and self.dataset.validation_split_percentage is None:
+            yield f"{option}: give `dataset.validation`"
 
     def _best_is_unclear(self) -> bool:
         several = self.trains and isinstance(self.dataset.validation, dict)

@@ -94,6 +94,10 @@ class TaskParametersModel(SpecModel):
         """The task's column → the user's, for `<column>_column` parameters that are given."""
         return {}
 
+    def is_settled_by_validation(self) -> bool:
+        """Whether a training finds one of these parameters on its validation set."""
+        return False
+
     def keeps_line_ends(self) -> bool:
         """Whether the ends of a plain text file's lines belong to its rows."""
         return False

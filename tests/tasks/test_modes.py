@@ -51,6 +51,12 @@ CASES = {
         ("answers",),
         save_tiny_bert,
     ),
+    "question-answering v2 auto": Case(
+        {**QA, "version_2_with_negative": True, "null_score_diff_threshold": "auto"},
+        squad_rows("train", "2.0")[:12],
+        ("answers",),
+        save_tiny_bert,
+    ),
     "text-classification": Case(
         {"type": "text-classification"},
         [{"text": text, "label": "odd" if n % 2 else "even"} for n, text in enumerate(TEXTS)],

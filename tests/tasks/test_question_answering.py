@@ -29,7 +29,8 @@ TINY = {
 
 def qa_spec(**task: Any) -> JobSpec:
     defaults = {"type": "question-answering", "max_seq_length": 128, "doc_stride": 32}
-    return make_spec(task=defaults | task)
+    dataset = {"source": "hub", "name": "squad", "validation": "validation"}
+    return make_spec(task=defaults | task, dataset=dataset)
 
 
 def prepare(

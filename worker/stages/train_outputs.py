@@ -1,6 +1,7 @@
 """What the train stage hands on: the finished model, its evaluation, and predictions."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
@@ -47,6 +49,8 @@ def finish(job: Job) -> TrainResult | None:
     train_loss = (progress.loss_total + state.tally.total()) / progress.step
     if not state.ranks.is_first:
         return None
+    if final.config:
+        _complete_config(job, output, final.config)
     return TrainResult(
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
@@ -106,6 +110,20 @@ def _save_model(job: Job, model: Any, output: Path) -> None:
         _save_adapted(job, model, output)
     job.tokenizer.save_pretrained(output)
     checkpoints.sync_tree(output)
+
+
+def _complete_config(job: Job, output: Path, more: dict[str, Any]) -> None:
+    """Add what is known only when the finished model, which is saved, has been evaluated."""
+    file = output / "config.json"
+    if not file.exists():  # an adapter: the base model's configuration, with the job's changes
+        file = output / BASE_CONFIG_FOLDER / "config.json"
+    content = json.loads(file.read_text(encoding="utf-8")) | more
+    partly = file.with_suffix(".partial")
+    with checkpoint.disk_full_explained("the finished model was written"):
+        partly.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        partly.replace(file)
+        checkpoints.sync_tree(file.parent)
+    _announce(job, {f"model/{file.relative_to(output).as_posix()}": file})
 
 
 def leave_settings(job: Job) -> None:

@@ -28,6 +28,7 @@ from worker.tasks.qa_postprocessing import (
     nbest_of,
     ranked,
 )
+from worker.tasks.qa_threshold import Threshold
 from worker.tasks.question_answering import QuestionAnswering, QuestionAnsweringObjective
 from worker.training.objective import Batch, Forward, Objective
 
@@ -59,8 +60,9 @@ class BeamSearchQuestionAnswering(QuestionAnswering):
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         parameters = parameters_of(spec, QuestionAnsweringSpec)
+        threshold = Threshold.of(spec, parameters, model.config)
         return BeamSearchObjective(
-            parameters, tokenizer, splits, token_types=takes_token_types(model)
+            parameters, tokenizer, splits, threshold, token_types=takes_token_types(model)
         )
 
 
@@ -86,10 +88,11 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         parameters: QuestionAnsweringSpec,
         tokenizer: Any,
         splits: Mapping[str, PreparedSplit],
+        threshold: Threshold,
         *,
         token_types: bool,
     ) -> None:
-        super().__init__(parameters, tokenizer, splits, token_types=token_types)
+        super().__init__(parameters, tokenizer, splits, threshold, token_types=token_types)
         self._shortest = max(parameters.beams())  # the head takes so many tokens of every window
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
@@ -118,7 +121,7 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         return loss * self.item_count(batch)
 
     def _answer(
-        self, data: PreparedSplit, forward: Forward, options: SpanOptions
+        self, data: PreparedSplit, forward: Forward, options: SpanOptions, threshold: float
     ) -> tuple[Answers, float]:
         names = ["example", "offset_start", "offset_end"]
         features = data.features.select_columns(names)
@@ -137,7 +140,7 @@ class BeamSearchObjective(QuestionAnsweringObjective):
             concatenate(spans),
             nulls if self._parameters.version_2_with_negative else None,
             options,
-            self._parameters.null_score_diff_threshold,
+            threshold,
         )
         return answers, losses / len(data.features)
 

@@ -29,6 +29,7 @@ from worker.tasks.qa_postprocessing import (
     concatenate,
     null_spans,
 )
+from worker.tasks.qa_threshold import Threshold
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
@@ -91,8 +92,9 @@ class QuestionAnswering:
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
         parameters = parameters_of(spec, QuestionAnsweringSpec)
+        threshold = Threshold.of(spec, parameters, model.config)
         return QuestionAnsweringObjective(
-            parameters, tokenizer, splits, token_types=takes_token_types(model)
+            parameters, tokenizer, splits, threshold, token_types=takes_token_types(model)
         )
 
 
@@ -123,10 +125,12 @@ class QuestionAnsweringObjective:
         parameters: QuestionAnsweringSpec,
         tokenizer: Any,
         splits: Mapping[str, PreparedSplit],
+        threshold: Threshold,
         *,
         token_types: bool,
     ) -> None:
         self._parameters = parameters
+        self._threshold = threshold
         self._token_types = token_types
         self._tokenizer = tokenizer
         self._splits = splits
@@ -150,26 +154,31 @@ class QuestionAnsweringObjective:
             return None
         data = self._splits[split]
         options = SpanOptions(self._parameters.n_best_size, self._parameters.max_answer_length)
-        answers, loss = self._answer(data, forward, options)
+        answers, loss = self._answer(data, forward, options, self._threshold.at_first)
         rows = data.examples.select_columns(["id", "answers"])
         golds = {row["id"]: row["answers"]["text"] for row in rows}
+        chosen, config = self._threshold.applied(split, golds, answers)
         metrics = {}
         if is_validation(split):
-            metrics = self._metrics(golds, answers) | {"loss": loss}
+            # The best thresholds are those of the answers before any was taken back.
+            best = _best(self._metrics(golds, answers)) if chosen is not answers else {}
+            metrics = self._metrics(golds, chosen) | best | {"loss": loss}
         return Evaluation(
             metrics=metrics,
-            files=self._write(answers, folder, prefix(split)),
-            samples=_samples(data.examples, answers),
+            files=self._write(chosen, folder, prefix(split)),
+            samples=_samples(data.examples, chosen),
+            config=config,
         )
 
     def _answer(
-        self, data: PreparedSplit, forward: Forward, options: SpanOptions
+        self, data: PreparedSplit, forward: Forward, options: SpanOptions, threshold: float
     ) -> tuple[Answers, float]:
         """The answers to all questions, and the mean loss of the windows."""
         collected = _Collected(data.features, self._tokenizer.padding_side == "left")
         for indices, output in forward(data.features, self._eval_collate):
             collected.add(indices, output, options)
-        return self._choose(data.examples, collected, options), collected.mean_loss()
+        chosen = self._choose(data.examples, collected, options, threshold)
+        return chosen, collected.mean_loss()
 
     def _eval_collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padded(features, self._input_names(features))
@@ -202,9 +211,10 @@ class QuestionAnsweringObjective:
         left = self._tokenizer.padding_side == "left"
         return [longest - len(feature["input_ids"]) if left else 0 for feature in features]
 
-    def _choose(self, examples: Any, collected: "_Collected", options: SpanOptions) -> Answers:
+    def _choose(
+        self, examples: Any, collected: "_Collected", options: SpanOptions, threshold: float
+    ) -> Answers:
         v2 = self._parameters.version_2_with_negative
-        threshold = self._parameters.null_score_diff_threshold
         nulls = concatenate(collected.nulls) if v2 else None
         questions = examples.select_columns(["id", "context"])
         return choose(questions, concatenate(collected.spans), nulls, options, threshold)
@@ -228,6 +238,10 @@ class QuestionAnsweringObjective:
             with path.open("w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2, ensure_ascii=False)
         return files
+
+
+def _best(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("best_")}
 
 
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:

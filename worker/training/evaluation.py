@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -98,7 +99,7 @@ class Evaluator:
         named = validation_name(split)
         prefix = f"{EVAL_PREFIX}{named}_" if named else EVAL_PREFIX
         metrics = {f"{prefix}{name}": value for name, value in result.metrics.items()}
-        return Evaluation(metrics, result.files, result.samples)
+        return replace(result, metrics=metrics)
 
     def _casting_weights_once(self) -> AbstractContextManager[None]:
         """Autocast forgets the weights in half precision at the end of the outermost context: of

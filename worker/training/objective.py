@@ -66,6 +66,8 @@ class Evaluation:
     files: dict[str, Path] = field(default_factory=dict)
     """Name that the user sees → file written under the folder that `evaluate` was given."""
     samples: list[dict[str, Any]] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    """What the config of a model that is finished by this evaluation holds besides."""
 
 
 @runtime_checkable

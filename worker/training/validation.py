@@ -34,13 +34,15 @@ class Validation:
         metrics: dict[str, float] = {}
         files: dict[str, Path] = {}
         samples: list[dict[str, Any]] = []
+        config: dict[str, Any] = {}
         for split in self._splits:
             result = self.evaluator(split, self.folder)
             assert result is not None, "asked for only where there is such a split"
             metrics |= result.metrics
             files |= result.files
             samples += result.samples
-        whole = Evaluation(metrics, files, samples)
+            config |= result.config
+        whole = Evaluation(metrics, files, samples, config)
         self._last = (step, whole)
         return whole
 
