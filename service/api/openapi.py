@@ -90,6 +90,24 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
             "dataset": {"source": "hub", "name": "rajpurkar/squad"},
         },
     },
+    "evaluate": {
+        "summary": "The scores of a model as it is, without training",
+        "value": {
+            "mode": "evaluate",
+            "task": "question-answering",
+            "model": {"name_or_path": "distilbert/distilbert-base-cased-distilled-squad"},
+            "dataset": {"source": "hub", "name": "rajpurkar/squad", "validation": "validation"},
+        },
+    },
+    "predict": {
+        "summary": "A model's predictions for rows without labels",
+        "value": {
+            "mode": "predict",
+            "task": "text-classification",
+            "model": {"job": "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"},
+            "dataset": {"source": "upload", "test": "file-0199a0b1c2d3e4f5a6b7c8d9"},
+        },
+    },
     "path": {
         "summary": "A file on the worker, other column names",
         "value": {

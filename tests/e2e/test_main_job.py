@@ -1,5 +1,6 @@
 """A question-answering job from POST to the Hub, over real HTTP, Celery and MLflow."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,72 @@ class TestMainJob:
             assert TOKEN.encode() not in path.read_bytes(), path
         for route in ("", "/events", "/metrics", "/logs"):
             assert TOKEN not in stack.http.get(f"/v1/jobs/{finished['id']}{route}").text
+
+
+class TestOtherModes:
+    """Jobs that use the finished model as it is, by `model.job`."""
+
+    def test_an_evaluation_finds_the_same_numbers(
+        self, stack: Stack, squad: dict[str, Path], finished: dict[str, Any]
+    ) -> None:
+        task = finished["spec"]["task"]
+        validation = stack.upload(squad["validation"])
+        body = {
+            "mode": "evaluate",
+            "task": task,
+            "model": {"job": finished["id"]},
+            "dataset": {"source": "upload", "validation": validation},
+            "training": {"use_cpu": True, "max_steps": 8},
+        }
+        job = stack.finish(stack.submit(body))
+        assert job["state"] == "succeeded", job["failure"]
+        wanted = {"eval_loss", "eval_exact_match", "eval_f1", "eval_best_f1"}
+        metrics = {name: job["result"]["metrics"][name] for name in wanted}
+        assert metrics == {name: finished["result"]["metrics"][name] for name in wanted}
+        result = job["result"]
+        assert result["model_path"] is result["weights_sha256"] is job["hub_url"] is None
+        assert list(result["splits"]) == ["validation"]
+        (row,) = [
+            row for row in stack.pages(f"/v1/jobs/{job['id']}/metrics") if row["kind"] == "eval"
+        ]
+        assert row["step"] == 0
+        assert row["values"]["eval_f1"] == metrics["eval_f1"]
+        made = {a["name"]: a["sha256"] for a in stack.pages(f"/v1/jobs/{job['id']}/artifacts")}
+        before = {
+            a["name"]: a["sha256"] for a in stack.pages(f"/v1/jobs/{finished['id']}/artifacts")
+        }
+        assert made["predictions.json"] == before["predictions.json"]
+        assert not any(name.startswith("model/") for name in made)
+        uri, _, route = job["mlflow_url"].partition("/#/")
+        client, run_id = mlflow.MlflowClient(uri), route.split("/")[3]
+        wait_until(lambda: client.get_run(run_id).info.status != "RUNNING", 20, "the run's end")
+        run = client.get_run(run_id)
+        assert run.data.metrics["eval_f1"] == metrics["eval_f1"]
+        assert run.data.params["mode"] == "evaluate"
+        assert "predictions.json" in {file.path for file in client.list_artifacts(run_id)}
+
+    def test_predictions_for_questions_without_answers(
+        self, stack: Stack, squad: dict[str, Path], finished: dict[str, Any], tmp_path: Path
+    ) -> None:
+        source = json.loads(squad["validation"].read_text())
+        for article in source["data"]:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    del question["answers"]
+        questions = tmp_path / "questions.json"
+        questions.write_text(json.dumps(source))
+        body = {
+            "mode": "predict",
+            "task": finished["spec"]["task"],
+            "model": {"job": finished["id"]},
+            "dataset": {"source": "upload", "test": stack.upload(questions)},
+            "training": {"use_cpu": True},
+        }
+        job = stack.finish(stack.submit(body))
+        assert job["state"] == "succeeded", job["failure"]
+        route = f"/v1/jobs/{job['id']}/artifacts/test/predictions.json"
+        known = f"/v1/jobs/{finished['id']}/artifacts/predictions.json"
+        assert stack.http.get(route).json() == stack.http.get(known).json()
 
 
 class TestEverySave:

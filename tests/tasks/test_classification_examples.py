@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from service.contract import splits
+from service.contract.spec import JobSpec
 from tests.models import save_tiny_bert
 from tests.tasks.stages import StagedJob
 
@@ -50,6 +53,25 @@ def test_text_classification(tmp_path: Path) -> None:
     topics = {"European Union law", "Huguenot", "Warsaw", "Yuan dynasty"}
     assert {row["label"] for row in written(job, "validation.short/predictions.json")} == topics
     assert {row["prediction"] for row in written(job, "test/predictions.json")} <= topics
+    # And `predict.yaml` on the model that this gives.
+    predicting = job_of("predict", tmp_path / "predict")
+    assert result.output_dir is not None
+    predicting.body["model"] = {"name_or_path": str(job.workspace / result.output_dir)}
+    predicting.train()
+    for one, other in zip(
+        written(predicting, "test/predictions.json"),
+        written(job, "test/predictions.json"),
+        strict=True,
+    ):
+        assert one["prediction"] == other["prediction"]
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_evaluate(tmp_path: Path) -> None:
+    body = job_of("evaluate", tmp_path / "home").body
+    body["model"] = {"job": "job-0"}
+    spec = JobSpec.model_validate(body)
+    assert list(splits.used(spec)) == ["validation"]
 
 
 def test_token_classification(tmp_path: Path) -> None:
