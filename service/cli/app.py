@@ -9,6 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from service.cli import actions, checkpoints, files, jobs, keys, output, servers, submit, up, watch
 from service.cli.client import ApiError, UnreachableError
+from service.cli.convert.command import convert_command
 from service.cli.exits import UNREACHABLE, USAGE, UsageError
 
 _SERVERS = "Run the service"
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit.submit,
+    "convert": convert_command,
     "watch": watch.watch_command,
     "list": jobs.list_jobs,
     "get": jobs.get_job,

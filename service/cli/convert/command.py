@@ -1,0 +1,133 @@
+"""`finetune convert`: reads what is to be converted, prints the spec and what it lacks."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+
+from service.cli import output
+from service.cli.convert.check import check
+from service.cli.convert.flags import parse, read_json
+from service.cli.convert.job import convert, convert_arguments
+from service.cli.convert.report import Conversion
+from service.cli.convert.scripts import SCRIPTS
+from service.cli.convert.shell import Command, commands, of_words
+from service.cli.exits import USAGE, UsageError
+
+_PICKLES: Final = (b"PK\x03\x04", b"\x80")
+_LONGEST: Final = 1024**2
+_SECTIONS: Final = ("task", "model", "dataset")
+
+
+def convert_command(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE | -- COMMAND",
+            help="A shell script, a file of JSON with arguments or a dumped TrainingArguments, "
+            "`-` for stdin, or behind `--` the command line itself.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="Write the spec there, not to stdout."),
+    ] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(help=f"Which script reads a file of JSON: {', '.join(SCRIPTS)}."),
+    ] = None,
+    json: output.AsJson = False,
+) -> None:
+    """Turn a command line of a reference script of transformers into a spec.
+
+    The spec goes to stdout as YAML; what was left out, and why, to stderr.
+    """
+    folder = out.parent if out is not None else Path()
+    conversion = _converted(source, script, folder)
+    spec, faults = check(conversion.spec)
+    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    if json:
+        answer = {
+            "spec": spec,
+            "left_out": [asdict(item) for item in conversion.left_out],
+            "notes": conversion.notes,
+            "errors": [fault.model_dump() for fault in faults],
+        }
+        output.print_json(answer)
+    else:
+        if out is None:
+            typer.echo(text, nl=False)
+        _report(conversion, spec)
+    for fault in faults:
+        output.complain(f"{fault.path}: {fault.message}")
+    if faults:
+        raise typer.Exit(USAGE)
+
+
+def _report(conversion: Conversion, spec: Mapping[str, Any]) -> None:
+    for item in conversion.left_out:
+        given = "" if item.given is True else f" {item.given}"
+        output.note(f"left out --{item.option}{given}: {item.reason}")
+    for note in conversion.notes:
+        output.note(f"note: {note}")
+    missing = [f"`{section}`" for section in _SECTIONS if section not in spec]
+    if missing:
+        output.note(f"note: add {', '.join(missing)}; TrainingArguments do not say them")
+
+
+def _converted(source: list[str], script: str | None, folder: Path) -> Conversion:
+    if script is not None and script not in SCRIPTS:
+        raise UsageError(f"--script must be one of {', '.join(SCRIPTS)}")
+    if len(source) > 1 or source[0].endswith(".py"):
+        return _of_command(of_words(source, os.environ), folder)
+    path = Path(source[0])
+    text = sys.stdin.read(_LONGEST) if source[0] == "-" else _read(path)
+    if text.lstrip().startswith("{"):
+        return _of_json(text, path, script, folder)
+    found = commands(text, os.environ)
+    if len(found) > 1:
+        names = ", ".join(command.script for command in found)
+        raise UsageError(f"{path} runs {len(found)} scripts ({names}): leave one in it")
+    return _of_command(found[0] if found else None, folder)
+
+
+def _of_command(command: Command | None, folder: Path) -> Conversion:
+    if command is None or command.script not in SCRIPTS:
+        found = f"`{command.script}.py` is" if command is not None else "there is"
+        known = ", ".join(f"{name}.py" for name in SCRIPTS)
+        raise UsageError(f"{found} none of the scripts that can be converted: {known}")
+    return convert(parse(command.arguments), command.script, command, folder)
+
+
+def _of_json(text: str, path: Path, script: str | None, folder: Path) -> Conversion:
+    flags = read_json(path, text)
+    if script is not None:
+        return convert(flags, script, None, folder)
+    if flags.get("model_name_or_path"):
+        raise UsageError(f"say which script reads {path}: --script run_qa, run_clm, …")
+    return convert_arguments(flags)
+
+
+def _read(path: Path) -> str:
+    """Raises UsageError for what is no text, before any of it is interpreted."""
+    try:
+        content = path.read_bytes()[:_LONGEST]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    if content.startswith(_PICKLES) or path.suffix in (".bin", ".pt", ".pkl"):
+        raise UsageError(
+            f"{path} is a pickle, which can run code when it is read, so it is not. Where it was "
+            "made, write the arguments as JSON: `open('training_args.json', 'w').write("
+            "training_args.to_json_string())`, and convert that file"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text: {error}") from error

@@ -1,0 +1,156 @@
+"""`resources` of the spec: how many processes the launcher would have started, and on what."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from service.cli.convert.flags import is_on, parse, typed
+from service.cli.convert.report import Conversion
+from service.cli.convert.shell import Command
+
+_COUNTS: Final = ("nproc_per_node", "num_processes", "num_gpus", "num_cores")
+_DDP: Final = (
+    "find_unused_parameters",
+    "bucket_cap_mb",
+    "broadcast_buffers",
+    "static_graph",
+    "timeout",
+)
+_ELSEWHERE: Final = "the strategy of several processes is `resources.strategy`"
+_MACHINES: Final = "a job runs on one machine; set `resources.gpus`"
+_ONE_PROCESS: Final = "it is for several processes, and the command starts one"
+
+
+def convert_launcher(conversion: Conversion, command: Command | None) -> None:
+    options = _options(command)
+    processes = _processes(conversion, options)
+    environment = command.environment if command else {}
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and not options and processes == 1:
+        processes = max(1, len([gpu for gpu in visible.split(",") if gpu not in ("", "-1")]))
+    if mixed := options.pop("mixed_precision", None):
+        conversion.flags |= {str(mixed): True} if mixed in ("bf16", "fp16") else {}
+    on_cpu = any(is_on(conversion.flags.get(name)) for name in ("use_cpu", "no_cuda"))
+    on_cpu = on_cpu or is_on(options.pop("cpu", False)) or visible in ("", "-1")
+    resources: dict[str, Any] = {}
+    if on_cpu:
+        resources = {"gpus": 0} | ({"num_processes": processes} if processes > 1 else {})
+    elif processes > 1:
+        resources = {"gpus": processes}
+    if strategy := _strategy(conversion, processes):
+        resources["strategy"] = strategy
+    if resources:
+        conversion.spec["resources"] = resources
+    _report_rest(conversion, options)
+
+
+def _options(command: Command | None) -> dict[str, Any]:
+    if command is None:
+        return {}
+    words = [word for word in command.launcher if word not in ("-m", "-u")]
+    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    return parse(words[first:])
+
+
+def _processes(conversion: Conversion, options: dict[str, Any]) -> int:
+    counts = [typed(options.pop(name)) for name in _COUNTS if name in options]
+    for count in counts:
+        if not isinstance(count, int):
+            conversion.note(
+                f"the launcher starts `{count}` processes; set `resources.gpus` to how many GPUs "
+                "the training is to have"
+            )
+    return max([count for count in counts if isinstance(count, int)], default=1)
+
+
+def _report_rest(conversion: Conversion, options: Mapping[str, Any]) -> None:
+    for name, given in options.items():
+        if name in ("nnodes", "num_machines", "node_rank", "machine_rank"):
+            if str(given) not in ("0", "1"):
+                conversion.leave_out(name, given, _MACHINES)
+        elif name in ("multi_gpu", "use_env", "standalone"):
+            continue
+        elif name in ("use_fsdp", "use_deepspeed", "config_file"):
+            conversion.leave_out(name, given, f"its file is not read; {_ELSEWHERE}")
+        else:
+            conversion.leave_out(name, given, "the worker starts the processes itself")
+
+
+def _strategy(conversion: Conversion, processes: int) -> dict[str, Any] | None:
+    """Of the arguments `--ddp_…`, `--fsdp` and `--deepspeed`."""
+    chosen = None
+    ddp = {
+        name: typed(value) for name in _DDP if (value := conversion.take(f"ddp_{name}")) is not None
+    }
+    if ddp.get("timeout") == 1800:
+        del ddp["timeout"]
+    if ddp:
+        chosen = {"type": "ddp", **ddp}
+    sharded = conversion.take("fsdp")
+    config = conversion.take("fsdp_config")
+    if sharded not in (None, "", [], False):
+        chosen = _fsdp(conversion, sharded, config)
+    zero = conversion.take("deepspeed")
+    if zero is not None:
+        chosen = _deepspeed(conversion, zero)
+    if chosen is not None and processes == 1:
+        conversion.leave_out(f"strategy {chosen['type']}", len(chosen), _ONE_PROCESS)
+        return None
+    return chosen
+
+
+def _fsdp(conversion: Conversion, given: Any, config: Any) -> dict[str, Any]:
+    words = given if isinstance(given, list) else str(given).split()
+    strategy: dict[str, Any] = {"type": "fsdp"}
+    if "shard_grad_op" in words:
+        strategy["reshard_after_forward"] = False
+    if "offload" in words:
+        strategy["cpu_offload"] = True
+    parts = _object(config)
+    layers = parts.get("transformer_layer_cls_to_wrap") or conversion.take(
+        "fsdp_transformer_layer_cls_to_wrap"
+    )
+    if layers:
+        strategy["transformer_layer_cls_to_wrap"] = [layers] if isinstance(layers, str) else layers
+    elif parts.get("min_num_params"):
+        strategy |= {
+            "auto_wrap_policy": "size_based_wrap",
+            "min_num_params": parts["min_num_params"],
+        }
+    known = {"transformer_layer_cls_to_wrap", "min_num_params", "reshard_after_forward"}
+    for name in parts.keys() - known:
+        if parts[name]:
+            conversion.leave_out(f"fsdp_config.{name}", parts[name], f"see {_ELSEWHERE}")
+    return strategy
+
+
+def _deepspeed(conversion: Conversion, given: Any) -> dict[str, Any] | None:
+    zero = _object(given).get("zero_optimization")
+    stage = zero.get("stage") if isinstance(zero, dict) else None
+    if not isinstance(zero, dict) or stage not in (1, 2):
+        reason = (
+            "stage 3 is not supported: use `resources.strategy` with `type: fsdp`"
+            if stage == 3
+            else "its file cannot be read here, or names no stage; use `resources.strategy` with "
+            "`type: deepspeed`"
+        )
+        conversion.leave_out("deepspeed", given, reason)
+        return None
+    strategy: dict[str, Any] = {"type": "deepspeed", "zero_stage": stage}
+    offload = zero.get("offload_optimizer")
+    if isinstance(offload, dict) and offload.get("device") == "cpu":
+        strategy["offload_optimizer_device"] = "cpu"
+    conversion.note("of the DeepSpeed configuration only stage and offloading were taken")
+    return strategy
+
+
+def _object(given: Any) -> dict[str, Any]:
+    """An object, given as such, as JSON or as a file of JSON; empty if it is none of them."""
+    if isinstance(given, str):
+        try:
+            text = given if given.startswith("{") else Path(given).read_text(encoding="utf-8")
+            given = json.loads(text)
+        except (OSError, ValueError):
+            return {}
+    return given if isinstance(given, dict) else {}

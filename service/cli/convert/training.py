@@ -1,0 +1,101 @@
+"""`training` of the spec, and the reasons for what has no place in it."""
+
+from difflib import get_close_matches
+from typing import Any, Final
+
+from service.cli.convert.flags import is_on, typed
+from service.cli.convert.report import Conversion
+from service.contract.aliases import ALIASES, SWITCHES
+from service.contract.refused import REFUSED, REMOVED
+from service.contract.script_options import NOT_NEEDED, PLACES
+from service.contract.trainer_defaults import asks_for_nothing, is_dump
+from service.contract.training import ELSEWHERE, TrainingSpec
+
+_TEXTS: Final = frozenset({"optim_args", "metric_for_best_model", "lr_scheduler_kwargs"})
+# What a job that only evaluates or predicts still looks at.
+_WITHOUT_TRAINING: Final = frozenset(
+    {
+        "per_device_eval_batch_size",
+        "per_gpu_eval_batch_size",
+        "eval_batch_size",
+        "seed",
+        "dataloader_num_workers",
+        "bf16",
+        "fp16",
+        "precision",
+        "bf16_full_eval",
+        "fp16_full_eval",
+        "use_cpu",
+        "no_cuda",
+        "tf32",
+    }
+)
+# Defaults of these say something, too: what the script does, and where it writes.
+_ALWAYS_READ: Final = frozenset({"do_train", "do_eval", "do_predict", "output_dir"})
+_REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE, **NOT_NEEDED}
+
+
+def drop_defaults(conversion: Conversion) -> None:
+    """Before all else: what a dump says at its defaults is no wish of anybody's."""
+    options = {name: typed(value) for name, value in conversion.flags.items()}
+    pushes = is_on(options.get("push_to_hub"))
+    quiet = {
+        name
+        for name in options
+        if asks_for_nothing(name, options)
+        and name not in _ALWAYS_READ
+        and not (pushes and name.startswith("hub_"))
+    }
+    for name in quiet:
+        del conversion.flags[name]
+    if is_dump(options):
+        conversion.note(f"{len(quiet)} options that do nothing here are at their defaults")
+
+
+def convert_training(conversion: Conversion, *, trains: bool) -> None:
+    if is_on(conversion.take("evaluate_during_training")):
+        conversion.flags.setdefault("eval_strategy", "steps")
+    training = {}
+    for name in list(conversion.flags):
+        if name in TrainingSpec.model_fields or name in ALIASES or name in SWITCHES:
+            value = conversion.take(name)
+            if trains or name in _WITHOUT_TRAINING:
+                training[name] = value if name in _TEXTS else typed(value)
+            else:
+                conversion.leave_out(name, value, "the script does not train without --do_train")
+    _name_precision(conversion, training)
+    conversion.spec["training"] = training
+
+
+def _name_precision(conversion: Conversion, training: dict[str, Any]) -> None:
+    """The scripts compute in float32 unless they are told otherwise; the service does not."""
+    if training.get("precision"):
+        return
+    for name in ("bf16", "fp16"):
+        if name in training and not is_on(training[name]):
+            del training[name]
+    if "bf16" not in training and "fp16" not in training:
+        training["precision"] = "fp32"
+        conversion.note(
+            "`precision: fp32` computes as the script does; without it training is faster, in "
+            "bfloat16, where the device can"
+        )
+
+
+def leave_out_rest(conversion: Conversion) -> None:
+    """What is left has no place in the spec."""
+    for name, given in sorted(conversion.flags.items()):
+        if given is None or (name in NOT_NEEDED and given in (False, "False", "false", "")):
+            continue
+        conversion.leave_out(name, given, _reason(name))
+    conversion.flags.clear()
+
+
+def _reason(name: str) -> str:
+    if name in _REASONS:
+        return _REASONS[name]
+    if name in PLACES:
+        return f"this task does not have it; others have it as `{PLACES[name]}`"
+    known = {*TrainingSpec.model_fields, *ALIASES, *SWITCHES, *PLACES, *_REASONS}
+    near = get_close_matches(name[:60], known, n=1, cutoff=0.6)
+    return "unknown option" + (f"; did you mean `{near[0]}`?" if near else "")

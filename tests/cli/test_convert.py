@@ -1,0 +1,246 @@
+"""`finetune convert`: real command lines become specs that say the same, and validate."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+import yaml
+
+from service.api.faults.collect import collect
+from service.cli.convert.check import check
+from service.cli.convert.shell import commands
+from service.cli.exits import UsageError
+from tests.cli.command_lines import CASES
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def write(text: str, name: str = "train.sh") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+class TestCommandLines:
+    @pytest.mark.parametrize("case", CASES)
+    def test_become_a_spec(self, cli: Cli, case: str) -> None:
+        text, expected = CASES[case]
+        outcome = cli("convert", write(text), "--json")
+        assert outcome.status == 0, outcome.err
+        answer = outcome.json()
+        assert answer["spec"] == expected
+        assert answer["errors"] == []
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_whose_spec_is_valid_and_its_own_conversion(self, case: str, cli: Cli) -> None:
+        spec = yaml.safe_load(cli("convert", write(CASES[case][0])).out)
+        assert check(spec) == (spec, [])
+        if spec["dataset"]["source"] == "hub":
+            assert collect(spec).faults == []
+
+    def test_taken_apart_by_the_own_shell(self, cli: Cli) -> None:
+        arguments = ("run_qa.py", "--model_name_or_path", "org/m", "--dataset_name", "squad")
+        launched = ("torchrun", "--nproc_per_node=2", *arguments, "--do_train", "--bf16")
+        spec = yaml.safe_load(cli("convert", "--", *launched).out)
+        assert (spec["resources"], spec["training"]) == ({"gpus": 2}, {"precision": "bf16"})
+
+    def test_of_a_file_of_arguments(self, cli: Cli) -> None:
+        arguments = {
+            "model_name_or_path": "org/m",
+            "dataset_name": "squad",
+            "do_train": True,
+            "max_seq_length": 256,
+            "learning_rate": 1e-4,
+            "use_fast_tokenizer": False,
+        }
+        Path("args.json").write_text(json.dumps(arguments))
+        for source in (
+            ["args.json", "--script", "run_qa"],
+            ["--", "python", "run_qa.py", "args.json"],
+        ):
+            spec = yaml.safe_load(cli("convert", *source).out)
+            assert spec["task"] == {"type": "question-answering", "max_seq_length": 256}
+            assert spec["training"]["learning_rate"] == 1e-4
+        outcome = cli("convert", "args.json")
+        assert (outcome.status, outcome.out) == (2, "")
+        assert "say which script reads args.json" in outcome.err
+
+    def test_columns_of_a_local_file_are_those_that_the_script_takes(self, cli: Cli) -> None:
+        Path("a.csv").write_text("premise,claim,label\nx,y,1\n")
+        command = "python run_glue.py --model_name_or_path o/m --do_train --train_file a.csv"
+        spec = yaml.safe_load(cli("convert", write(command)).out)
+        assert spec["dataset"]["columns"] == {"text": "premise", "text_pair": "claim"}
+        Path("a.json").write_text('{"sentence2": "x", "sentence1": "y", "label": 1}\n')
+        spec = yaml.safe_load(cli("convert", write(command.replace("csv", "json"))).out)
+        assert spec["dataset"]["columns"] == {"text": "sentence1", "text_pair": "sentence2"}
+
+
+class TestLeftOut:
+    def left_out(self, cli: Cli, command: str) -> dict[str, str]:
+        answer = cli("convert", write(command), "--json").json()
+        return {item["option"]: item["reason"] for item in answer["left_out"]}
+
+    BASE = "python run_qa.py --model_name_or_path o/m --dataset_name d/d --do_train "
+
+    @pytest.mark.parametrize(
+        ("flags", "option", "reason"),
+        [
+            ("--cache_dir /x", "cache_dir", "the operator's cache"),
+            ("--blocksize 5", "blocksize", "unknown option; did you mean `block_size`?"),
+            ("--block_size 5", "block_size", "this task does not have it"),
+            ("--past_index 2", "past_index", "no task here trains on the hidden states"),
+            ("--report_to wandb", "report_to", "every job reports to MLflow"),
+            ("--resume_from_checkpoint x", "resume_from_checkpoint", "job"),
+            ("--preprocessing_num_workers 8", "preprocessing_num_workers", "the worker chooses"),
+            ("--deepspeed none.json", "deepspeed", "its file cannot be read here"),
+            ("--test_file t.json", "test_file", "the script reads --dataset_name instead"),
+            ("--validation_split_percentage 5", "validation_split_percentage", "without a split"),
+        ],
+    )
+    def test_has_its_reason(self, cli: Cli, flags: str, option: str, reason: str) -> None:
+        assert reason in self.left_out(cli, self.BASE + flags)[option]
+
+    def test_is_nothing_of_what_is_at_its_default(self, cli: Cli) -> None:
+        flags = (
+            "--overwrite_output_dir False --past_index -1 --save_safetensors --fp16_opt_level O1"
+        )
+        assert self.left_out(cli, self.BASE + flags) == {}
+
+    def test_is_said_on_stderr(self, cli: Cli) -> None:
+        outcome = cli("convert", write(self.BASE + "--cache_dir /x --max_query_length 64"))
+        assert "left out --cache_dir /x: downloads are kept" in outcome.err
+        assert "left out --max_query_length 64: questions are never cut" in outcome.err
+        assert "left out" not in outcome.out
+
+    def test_never_shows_a_secret(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET", "hf_abcdefghijklmnop")
+        flags = "--token $SECRET --hub_token=$SECRET --use_auth_token $SECRET"
+        for more in ([], ["--json"]):
+            outcome = cli("convert", write(self.BASE + flags), *more)
+            assert "hf_abc" not in outcome.out + outcome.err
+
+
+class TestDumpedArguments:
+    def test_of_the_installed_version(self, cli: Cli) -> None:
+        arguments = transformers.Seq2SeqTrainingArguments(
+            output_dir="runs/best",
+            use_cpu=True,
+            learning_rate=2e-4,
+            eval_strategy="epoch",
+            bf16=True,
+            predict_with_generate=True,
+        )
+        Path("training_args.json").write_text(arguments.to_json_string())
+        outcome = cli("convert", "training_args.json")
+        assert yaml.safe_load(outcome.out) == {
+            "name": "best",
+            "training": {
+                "learning_rate": 2e-4,
+                "precision": "bf16",
+                "use_cpu": True,
+                "dataloader_pin_memory": False,
+                "eval_strategy": "epoch",
+            },
+            "resources": {"gpus": 0},
+        }
+        assert outcome.status == 0
+        assert "left out" not in outcome.err
+        assert "add `task`, `model`, `dataset`" in outcome.err
+        assert "`predict_with_generate: True`" in outcome.err
+
+    def test_of_4x(self, cli: Cli) -> None:
+        dumps = Path(__file__).parents[1] / "contract" / "training_arguments_dumps.json"
+        for dump in json.loads(dumps.read_text()).values():
+            Path("dump.json").write_text(json.dumps(dump))
+            answer = cli("convert", "dump.json", "--json").json()
+            assert (answer["left_out"], answer["errors"]) == ([], [])
+            assert answer["spec"].keys() == {"name", "training"}
+
+    @pytest.mark.parametrize("content", [b"PK\x03\x04x", b"\x80\x04x", b"text"])
+    def test_a_pickle_is_refused_unread(self, cli: Cli, content: bytes) -> None:
+        Path("training_args.bin").write_bytes(content)
+        outcome = cli("convert", "training_args.bin")
+        assert (outcome.status, outcome.out) == (2, "")
+        assert "is a pickle, which can run code" in outcome.err
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("python train.py --x 1", "there is none of the scripts that can be converted"),
+            ("python run_swag.py --x 1", "`run_swag.py` is none of the scripts"),
+            ("python run_qa.py a\npython run_clm.py b", "runs 2 scripts (run_qa, run_clm)"),
+            ("python run_qa.py --output_dir $OUT_OF_HERE", "`$OUT_OF_HERE` is not set"),
+            ("python run_qa.py --output_dir $(date)", "would have to be run"),
+            ("A=x\npython run_qa.py --output_dir ${A%/}", "would have to be run"),
+            ("NOW=$(date)\npython run_qa.py --output_dir $NOW", "would have to be run"),
+            ("python run_qa.py stray --x", "`stray` belongs to no option"),
+            ("python run_qa.py --x 'open", "no closing quotation"),
+            ("python run_qa.py missing.json", "missing.json cannot be read"),
+            ("{1}", "cannot be read"),
+        ],
+    )
+    def test_has_a_sentence_and_status_2(self, cli: Cli, text: str, message: str) -> None:
+        outcome = cli("convert", write(text))
+        assert (outcome.status, outcome.out) == (2, "")
+        assert message in outcome.err
+
+    def test_of_the_spec_are_named_and_the_spec_is_written(self, cli: Cli) -> None:
+        command = TestLeftOut.BASE + "--optim galore_adamw --learning_rate fast"
+        outcome = cli("convert", write(command), "-o", "job.yaml")
+        assert (outcome.status, outcome.out) == (2, "")
+        assert "training.optim: `galore_adamw` is refused" in outcome.err
+        assert "training.learning_rate: must be a number" in outcome.err
+        assert yaml.safe_load(Path("job.yaml").read_text())["training"]["optim"] == "galore_adamw"
+
+
+class TestPaths:
+    def test_are_relative_to_the_spec(self, cli: Cli, tmp_path: Path) -> None:
+        (tmp_path / "specs").mkdir()
+        Path("train.json").write_text("[]")
+        files = f"--train_file train.json --validation_file {tmp_path}/specs/dev.json --do_eval"
+        command = f"python run_qa.py --model_name_or_path o/m --do_train {files}"
+        out = tmp_path / "specs" / "job.yaml"
+        assert cli("convert", write(command), "-o", str(out)).status == 0
+        dataset: dict[str, Any] = yaml.safe_load(out.read_text())["dataset"]
+        assert dataset["train"] == "../work/train.json"
+        assert dataset["validation"] == "./dev.json"
+
+
+class TestShell:
+    @pytest.mark.parametrize(
+        ("text", "arguments"),
+        [
+            ("python run_qa.py --a 1 # --b 2", ("--a", "1")),
+            ("python run_qa.py \\\r\n  --a 'x y' \\\n  --b", ("--a", "x y", "--b")),
+            ("cd x && python run_qa.py --a 1; echo done", ("--a", "1")),
+            ("nohup python run_qa.py --a 1 > log 2>&1 &", ("--a", "1")),
+            (
+                "A=1\nexport B=$A-2\npython run_qa.py --b ${B} --c ${C:-3}",
+                ("--b", "1-2", "--c", "3"),
+            ),
+            ('python run_qa.py --a "two\nlines"', ("--a", "two\nlines")),
+            ("if true; then\npython run_qa.py --a 1\nfi", ("--a", "1")),
+            ("NOW=$(date)\nX=$UNSET_X\npython run_qa.py --a 1", ("--a", "1")),
+            ('D=d python run_qa.py --a "${HOME_OF_X:?is missing}"', ("--a", "y")),
+            ("D=d python run_qa.py --a $HOME_OF_X", ("--a", "y")),
+            ('python run_qa.py --a 1 "$@"', ("--a", "1")),
+        ],
+    )
+    def test_words(self, text: str, arguments: tuple[str, ...]) -> None:
+        (command,) = commands(text, {"HOME_OF_X": "y"})
+        assert (command.script, command.arguments) == ("run_qa", arguments)
+
+    def test_nothing_is_run(self) -> None:
+        with pytest.raises(UsageError):
+            commands("python run_qa.py --a $(touch x)", {})
+        assert not Path("x").exists()
