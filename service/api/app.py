@@ -15,6 +15,7 @@ from service.api import (
     actions,
     artifacts,
     checkpoints,
+    docs,
     files,
     health,
     history,
@@ -47,6 +48,7 @@ _ROUTERS: Final = (
     workers,
     health,
     metrics,
+    docs,
 )
 
 
@@ -65,6 +67,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         generate_unique_id_function=_operation_id,
         # A redirect would be an answer that no document declares.
         redirect_slashes=False,
+        # FastAPI's own pages load their scripts from another host.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
     app.state.metrics = counters

@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.docs import ASSETS_PATH, PAGE_PATH
 from service.api.errors import (
     BodyTooLargeError,
     DatabaseUnavailableError,
@@ -26,7 +27,8 @@ from service.store import keys
 from service.store.database import Database
 
 UPLOAD_PATH: Final = "/v1/files"
-_OPEN_PREFIX: Final = "/health/"
+_OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH})
+_OPEN_PREFIXES: Final = ("/health/", ASSETS_PATH)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = structlog.stdlib.get_logger("service.api.access")
 
@@ -149,8 +151,12 @@ class _Looks:
                 del self._current[authorization]
 
 
+def _is_open(path: str) -> bool:
+    return path in _OPEN or path.startswith(_OPEN_PREFIXES)
+
+
 class Authentication:
-    """Once a key was made, every path but health needs one that works."""
+    """Once a key was made, every path but health and the page of `/docs` needs one that works."""
 
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self.app = app
@@ -158,7 +164,7 @@ class Authentication:
         self._looks = _Looks(self._check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(_OPEN_PREFIX):
+        if scope["type"] != "http" or _is_open(scope["path"]):
             await self.app(scope, receive, send)
             return
         authorization = Headers(scope=scope).get("authorization", "")

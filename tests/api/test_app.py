@@ -211,9 +211,6 @@ class TestDocument:
                 "unknown_job",
             }
 
-    def test_the_page_for_people_opens(self, client: httpx.Client) -> None:
-        assert "swagger" in client.get("/docs").text
-
 
 class TestSlowClient:
     def test_half_a_request_is_dropped(self, server: Server) -> None:

@@ -65,6 +65,8 @@ class TestWheel:
             modules = {str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*.py")}
             assert modules <= names, modules - names
         assert {"service/py.typed", "worker/py.typed"} <= names
+        page = ("index.html", "page.css", "page.js")
+        assert {f"service/api/docs_page/{name}" for name in page} <= names
 
     def test_the_base_asks_for_nothing_of_the_ml_stack(self, wheel: zipfile.Path) -> None:
         (info,) = (entry for entry in wheel.iterdir() if entry.name.endswith(".dist-info"))
