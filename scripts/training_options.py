@@ -51,11 +51,16 @@ Optimizers whose names hold `8bit` or `32bit`, `paged_`, `bnb` or `ademamix` com
 bitsandbytes, `adamw_torch_4bit` and `adamw_torch_8bit` from torchao. A worker that lacks the
 package, and a paged one without a GPU, end the job with `invalid_option`.
 
-What a training reports beside its loss: `grad_norm`, `learning_rate`, `examples_per_second`,
-`tokens_per_second` at logging steps; at the end `train_loss`, `train_runtime`,
-`train_samples_per_second`, `train_steps_per_second`, `train_tokens_per_second`,
-`train_peak_memory_bytes`, `total_flos` and, on a GPU whose peak is known, `train_mfu`: the share of
-the peak's operations that the training made.
+What a training reports besides its loss: `grad_norm`, `learning_rate`, `examples_per_second`,
+`tokens_per_second`, `total_flos` and `memory_rss_bytes` (of the first process) at logging steps; at
+the end `train_loss`, `train_runtime`, `train_samples`, `train_samples_per_second`,
+`train_steps_per_second`, `train_tokens_per_second`, `train_peak_memory_bytes`, `total_flos` and, on
+GPUs whose peak is known, `train_mfu`: the share of their peaks' operations that the training made.
+Of the evaluation and of the test split there are `eval_runtime`, `eval_samples`,
+`eval_samples_per_second`, `eval_steps_per_second`, `test_runtime` and so on. Artifacts of each
+training are `all_results.json`, `train_results.json`, `eval_results.json`, `test_results.json` and
+`trainer_state.json`, which `transformers.TrainerState.load_from_json` reads. Its `log_history` is
+that of all attempts; beyond 10,000 entries every second loss is left out.
 """
 
 

@@ -336,7 +336,9 @@ def _final_points(job: TrackedJob) -> Iterator[Point]:
         if value is not None:
             of_training = name.startswith(("train_", "total_"))
             step = None if of_training else trained.get("model_step")
-            yield Point(_key(f"final_{name}"), float(value), step or trained["steps"], at)
+            # The test split is looked at once: there are no other numbers of its name.
+            key = _key(name if name.startswith("test_") else f"final_{name}")
+            yield Point(key, float(value), step or trained["steps"], at)
 
 
 def _description(job: TrackedJob) -> Description:

@@ -72,6 +72,14 @@ def validation_name(split: str) -> str:
     return split.removeprefix(VALIDATION).removeprefix(".")
 
 
+def metric_prefix(split: str) -> str:
+    """What the names of its metrics begin with, as Trainer's do: eval_, eval_<name>_, test_."""
+    if split == TEST:
+        return f"{TEST}_"
+    name = validation_name(split)
+    return f"eval_{name}_" if name else "eval_"
+
+
 def place(split: str) -> tuple[str, ...]:
     """Where a spec names the split, within `dataset`."""
     return tuple(split.split(".", 1))

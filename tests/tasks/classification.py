@@ -8,7 +8,7 @@ from typing import Any
 from service.contract.stages import TrainResult
 from tests.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, write_rows
-from tests.training.support import PLAIN
+from tests.training.support import PLAIN, scores
 
 MakeJob = Callable[..., StagedJob]
 
@@ -55,4 +55,4 @@ def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
 
 
 def evaluations(result: TrainResult) -> dict[str, float]:
-    return {name: value for name, value in result.metrics.items() if name.startswith("eval_")}
+    return {f"eval_{name}": value for name, value in scores(result.metrics).items()}

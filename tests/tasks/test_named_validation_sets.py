@@ -7,6 +7,7 @@ import pytest
 
 from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
 from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import scores
 from worker.tasks import registry
 
 WORDS = ["the report was written by Ada", "nobody knows who wrote it", "it was found in London"]
@@ -71,7 +72,7 @@ def test_each_set_has_the_numbers_that_it_has_alone(name: str, tmp_path: Path) -
             "resources": {"gpus": 0},
         }
         result, _ = StagedJob(home, body).train()
-        return {k: v for k, v in result.metrics.items() if k.startswith("eval_")}
+        return {f"eval_{name}": value for name, value in scores(result.metrics).items()}
 
     both = metrics_with({"low": low, "high": high}, tmp_path / "both")
     for each, path in (("low", low), ("high", high)):

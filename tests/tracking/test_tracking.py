@@ -29,7 +29,7 @@ TRAINED = {
     "output_dir": "attempts/1/output",
     "steps": 20,
     "epochs": 2.0,
-    "metrics": {"eval_f1": 81.25, "train_runtime": 3.5},
+    "metrics": {"eval_f1": 81.25, "test_f1": 79.5, "train_runtime": 3.5},
     "baseline": {},
     "best_step": 15,
     "best_metric": 81.25,
@@ -281,6 +281,8 @@ class TestEnd:
                 "best_metric": (81.25, 15),
                 "train_runtime": (3.5, 20),
             }
+            (test,) = client.get_metric_history(run.info.run_id, "test_f1")
+            assert (test.value, test.step) == (79.5, 15)
         assert job.row.tracking_final is True
         assert sync(job.database, tracker, job.id, job.workspace)
 

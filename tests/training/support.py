@@ -245,6 +245,13 @@ def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainR
     return train.main(request, recorder), recorder  # type: ignore[arg-type]
 
 
+def scores(metrics: Mapping[str, float], split: str = "eval") -> dict[str, float]:
+    """The metrics of a result, without the split's prefix, and without how fast they were made."""
+    speed = ("_runtime", "_samples", "_per_second")
+    named = {k: v for k, v in metrics.items() if k.startswith(f"{split}_")}
+    return {k.removeprefix(f"{split}_"): v for k, v in named.items() if not k.endswith(speed)}
+
+
 def at_checkpoint(step: int) -> Callable[[StageEvent], bool]:
     return lambda event: isinstance(event, CheckpointSaved) and event.step == step
 

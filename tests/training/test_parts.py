@@ -20,6 +20,7 @@ from tests.training.support import Recorder, TinyObjective, rows, tiny_model
 from worker.tasks.base import PreparedSplit
 from worker.training import randomness
 from worker.training.evaluation import Evaluator
+from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.ranks import Ranks
@@ -150,7 +151,7 @@ class TestReporter:
     @pytest.fixture
     def reporter(self, clock: Clock, progress: TrainingProgress, recorder: Recorder) -> Reporter:
         plan = Plan.of(TrainingSpec(max_steps=10, per_device_train_batch_size=1), 5)
-        return Reporter(recorder.send, plan, progress, clock)
+        return Reporter(recorder.send, plan, progress, LogHistory(), 1e6, clock)
 
     def test_at_most_four_a_second(
         self, reporter: Reporter, clock: Clock, recorder: Recorder
@@ -178,6 +179,9 @@ class TestReporter:
             step=2, of=10, epoch=0.4, examples_per_second=2.0, eta_seconds=16.0
         )
         first, second = recorder.of(Metric)
+        for event, flos in ((first, 1.2e8), (second, 1.3e8)):
+            assert event.values.pop("total_flos") == flos
+            assert 2**26 < event.values.pop("memory_rss_bytes") < 2**40
         assert first.values == {"loss": 1.0, "examples_per_second": 2, "tokens_per_second": 25}
         assert second.values == {"loss": 1.0, "examples_per_second": 1, "tokens_per_second": 10}
         assert [event.phase for event in recorder.of(PhaseChanged)] == [
@@ -188,15 +192,18 @@ class TestReporter:
         assert progress.seconds == 5
 
     def test_a_resumed_run_adds_up(self, clock: Clock, recorder: Recorder) -> None:
-        progress = TrainingProgress(step=4, examples=40, tokens=400, seconds=20.0)
+        progress = TrainingProgress(
+            step=4, examples=40, tokens=400, padded_tokens=500, seconds=20.0
+        )
         plan = Plan.of(TrainingSpec(max_steps=5, per_device_train_batch_size=1), 5)
-        reporter = Reporter(recorder.send, plan, progress, clock)
+        history = LogHistory()
+        reporter = Reporter(recorder.send, plan, progress, history, 1e12, clock)
         reporter.start()
         clock.now += 5
         reporter.count(10, 100, 150)
         progress.step = 5
         reporter.stop()
-        summary = reporter.summary(0.5, flops=5e13, peak_flops=4e12)
+        summary = reporter.summary(0.5, peak_flops=52e12)
         assert 2**26 < summary.pop("train_peak_memory_bytes") < 2**40
         assert summary == {
             "train_loss": 0.5,
@@ -204,10 +211,21 @@ class TestReporter:
             "train_samples_per_second": 2.0,
             "train_tokens_per_second": 20.0,
             "train_steps_per_second": 0.2,
-            "total_flos": 5e13,
+            "total_flos": 6.5e14,
             "train_mfu": 0.5,
         }
-        assert "train_mfu" not in reporter.summary(0.5, flops=5e13, peak_flops=None)
+        assert history.entries == [
+            {
+                "train_loss": 0.5,
+                "train_runtime": 25.0,
+                "train_samples_per_second": 2.0,
+                "train_steps_per_second": 0.2,
+                "total_flos": 6.5e14,
+                "epoch": 1.0,
+                "step": 5,
+            }
+        ]
+        assert "train_mfu" not in reporter.summary(0.5, peak_flops=None)
 
 
 BY_FOUR = TrainingSpec(per_device_eval_batch_size=4)

@@ -43,9 +43,14 @@ class TestResult:
         assert (result.steps, result.epochs, result.best_step) == (5, 0.5, None)
         assert list(recorder.evaluations()) == [0, 2, 4, 5]
         assert result.baseline == recorder.evaluations()[0]
-        evaluated = {k: v for k, v in result.metrics.items() if k.startswith("eval_")}
+        evaluated = {k: v for k, v in result.metrics.items() if k in recorder.evaluations()[5]}
         assert evaluated == recorder.evaluations()[5]
+        speed = ("runtime", "samples", "samples_per_second", "steps_per_second")
         assert set(result.metrics) - set(evaluated) == {
+            *(f"{split}_{name}" for split in ("eval", "test") for name in speed),
+            "test_loss",
+            "test_accuracy",
+            "train_samples",
             "train_loss",
             "train_runtime",
             "train_samples_per_second",

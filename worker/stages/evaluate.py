@@ -19,7 +19,7 @@ from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
-from worker.stages import artifacts, finished_model
+from worker.stages import artifacts, finished_model, result_files
 from worker.stages.base import Channel
 from worker.stages.train_inputs import Loaded, load_parts, with_precision
 from worker.tasks import registry
@@ -28,6 +28,7 @@ from worker.training.evaluation import Evaluator
 from worker.training.objective import Evaluation
 from worker.training.ranks import Ranks
 from worker.training.scoring import Batches
+from worker.training.validation import timed
 
 Send = Callable[[StageEvent], None]
 _DOING: Final = {"evaluate": "Evaluating", "predict": "Predicting"}
@@ -52,7 +53,7 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
         accelerator, model, loaded.objective, spec.training, batches, ranks, together=together
     )
     set_seed((spec.training.seed + ranks.number) % 2**32)
-    found = _evaluate(request, evaluator, loaded, send)
+    found = _evaluate(request, evaluator, loaded, send, ranks.count)
     batches.report()
     return _result(request, found, send) if ranks.is_first else None
 
@@ -86,33 +87,38 @@ def _batches(prepared: PrepareResult, spec: JobSpec) -> int:
 
 
 def _evaluate(
-    request: StageRequest, evaluator: Evaluator, loaded: Loaded, send: Send
+    request: StageRequest, evaluator: Evaluator, loaded: Loaded, send: Send, processes: int
 ) -> Evaluation:
     """Of all splits together, the validation's first."""
     metrics: dict[str, float] = {}
+    speed: dict[str, float] = {}
+    size = request.spec.training.per_device_eval_batch_size * processes
+    folder = request.attempt_dir / "predictions"
     files: dict[str, Path] = {}
     samples: list[dict[str, Any]] = []
     for split in sorted(loaded.splits, key=lambda name: (name == TEST, name)):
         phase = Phase.EVALUATING if is_validation(split) else Phase.PREDICTING
         send(PhaseChanged(phase=phase))
-        found = evaluator(split, request.attempt_dir / "predictions")
-        assert found is not None, "asked for only where there is such a split"
+        found = timed(evaluator, split, folder, loaded.splits[split], size)
         metrics |= found.metrics
+        speed |= found.speed
         files |= found.files
         samples += found.samples
-    return Evaluation(metrics, files, samples)
+    return Evaluation(metrics, files, samples, speed=speed)
 
 
 def _result(request: StageRequest, found: Evaluation, send: Send) -> TrainResult:
     """Tell what was found, and hand it on."""
-    artifacts.announce(found.files, request.workspace, send)
+    numbers = {**found.metrics, **found.speed}
+    files = result_files.write(request.attempt_dir / "results", numbers, 0.0)
+    artifacts.announce({**found.files, **files}, request.workspace, send)
     if found.metrics:
         send(Metric(kind="eval", step=0, values=found.metrics))
     return TrainResult(
         output_dir=None,
         steps=0,
         epochs=0.0,
-        metrics=found.metrics,
+        metrics=numbers,
         baseline={},
         weights_sha256=None,
         precision=request.spec.training.precision,

@@ -31,6 +31,7 @@ from worker.training import (
     sampling,
     schedules,
     smoothing,
+    speed,
     strategies,
     weights,
 )
@@ -90,12 +91,13 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
+    flops_per_token = speed.flops_per_token(loaded.model)  # before its weights may be sharded
     state = _state(accelerator, loaded.model, request.spec, plan, ranks)
     for held in state.strategy.notices():
         send(held)
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)
-    reporter = Reporter(send, plan, state.progress)
+    reporter = Reporter(send, plan, state.progress, state.history, flops_per_token)
     evaluator = Evaluator(
         accelerator,
         state.model,
@@ -107,7 +109,13 @@ def _load(request: StageRequest, channel: Channel) -> Job:
         together=state.strategy.evaluates_together,
     )
     predictions = request.attempt_dir / "predictions"
-    validation = Validation(evaluator, state.progress, predictions, loaded.splits)
+    validation = Validation(
+        evaluator,
+        state.progress,
+        predictions,
+        loaded.splits,
+        spec.per_device_eval_batch_size * ranks.count,
+    )
     training = loop.Training(
         plan=plan,
         state=state,
@@ -176,10 +184,10 @@ def _evaluate_baseline(job: Job) -> None:
     reporter = job.training.reporter
     reporter.phase(Phase.BASELINE)
     reporter.tick(now=True)
-    metrics = job.validation()
-    job.training.best.of(metrics)
-    job.training.state.progress.baseline = metrics
-    reporter.evaluated(metrics)
+    found = job.validation()
+    job.training.best.of(found.metrics)
+    job.training.state.progress.baseline = found.metrics
+    reporter.evaluated(found)
 
 
 if __name__ == "__main__":

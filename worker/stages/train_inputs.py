@@ -22,7 +22,8 @@ class Loaded:
     tokenizer: Any
     model: torch.nn.Module
     objective: Objective
-    splits: frozenset[str]
+    splits: dict[str, int]
+    """With the number of their features."""
 
 
 def with_precision(request: StageRequest) -> StageRequest:
@@ -60,7 +61,8 @@ def load_parts(
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     build.quicken(model, request.spec, device)
-    return Loaded(tokenizer, model, objective, frozenset(splits))
+    sizes = {name: len(split.features) for name, split in splits.items()}
+    return Loaded(tokenizer, model, objective, sizes)
 
 
 def _load_model(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,11 @@ from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
-from worker.stages import artifacts
+from worker.stages import artifacts, result_files
 from worker.training import best_model, checkpoint, loop, speed
 from worker.training.best_model import Choice
 from worker.training.objective import Evaluation
+from worker.training.trainer_state import trainer_state
 from worker.training.validation import Validation
 
 
@@ -34,6 +36,7 @@ def finish(job: Job) -> TrainResult | None:
     Of several processes the first one writes and has the result.
     """
     training, state = job.training, job.training.state
+    summary = _summary(training)
     chosen = _load_best(job)
     output = job.request.attempt_dir / "output"
     training.reporter.phase(Phase.SAVING)
@@ -45,19 +48,21 @@ def finish(job: Job) -> TrainResult | None:
             _announce(job, {f"model/{path.relative_to(output).as_posix()}": path for path in files})
     _use_full_eval_dtype(job)
     final = _evaluate_final(job, chosen.step)
-    progress = state.progress
-    train_loss = (progress.loss_total + state.tally.total()) / progress.step
+    tested = _predict(job)
     if not state.ranks.is_first:
         return None
     if final.config:
         _complete_config(job, output, final.config)
+    progress, best = state.progress, _best(job, chosen)
+    found = {**final.metrics, **final.speed, **tested.metrics, **tested.speed, **summary}
+    _announce(job, _result_files(job, found, best))
     return TrainResult(
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
         epochs=training.plan.epoch_after(progress.step),
-        metrics={**final.metrics, **_summary(training, train_loss)},
+        metrics=found,
         baseline=progress.baseline,
-        **_best(job, chosen),
+        **best,
         model_step=chosen.step,
         weights_sha256=_weights_sha256(output),
         precision=job.request.spec.training.precision,
@@ -65,13 +70,21 @@ def finish(job: Job) -> TrainResult | None:
     )
 
 
-def _summary(training: loop.Training, train_loss: float) -> dict[str, float]:
+def _summary(training: loop.Training) -> dict[str, float]:
     state = training.state
-    return training.reporter.summary(
-        train_loss,
-        speed.floating_point_ops(state.bare_model, state.progress.padded_tokens),
-        speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision),
-    )
+    train_loss = (state.progress.loss_total + state.tally.total()) / state.progress.step
+    peak = speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision)
+    summary = training.reporter.summary(train_loss, peak and peak * state.ranks.count)
+    return summary | {"train_samples": len(training.objective.train_features)}
+
+
+def _result_files(job: Job, metrics: dict[str, float], best: Mapping[str, Any]) -> dict[str, Path]:
+    training = job.training
+    plan, state = training.plan, training.state
+    chosen = best["best_step"], best["best_metric"]
+    told = trainer_state(plan, state, chosen, training.reporter.total_flos)
+    epoch = plan.epoch_after(state.progress.step)
+    return result_files.write(job.request.attempt_dir / "results", metrics, epoch, told)
 
 
 def _load_best(job: Job) -> Choice:
@@ -174,19 +187,24 @@ def _use_full_eval_dtype(job: Job) -> None:
 
 
 def _evaluate_final(job: Job, step: int) -> Evaluation:
-    """Metrics and samples of the finished model on the validation split; files of both splits."""
-    reporter, validation = job.training.reporter, job.validation
+    """Metrics, samples and files of the finished model on the validation split."""
+    validation = job.validation
     final = Evaluation({})
     if validation.given:
         known = validation.known(step)
         final = known if known is not None else _evaluate_again(job, step)
         _announce(job, final.files)
-    if validation.test_given:
-        reporter.phase(Phase.PREDICTING)
-        predictions = validation.evaluator("test", validation.folder)
-        assert predictions is not None, "asked for only where there is a test split"
-        _announce(job, predictions.files)
     return final
+
+
+def _predict(job: Job) -> Evaluation:
+    """Predictions of the test split, and their metrics where it has labels."""
+    if not job.validation.test_given:
+        return Evaluation({})
+    job.training.reporter.phase(Phase.PREDICTING)
+    tested = job.validation.test()
+    _announce(job, tested.files)
+    return tested
 
 
 def _evaluate_again(job: Job, step: int) -> Evaluation:
@@ -196,7 +214,7 @@ def _evaluate_again(job: Job, step: int) -> Evaluation:
     result = job.validation.run(step)
     # The best one's step has its numbers already.
     if step == job.training.state.progress.step and not reported:
-        reporter.evaluated(result.metrics)
+        reporter.evaluated(result)
     return result
 
 

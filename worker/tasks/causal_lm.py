@@ -123,7 +123,7 @@ class CausalLMObjective:
         rows = scores.rows([{"block": number} for number in range(len(features))])
         files = predictions.write(rows, split, folder)
         if not is_validation(split):
-            return Evaluation({}, files)
+            return Evaluation(scores.metrics(), files)
         samples = lm_samples.continuations(features, self._tokenizer, forward, self._logits)
         return Evaluation(scores.metrics(), files, samples)
 

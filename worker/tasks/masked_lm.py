@@ -152,7 +152,7 @@ class MaskedLMObjective(TokenLabels):
         keys = _keys(self._splits[split].features)
         files = predictions.write(scores.rows(keys), split, folder)
         if not is_validation(split):
-            return Evaluation({}, files)
+            return Evaluation(scores.metrics(), files)
         return Evaluation(scores.metrics(), files, masks.rows(keys))
 
 

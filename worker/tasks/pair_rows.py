@@ -19,9 +19,7 @@ def summarization(split: str, parameters: SummarizationSpec) -> Cleaner:
     _check_split(split, parameters)
 
     def clean(row: Row) -> dict[str, Any]:
-        summary = ""
-        if required_targets(split):
-            summary = text_of(row["summary"], "summary")
+        summary = _target_of(split, row.get("summary"), "summary")
         return {"source": text_of(row["text"], "text"), "target": summary}
 
     return clean
@@ -32,12 +30,21 @@ def translation(split: str, parameters: TranslationSpec) -> Cleaner:
 
     def clean(row: Row) -> dict[str, Any]:
         pair = _pair(row, parameters)
-        target = ""
-        if required_targets(split):
-            target = text_of(_given(pair, "target"), "target")
+        target = _given(pair, "target") if required_targets(split) else pair.get("target")
+        target = _target_of(split, target, "target")
         return {"source": text_of(_given(pair, "source"), "source"), "target": target}
 
     return clean
+
+
+def _target_of(split: str, value: Any, column: str) -> str:
+    """The target of a row. RowError if there is none; of the test split it is then empty."""
+    try:
+        return text_of(value, column)
+    except RowError:
+        if required_targets(split):
+            raise
+        return ""
 
 
 def _check_split(split: str, parameters: Seq2SeqSpec) -> None:

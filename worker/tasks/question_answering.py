@@ -159,7 +159,7 @@ class QuestionAnsweringObjective:
         golds = {row["id"]: row["answers"]["text"] for row in rows}
         chosen, config = self._threshold.applied(split, golds, answers)
         metrics = {}
-        if is_validation(split):
+        if is_validation(split) or self._are_answered(golds):
             # The best thresholds are those of the answers before any was taken back.
             best = _best(self._metrics(golds, answers)) if chosen is not answers else {}
             metrics = self._metrics(golds, chosen) | best | {"loss": loss}
@@ -169,6 +169,12 @@ class QuestionAnsweringObjective:
             samples=_samples(data.examples, chosen),
             config=config,
         )
+
+    def _are_answered(self, golds: qa_metrics.Golds) -> bool:
+        """Whether a test split has answers: to all questions, or to some if the rest may have
+        none."""
+        some = any if self._parameters.version_2_with_negative else all
+        return some(map(bool, golds.values()))
 
     def _answer(
         self, data: PreparedSplit, forward: Forward, options: SpanOptions, threshold: float

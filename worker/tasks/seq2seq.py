@@ -23,7 +23,7 @@ from worker.training import build, linear_loss, smoothing
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
 IGNORED: Final = lm_scores.IGNORED
-_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
 
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 """(generated texts, references) → metrics."""
@@ -197,9 +197,7 @@ class _Pairs:
         self._cut = {"source": 0, "target": 0}
 
     def features(self, sources: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
-        labels: list[list[int]] = [[] for _ in targets]
-        if required_targets(self._split):
-            labels = self._encode("target", text_target=list(targets))
+        labels = self._encode("target", text_target=list(targets))
         inputs = self._encode("source", text=[self._prefix + source for source in sources])
         return {"input_ids": inputs, "labels": labels}
 
@@ -302,7 +300,7 @@ class Seq2SeqObjective:
         if split not in self._splits:
             return None
         data = self._splits[split]
-        with_labels = required_targets(split)
+        with_labels = required_targets(split) or all(data.examples["target"])
         collate = self.collate if with_labels else self._collate_sources
         collected = _Collected(len(data.features))
         generates = self._parameters.predict_with_generate

@@ -27,7 +27,7 @@ from worker.tasks.padding import Padding
 from worker.tasks.text_rows import MULTI, REGRESSION, SINGLE, Scheme
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
-_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
 _DEFAULT_LENGTH: Final = 128
 
 
@@ -165,9 +165,10 @@ class TextClassificationObjective:
         logits = np.zeros((len(data.features), max(len(self._scheme.classes.names), 1)))
         for indices, output in forward(data.features, self._padding.inputs):
             logits[indices] = output.logits.detach().float().cpu().numpy()
-        metrics = self._metrics(logits, data.features) if is_validation(split) else {}
+        labelled = is_validation(split) or self._scheme.scores(data.examples)
+        metrics = self._metrics(logits, data.features) if labelled else {}
         rows = [
-            {"row": number, **self._expected(example, split), **prediction}
+            {"row": number, **(self._expected(example) if labelled else {}), **prediction}
             for number, (example, prediction) in enumerate(
                 zip(data.examples, self._predictions(logits), strict=True), start=1
             )
@@ -219,9 +220,7 @@ class TextClassificationObjective:
                 chosen = names[row.index(max(row))]
             yield {"prediction": chosen, "probabilities": dict(zip(names, row, strict=True))}
 
-    def _expected(self, example: Mapping[str, Any], split: str) -> dict[str, Any]:
-        if not is_validation(split):
-            return {}
+    def _expected(self, example: Mapping[str, Any]) -> dict[str, Any]:
         if self._scheme.problem == REGRESSION:
             return {"label": example["number"]}
         names = example["labels"]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import ProblemType, TextClassificationSpec
+from service.contract.splits import TEST
 from worker.data.table import Row, RowError
 from worker.tasks import labels
 from worker.tasks.labels import Classes
@@ -24,7 +25,7 @@ class RowCleaner:
     """Checks rows one by one; whether their labels go together is seen when all are read."""
 
     def __init__(self, split: str, parameters: TextClassificationSpec) -> None:
-        self._labelled = split != "test"
+        self._is_test = split == TEST
         self._problem = parameters.problem_type
         self._names = parameters.label_names
         self._pairs: bool | None = None
@@ -38,8 +39,7 @@ class RowCleaner:
             "number": None,
             "form": "none",
         }
-        if self._labelled:
-            cleaned |= self._label(row["label"])
+        cleaned |= self._label_of_test(row) if self._is_test else self._label(row["label"])
         if self._pairs is None:  # the first row that can be used decides
             self._pairs = cleaned["text_pair"] is not None
         return cleaned
@@ -49,6 +49,13 @@ class RowCleaner:
             problem = "`text_pair` is given, but earlier rows have none"
             raise RowError(problem, reason="unexpected_pair")
         return any_text(value, "text_pair") if value is not None or self._pairs else None
+
+    def _label_of_test(self, row: Row) -> dict[str, Any]:
+        """Rows to predict need no label, and what stands in its place may be anything."""
+        try:
+            return {} if row.get("label") is None else self._label(row["label"])
+        except RowError:
+            return {}
 
     def _label(self, value: Any) -> dict[str, Any]:
         """`form` says what the label looks like: names, name, whole or fraction."""
@@ -117,20 +124,38 @@ class Scheme:
     def targets(self, split: str, first: int, rows: Mapping[str, Sequence[Any]]) -> list[Any]:
         """What the model should say for each row, the first of which has number `first`.
 
-        A class number, a list of 0 and 1, or a number; nothing in particular where the split
-        has no labels. StageError(label_mismatch) names the first row that does not fit.
+        A class number, a list of 0 and 1, or a number; nothing in particular for a row of the
+        test split without a label. StageError(label_mismatch) names the first row that does not
+        fit, where it must.
         """
         columns = zip(rows["form"], rows["labels"], rows["number"], strict=True)
+        target = self._target_of_test if split == TEST else self._target
         return [
-            self._target(split, number, *columns_of_row)
+            target(split, number, *columns_of_row)
             for number, columns_of_row in enumerate(columns, start=first)
         ]
+
+    def scores(self, examples: Any) -> bool:
+        """Whether each of the rows has a label that the model knows."""
+        rows = examples.select_columns(["form", "labels", "number"])
+        try:
+            for number, row in enumerate(rows):
+                self._target(TEST, number, row["form"], row["labels"], row["number"])
+        except StageError:
+            return False
+        return "none" not in examples.with_format("arrow")[:]["form"].to_pylist()
+
+    def _target_of_test(self, *row: Any) -> Any:
+        try:
+            return self._target(*row)
+        except StageError:
+            return self._nothing()
 
     def _target(
         self, split: str, row: int, form: str, names: Sequence[str], number: float | None
     ) -> Any:
         if form == "none":
-            return [0] * len(self.classes.names) if self.problem == MULTI else 0
+            return self._nothing()
         if self.problem == REGRESSION:
             if number is None:
                 raise labels.mismatch(split, row, "the label is no number, but others are")
@@ -145,6 +170,9 @@ class Scheme:
         for class_id in ids:
             hot[class_id] = 1
         return hot
+
+    def _nothing(self) -> Any:
+        return [0] * len(self.classes.names) if self.problem == MULTI else 0
 
 
 def problem_of_model(given: ProblemType | None, config: Any) -> ProblemType:

@@ -12,7 +12,7 @@ import torch
 from service.contract.events import Notice
 from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
-from service.contract.splits import is_validation
+from service.contract.splits import TEST, is_validation
 from worker.tasks import chunk_metrics, feature_file, labels, predictions
 from worker.tasks.base import (
     PrepareContext,
@@ -28,7 +28,7 @@ from worker.tasks.padding import Padding
 from worker.tasks.token_labels import TokenLabels
 from worker.training.objective import Evaluation, Forward
 
-_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
 _DEFAULT_LENGTH: Final = 512
 
 
@@ -149,6 +149,8 @@ class Words:
             columns["token_type_ids"] = encoded["token_type_ids"]
         columns |= {"labels": [], "firsts": []}
         for number, tags in enumerate(rows["tags"]):
+            if split == TEST and not self._classes.ids.keys() >= set(tags):
+                tags = []
             ids = [self._classes.id_of(tag, split, first + number) for tag in tags]
             word_ids = encoded.word_ids(number)
             firsts = first_tokens(word_ids)
@@ -203,13 +205,14 @@ class TokenClassificationObjective(TokenLabels):
             found.add(indices, output.logits)
         guesses = [self._tags(classes) for classes in found.classes]
         metrics = {}
-        if is_validation(split):
+        labelled = is_validation(split) or self._scores(data.examples)
+        if labelled:
             metrics = {"loss": found.mean_loss(), **self._metrics(data.examples["tags"], guesses)}
         rows = [
             {
                 "row": number,
                 "tokens": example["tokens"],
-                **({"tags": example["tags"]} if is_validation(split) else {}),
+                **({"tags": example["tags"]} if labelled else {}),
                 "prediction": guess,
             }
             for number, (example, guess) in enumerate(
@@ -221,6 +224,10 @@ class TokenClassificationObjective(TokenLabels):
             files=predictions.write(rows, split, folder),
             samples=predictions.samples(rows, data.examples),
         )
+
+    def _scores(self, examples: Any) -> bool:
+        """Whether each row of a test split has tags, and the model knows them all."""
+        return all(tags and self._ids.keys() >= set(tags) for tags in examples["tags"])
 
     def _tags(self, classes: Sequence[int]) -> list[str | None]:
         """A name a word; None where a word lay beyond the longest feature."""

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from service.contract.failures import FailureCode, StageError
 from worker import checkpoints
 from worker.training import randomness, weights
+from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
 from worker.training.precision import Precision
 from worker.training.progress import LossTally, TrainingProgress
@@ -42,6 +43,7 @@ class State:
     progress: TrainingProgress
     tally: LossTally
     ranks: Ranks = field(default_factory=Ranks)
+    history: LogHistory = field(default_factory=LogHistory)
     base: str | None = None
     """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
     export: Callable[[Any], dict[str, torch.Tensor]] = lambda _model: {}
@@ -101,6 +103,7 @@ def snapshot(state: State, plan: Plan) -> Snapshot | None:
             pickled=pickled,
             progress={
                 "progress": state.progress.state_dict(),
+                "log_history": list(state.history.entries),
                 "loss_since_log": losses,
                 "data": _cursor(plan, state.progress.step),
                 "base": state.base,
@@ -145,6 +148,7 @@ def restore(state: State, plan: Plan, folder: Path) -> Plan:
         _require(checkpoints.verify(folder), "its manifest does not match its files")
         saved = json.loads((folder / "progress.json").read_bytes())
         state.progress.load_state_dict(saved["progress"])
+        state.history.entries = saved.get("log_history", [])  # older releases kept none
         if state.progress.batch_size is not None:
             plan = plan.with_batches_of(state.progress.batch_size)
         cursor = _cursor(plan, state.progress.step)

@@ -14,13 +14,12 @@ from accelerate.utils import set_seed
 from accelerate.utils.operations import recursively_apply
 from transformers.utils.generic import ModelOutput
 
-from service.contract.splits import validation_name
+from service.contract.splits import metric_prefix
 from service.contract.training import TrainingSpec
 from worker.training import masks, randomness
 from worker.training.loading import Loader, chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
-from worker.training.progress import EVAL_PREFIX
 from worker.training.ranks import Ranks
 from worker.training.sampling import lengths
 
@@ -60,8 +59,9 @@ class Evaluator:
         EvaluationLeftError.
 
         Metrics are named as Trainer names them: `eval_loss`, of one of several validation sets
-        `eval_<name>_loss`. Several processes share the batches, and each is given the outputs of
-        all: metrics are those of one process. The first one's are taken, and its files.
+        `eval_<name>_loss`, of a test split with labels `test_loss`. Several processes share the
+        batches, and each is given the outputs of all: metrics are those of one process. The first
+        one's are taken, and its files.
         """
         if self._ranks.is_first:
             outcome = self._outcome(split, folder)
@@ -96,8 +96,7 @@ class Evaluator:
             self._model.train(was_training)
         if result is None:
             return None
-        named = validation_name(split)
-        prefix = f"{EVAL_PREFIX}{named}_" if named else EVAL_PREFIX
+        prefix = metric_prefix(split)
         metrics = {f"{prefix}{name}": value for name, value in result.metrics.items()}
         return replace(result, metrics=metrics)
 

@@ -22,7 +22,7 @@ from worker.training.checkpoint import State
 from worker.training.evaluation import EvaluationLeftError, on_device
 from worker.training.loading import chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
-from worker.training.objective import Batch, Objective
+from worker.training.objective import Batch, Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
@@ -59,8 +59,8 @@ class Training:
     """Epoch → indices of the training features; a pure function."""
     shares: Sharing
     """Of the training features."""
-    evaluate: Callable[[], dict[str, float]]
-    """Metrics of the validation split under names with `eval_`."""
+    evaluate: Callable[[], Evaluation]
+    """Of the validation split; its metrics have names with `eval_`."""
     best: BestMetric
     reporter: Reporter
     workspace: Path
@@ -298,9 +298,9 @@ def _log(run: Training, grad_norm: torch.Tensor, learning_rate: float) -> None:
 def _evaluate(run: Training) -> None:
     """Evaluate, report, and draw the conclusions."""
     with run.reporter.pausing_for(Phase.EVALUATING):
-        metrics = run.evaluate()
-    run.reporter.evaluated(metrics)
-    run.state.progress.metric = value = run.best.of(metrics)
+        found = run.evaluate()
+    run.reporter.evaluated(found)
+    run.state.progress.metric = value = run.best.of(found.metrics)
     if value is not None:
         _judge(run, value)
 

@@ -56,6 +56,11 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def resident_bytes() -> int:
+    """What this process holds of the machine's memory now."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def free_bytes(container: Path = _CONTAINER) -> int:
     """What this process could still take: of the machine, or of its container if that has less."""
     free = int(psutil.virtual_memory().available)

@@ -68,6 +68,9 @@ class Evaluation:
     samples: list[dict[str, Any]] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     """What the config of a model that is finished by this evaluation holds besides."""
+    speed: dict[str, float] = field(default_factory=dict)
+    """How much was evaluated, and how fast, by Trainer's names: never the same twice, therefore
+    not among the metrics."""
 
 
 @runtime_checkable

@@ -89,7 +89,7 @@ class Plan:
 
         def due(strategy: str, interval: float, *, at_end: bool) -> bool:
             if strategy == "steps":
-                return (last and at_end) or self._is_multiple(step, interval)
+                return (last and at_end) or step % self.interval(interval) == 0
             return strategy == "epoch" and epoch_ends
 
         return Due(
@@ -99,6 +99,6 @@ class Plan:
             save=due(spec.save_strategy, spec.save_steps, at_end=True),
         )
 
-    def _is_multiple(self, step: int, interval: float) -> bool:
-        steps = math.ceil(interval * self.total_steps) if interval < 1 else interval
-        return step % steps == 0
+    def interval(self, steps: float) -> int:
+        """What an option of the spec is in steps."""
+        return math.ceil(steps * self.total_steps) if steps < 1 else int(steps)

@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
-from worker.training.memory import peak_bytes
+from worker.training.log_history import LogHistory
+from worker.training.memory import peak_bytes, resident_bytes
+from worker.training.objective import Evaluation
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
 
@@ -22,11 +24,15 @@ class Reporter:
         send: Callable[[StageEvent], None],
         plan: Plan,
         progress: TrainingProgress,
+        history: LogHistory,
+        flops_per_token: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.send = send
         self.plan = plan
         self._progress = progress
+        self._history = history
+        self._flops_per_token = flops_per_token
         self._clock = clock
         self._last_progress = float("-inf")
         self._mark: float | None = None
@@ -106,7 +112,9 @@ class Reporter:
             "tokens_per_second": speed.per_second(speed.tokens),
         }
         known = {name: rate for name, rate in rates.items() if rate is not None}
-        self._metric("train", {**values, **known, **self._tokens_seen()})
+        used = {"total_flos": self.total_flos, "memory_rss_bytes": resident_bytes()}
+        self._metric("train", {**values, **known, **self._tokens_seen(), **used})
+        self._remember(values)
 
     def _tokens_seen(self) -> dict[str, float]:
         seen = {
@@ -116,30 +124,42 @@ class Reporter:
         }[self.plan.spec.include_num_input_tokens_seen]
         return {} if seen is None else {"num_input_tokens_seen": seen}
 
-    def evaluated(self, metrics: Mapping[str, float]) -> None:
-        self._metric("eval", metrics)
+    def evaluated(self, found: Evaluation) -> None:
+        self._metric("eval", found.metrics)
+        self._remember({**found.metrics, **found.speed})
 
-    def summary(
-        self, train_loss: float, flops: float, peak_flops: float | None
-    ) -> dict[str, float]:
+    def summary(self, train_loss: float, peak_flops: float | None) -> dict[str, float]:
         """Of the whole training, over all attempts; the names are Trainer's.
 
-        `flops`: all floating-point operations; `peak_flops`: those that the device could make in
-        a second, or None, and then there is no `train_mfu`, the share of them that was made.
+        `peak_flops`: the floating-point operations that all devices together could make in a
+        second, or None, and then there is no `train_mfu`, the share of them that was made.
         """
-        progress = self._progress
+        progress, flops = self._progress, self.total_flos
         seconds = max(progress.seconds, 1e-9)
-        return {
+        logged = {
             "train_loss": train_loss,
             "train_runtime": progress.seconds,
             "train_samples_per_second": progress.examples / seconds,
-            "train_tokens_per_second": progress.tokens / seconds,
             "train_steps_per_second": progress.step / seconds,
-            "train_peak_memory_bytes": peak_bytes(),
             "total_flos": flops,
+        }
+        self._remember(logged)
+        return {
+            **logged,
+            "train_tokens_per_second": progress.tokens / seconds,
+            "train_peak_memory_bytes": peak_bytes(),
             **self._tokens_seen(),
             **({"train_mfu": flops / seconds / peak_flops} if peak_flops else {}),
         }
+
+    @property
+    def total_flos(self) -> float:
+        """Floating-point operations so far, over all attempts and processes."""
+        return self._flops_per_token * self._progress.padded_tokens
+
+    def _remember(self, values: Mapping[str, float]) -> None:
+        step = self._progress.step
+        self._history.add(step, self.plan.epoch_after(step), {**values, **self._tokens_seen()})
 
     def _metric(self, kind: Literal["train", "eval"], values: Mapping[str, float]) -> None:
         step = self._progress.step

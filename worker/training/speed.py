@@ -26,14 +26,14 @@ _PEAKS: Final[tuple[tuple[str, float, float, float], ...]] = (
 )
 
 
-def floating_point_ops(model: torch.nn.Module, padded_tokens: int) -> float:
-    """As Trainer estimates them: six for each token and weight outside the embeddings.
+def flops_per_token(model: torch.nn.Module) -> float:
+    """As Trainer estimates them: six for each weight outside the embeddings, also for padding.
 
     Forward and backward together; attention's own part is left out.
     """
     known: Any = model
     weights: int = known.num_parameters(exclude_embeddings=True)
-    return 6.0 * padded_tokens * weights
+    return 6.0 * weights
 
 
 def peak_flops(device: torch.device, mixed_precision: str) -> float | None:

@@ -1,11 +1,15 @@
 """The validation of one run: all its validation splits, and what the last look at them gave."""
 
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from service.contract.splits import is_validation
+from service.contract.splits import TEST, is_validation, metric_prefix
 from worker.training.evaluation import Evaluator
 from worker.training.objective import Evaluation
 from worker.training.progress import TrainingProgress
@@ -15,19 +19,29 @@ class Validation:
     """Evaluates the validation splits and remembers the last result with its step."""
 
     def __init__(
-        self, evaluator: Evaluator, progress: TrainingProgress, folder: Path, splits: frozenset[str]
+        self,
+        evaluator: Evaluator,
+        progress: TrainingProgress,
+        folder: Path,
+        sizes: Mapping[str, int],
+        batch_size: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.evaluator = evaluator
-        self._splits = sorted(filter(is_validation, splits))
+        """`sizes`: split → number of its features; `batch_size`: on all devices together."""
+        self._evaluator = evaluator
+        self._sizes = sizes
+        self._batch_size = batch_size
+        self._clock = clock
+        self._splits = sorted(filter(is_validation, sizes))
         self.given = bool(self._splits)
-        self.test_given = "test" in splits
+        self.test_given = TEST in sizes
         self.folder = folder
         self._progress = progress
         self._last: tuple[int, Evaluation] | None = None
         self._dtype_changed = False
 
-    def __call__(self) -> dict[str, float]:
-        return self.run(self._progress.step).metrics
+    def __call__(self) -> Evaluation:
+        return self.run(self._progress.step)
 
     def run(self, step: int) -> Evaluation:
         """Evaluate the loaded model, which is that of `step`."""
@@ -35,16 +49,25 @@ class Validation:
         files: dict[str, Path] = {}
         samples: list[dict[str, Any]] = []
         config: dict[str, Any] = {}
+        speed: dict[str, float] = {}
         for split in self._splits:
-            result = self.evaluator(split, self.folder)
-            assert result is not None, "asked for only where there is such a split"
+            result = self._timed(split)
             metrics |= result.metrics
+            speed |= result.speed
             files |= result.files
             samples += result.samples
             config |= result.config
-        whole = Evaluation(metrics, files, samples, config)
+        whole = Evaluation(metrics, files, samples, config, speed)
         self._last = (step, whole)
         return whole
+
+    def test(self) -> Evaluation:
+        """Predictions of the test split, and their metrics where it has labels."""
+        return self._timed(TEST)
+
+    def _timed(self, split: str) -> Evaluation:
+        count = self._sizes[split]
+        return timed(self._evaluator, split, self.folder, count, self._batch_size, self._clock)
 
     def change_dtype(self, dtype: torch.dtype, model: torch.nn.Module) -> None:
         """Evaluate in another dtype from now on; what is known of `model` no longer holds."""
@@ -60,3 +83,27 @@ class Validation:
     def evaluated(self, step: int) -> bool:
         """Whether the last evaluation was of this step, in whatever dtype."""
         return self._last is not None and self._last[0] == step
+
+
+def timed(
+    evaluate: Callable[[str, Path], Evaluation | None],
+    split: str,
+    folder: Path,
+    count: int,
+    batch_size: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Evaluation:
+    """The evaluation of `split`, which there is and which has `count` features, with its speed as
+    Trainer reports it, rounded in the same way."""
+    start = clock()
+    result = evaluate(split, folder)
+    assert result is not None, "asked for only where there is such a split"
+    runtime = max(clock() - start, 1e-9)
+    speed = {
+        "samples": count,
+        "runtime": round(runtime, 4),
+        "samples_per_second": round(count / runtime, 3),
+        "steps_per_second": round(math.ceil(count / batch_size) / runtime, 3),
+    }
+    prefix = metric_prefix(split)
+    return replace(result, speed={f"{prefix}{name}": speed[name] for name in speed})

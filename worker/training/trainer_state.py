@@ -1,0 +1,42 @@
+"""A finished training as `transformers.TrainerState.load_from_json` reads it."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from worker.training.checkpoint import State
+from worker.training.plan import Plan
+
+Best = tuple[int | None, float | None]
+"""Step and value of the metric that the best model is chosen by."""
+
+
+def trainer_state(plan: Plan, state: State, best: Best, total_flos: float) -> dict[str, Any]:
+    """Paths are relative to the job's workspace, intervals are whole steps, as in the Trainer."""
+    spec, progress = plan.spec, state.progress
+    seen = {"no": 0, "all": progress.padded_tokens, "non_padding": progress.tokens}
+    (best_step, best_metric), saved = best, progress.best_checkpoint
+    return {
+        "best_global_step": best_step,
+        "best_metric": best_metric,
+        "best_model_checkpoint": saved if saved and Path(saved).name == str(best_step) else None,
+        "epoch": plan.epoch_after(progress.step),
+        "eval_steps": plan.interval(
+            spec.eval_steps if spec.eval_steps is not None else spec.logging_steps
+        ),
+        "global_step": progress.step,
+        "is_hyper_param_search": False,
+        "is_local_process_zero": True,
+        "is_world_process_zero": True,
+        "log_history": state.history.entries,
+        "logging_steps": plan.interval(spec.logging_steps),
+        "max_steps": plan.total_steps,
+        "num_input_tokens_seen": seen[spec.include_num_input_tokens_seen],
+        "num_train_epochs": math.ceil(plan.total_steps / plan.steps_per_epoch),
+        "save_steps": plan.interval(spec.save_steps),
+        "stateful_callbacks": {},
+        "total_flos": total_flos,
+        "train_batch_size": spec.per_device_train_batch_size,
+        "trial_name": None,
+        "trial_params": None,
+    }
