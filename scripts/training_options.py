@@ -44,8 +44,9 @@ disagree are refused.
 """
 
 _ALSO: Final = """\
-Schedules {schedules} follow `metric_for_best_model` and move after evaluations; as in
-transformers their `mode` is `min` unless `lr_scheduler_kwargs` says `max`.
+Schedules {schedules} follow `metric_for_best_model` and move after evaluations. Their `mode` is
+`max` where a greater value is better (`greater_is_better`), else `min`, unless
+`lr_scheduler_kwargs` gives a `mode`; in transformers it is always `min`.
 
 Optimizers whose names hold `8bit` or `32bit`, `paged_`, `bnb` or `ademamix` come from
 bitsandbytes, `adamw_torch_4bit` and `adamw_torch_8bit` from torchao. A worker that lacks the

@@ -33,8 +33,6 @@ REFUSED: Final[dict[str, str]] = {
     "eval_accumulation_steps": "nothing piles up on the device: the outputs of each batch leave it "
     "before the next",
     "eval_do_concat_batches": _OWN_METRICS,
-    "eval_on_start": "always so: a job with `dataset.validation` is evaluated before its first "
-    "step",
     "eval_use_gather_object": _OWN_METRICS,
     "hub_always_push": "pushes never overlap: while one is under way, the newest checkpoint waits "
     "for its turn",

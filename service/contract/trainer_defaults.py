@@ -32,7 +32,6 @@ DEFAULTS: Final[dict[str, tuple[Any, ...]]] = {
     "enable_jit_checkpoint": (False,),
     "eval_accumulation_steps": (None,),
     "eval_do_concat_batches": (True,),
-    "eval_on_start": (False,),
     "eval_use_gather_object": (False,),
     "fp16_backend": ("auto",),
     "fp16_opt_level": ("O1",),

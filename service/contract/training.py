@@ -260,6 +260,11 @@ class TrainingSpec(BaseModel):
     eval_strategy: IntervalStrategy = Field(
         "no", description="When the validation data is looked at, beside start and end."
     )
+    eval_on_start: bool = Field(
+        True,
+        description="Evaluate before the first step, too: what training is compared with. A job "
+        "without validation data does not.",
+    )
     eval_delay: float = Field(
         0,
         ge=0,

@@ -18,8 +18,19 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
+# Without numbers from before, nobody knows what a training was good for.
+OWN_DEFAULTS = {"eval_on_start": True}
+
+
 class TestDefaults:
-    @pytest.mark.parametrize("name", sorted(TrainingSpec.model_fields.keys() - ADDITIONS))
+    @pytest.mark.parametrize("name", OWN_DEFAULTS)
+    def test_of_our_own(self, name: str) -> None:
+        assert TrainingSpec.model_fields[name].default == OWN_DEFAULTS[name]
+        assert OWN_DEFAULTS[name] != plain(THEIRS[name].default)
+
+    @pytest.mark.parametrize(
+        "name", sorted(TrainingSpec.model_fields.keys() - ADDITIONS - OWN_DEFAULTS.keys())
+    )
     def test_as_in_training_arguments(self, name: str) -> None:
         assert name in THEIRS
         assert TrainingSpec.model_fields[name].default == plain(THEIRS[name].default)

@@ -115,6 +115,38 @@ BY_METRIC_OPTIONS = [
 ]
 
 
+class TestMode:
+    @pytest.mark.parametrize("name", sorted(BY_METRIC))
+    @pytest.mark.parametrize(
+        ("options", "values", "falls"),
+        [
+            ({"metric_for_best_model": "accuracy"}, (0.1, 0.2, 0.3, 0.4), False),
+            ({"metric_for_best_model": "accuracy"}, (0.4, 0.3, 0.2, 0.1), True),
+            ({"metric_for_best_model": "eval_loss"}, (0.4, 0.3, 0.2, 0.1), False),
+            ({}, (0.1, 0.2, 0.3, 0.4), True),
+            ({"metric_for_best_model": "wer", "greater_is_better": False}, (4, 3, 2, 1), False),
+            ({"metric_for_best_model": "accuracy", "mode": "min"}, (0.1, 0.2, 0.3, 0.4), True),
+        ],
+        ids=["rising", "falling", "falling loss", "rising loss", "told", "mode given"],
+    )
+    def test_what_is_better_keeps_the_rate(
+        self, name: str, options: dict[str, Any], values: tuple[float, ...], falls: bool
+    ) -> None:
+        mode = {"mode": options["mode"]} if "mode" in options else {}
+        spec = TrainingSpec(
+            max_steps=10,
+            eval_strategy="steps",
+            lr_scheduler_type=name,  # type: ignore[arg-type]
+            lr_scheduler_kwargs={"patience": 0, **mode},
+            **{key: value for key, value in options.items() if key != "mode"},
+        )
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        schedule = schedules.build(optimizer, Plan.of(spec, 8))
+        for value in values:
+            schedule.after_evaluation(value)
+        assert (schedule.learning_rate() < 1.0) is falls
+
+
 class TestByMetric:
     @pytest.mark.parametrize("schedule", BY_METRIC_OPTIONS)
     @pytest.mark.usefixtures("sequential")

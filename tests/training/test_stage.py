@@ -91,6 +91,15 @@ class TestResult:
         assert not any(name.startswith("eval_") for name in result.metrics)
         assert Phase.BASELINE not in phases(recorder)
 
+    def test_eval_on_start_may_be_off(self, make_job: Callable[..., Job]) -> None:
+        options = {"max_steps": 2, "validation": rows(4), "eval_strategy": "epoch"}
+        whole, _ = run(make_job(**options).request())
+        result, recorder = run(make_job(**options, eval_on_start=False).request())
+        assert result.baseline == {}
+        assert list(recorder.evaluations()) == [2]
+        assert Phase.BASELINE not in phases(recorder)
+        assert result.weights_sha256 == whole.weights_sha256
+
     def test_validation_without_a_strategy_is_evaluated_at_the_end(
         self, make_job: Callable[..., Job]
     ) -> None:

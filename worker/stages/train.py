@@ -56,7 +56,7 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
         leave_settings(job)
         if request.resume_from is not None:
             job.training.resume(request.resume_from)
-        elif job.validation.given:
+        elif job.validation.given and request.spec.training.eval_on_start:
             _evaluate_baseline(job)
         _train(job, channel.soft_stop)
         return finish(job)

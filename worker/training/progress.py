@@ -114,6 +114,7 @@ class BestMetric:
         greater = spec.greater_is_better
         if greater is None:
             greater = self.name is not None and not self.name.endswith("loss")
+        self.greater_is_better: bool = greater
         self._better = operator.gt if greater else operator.lt
 
     def of(self, metrics: dict[str, float]) -> float | None:

@@ -8,6 +8,7 @@ from transformers import get_scheduler
 from service.contract.choices import BY_METRIC
 from service.contract.failures import FailureCode, StageError
 from worker.training.plan import Plan
+from worker.training.progress import BestMetric
 
 
 class Schedule(Protocol):
@@ -90,13 +91,16 @@ def _scale(optimizer: Any, factor: float) -> None:
 def build(optimizer: Any, plan: Plan) -> Schedule:
     """Raises StageError(invalid_option): the schedule's arguments do not fit."""
     spec = plan.spec
+    arguments = dict(spec.lr_scheduler_kwargs or {})
+    if spec.lr_scheduler_type in BY_METRIC:
+        arguments.setdefault("mode", "max" if BestMetric(spec).greater_is_better else "min")
     try:
         scheduler = get_scheduler(
             spec.lr_scheduler_type,
             optimizer=optimizer,
             num_warmup_steps=plan.warmup_steps,
             num_training_steps=plan.total_steps,
-            scheduler_specific_kwargs=dict(spec.lr_scheduler_kwargs or {}),
+            scheduler_specific_kwargs=arguments,
         )
     except (TypeError, ValueError) as error:
         option = "training.lr_scheduler_kwargs"
