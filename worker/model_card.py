@@ -1,7 +1,6 @@
 """Writes the README.md of a finished model: metadata that the Hub reads, text that people read."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,12 +10,11 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.spec import HubDataset, JobSpec, UploadDataset
-from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.stages import BaseCard, PrepareResult, StageRequest, TrainResult
 from service.contract.tasks import TASKS
-from worker import adapter_usage
+from worker import adapter_usage, card_metrics
 
 _DISTRIBUTION: Final = "finetune-service"
-_EVAL_PREFIX: Final = "eval_"
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,7 @@ def render(request: StageRequest, prepared: PrepareResult, trained: TrainResult)
     sections = (
         _introduction(spec, prepared),
         _data(spec, prepared),
-        _results(spec, trained),
+        card_metrics.section(request, trained),
         _usage(request, prepared),
         _limits(spec),
         _procedure(spec, trained),
@@ -228,20 +226,34 @@ def _metadata(
     request: StageRequest, prepared: PrepareResult, trained: TrainResult
 ) -> ModelCardData:
     spec = request.spec
-    metrics = _reported(spec, trained.metrics)
+    found = _eval_results(spec, prepared, trained.metrics)
+    base = prepared.base_card or BaseCard()
+    own = [_DISTRIBUTION, spec.task.type, *([spec.peft.method] if spec.peft else [])]
     return ModelCardData(
-        license=spec.hub.license if spec.hub else None,
+        language=base.language or None,
+        **_license(spec, base),
         library_name="peft" if _is_adapter(spec) else "transformers",
         pipeline_tag=_hub_task(spec),
         base_model=_hub_base(spec),
         base_model_relation="adapter" if _is_adapter(spec) and _hub_base(spec) else None,
         datasets=[spec.dataset.name] if isinstance(spec.dataset, HubDataset) else None,
-        metrics=_metric_types(spec, metrics) or None,
-        tags=[_DISTRIBUTION, spec.task.type, *([spec.peft.method] if spec.peft else [])],
-        model_name=_title(spec) if metrics else None,
-        eval_results=[_eval_result(spec, prepared, name, value) for name, value in metrics.items()]
-        or None,
+        metrics=card_metrics.types(spec, trained.metrics) or None,
+        tags=[*own, *(tag for tag in base.tags if tag not in own)],
+        model_name=_title(spec) if found else None,
+        eval_results=found or None,
     )
+
+
+def _license(spec: JobSpec, base: BaseCard) -> dict[str, Any]:
+    """The job's own, or else that of the base model."""
+    if spec.hub is not None and spec.hub.license is not None:
+        return {"license": spec.hub.license}
+    named = {
+        "license": base.license,
+        "license_name": base.license_name,
+        "license_link": base.license_link,
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _is_adapter(spec: JobSpec) -> bool:
@@ -252,7 +264,22 @@ def _hub_task(spec: JobSpec) -> str:
     return _TASK_TEXTS[spec.task.variant()].pipeline or spec.task.type
 
 
-def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float) -> EvalResult:
+def _eval_results(
+    spec: JobSpec, prepared: PrepareResult, metrics: Mapping[str, float]
+) -> list[EvalResult]:
+    sets = card_metrics.sets(spec)
+    validated = [
+        (sets[card_metrics.set_of(spec, name)], card_metrics.measured(spec, name), value)
+        for name, value in card_metrics.reported(spec, metrics).items()
+    ]
+    split = card_metrics.test_split(spec)
+    tested = [(split, *item) for item in card_metrics.tested(spec, metrics).items()]
+    return [_eval_result(spec, prepared, *result) for result in [*validated, *tested]]
+
+
+def _eval_result(
+    spec: JobSpec, prepared: PrepareResult, split: str, metric: str, value: float
+) -> EvalResult:
     dataset, hub = spec.dataset, isinstance(spec.dataset, HubDataset)
     return EvalResult(
         task_type=_hub_task(spec),
@@ -260,42 +287,11 @@ def _eval_result(spec: JobSpec, prepared: PrepareResult, name: str, value: float
         dataset_type=dataset.name if isinstance(dataset, HubDataset) else "custom",
         dataset_name=_dataset_name(spec),
         dataset_config=dataset.config if isinstance(dataset, HubDataset) else None,
-        dataset_split=_sets(spec)[_set_of(spec, name)],
+        dataset_split=split,
         dataset_revision=prepared.dataset_revision if hub else None,
-        metric_type=name.removeprefix(_set_of(spec, name)),
+        metric_type=metric,
         metric_value=value,
     )
-
-
-def _reported(spec: JobSpec, metrics: Mapping[str, float]) -> dict[str, float]:
-    """The task's own metrics, without the trainer's prefix; what is not a number is left out."""
-    known = [set_ + name for set_ in _sets(spec) for name in TASKS[spec.task.type].metrics]
-    named = {name: metrics.get(_EVAL_PREFIX + name) for name in known}
-    return {
-        name: value for name, value in named.items() if value is not None and math.isfinite(value)
-    }
-
-
-def _metric_types(spec: JobSpec, metrics: Iterable[str]) -> list[str]:
-    types = (name.removeprefix(_set_of(spec, name)) for name in metrics)
-    return list(dict.fromkeys(name for name in types if name != "loss"))
-
-
-def _sets(spec: JobSpec) -> dict[str, str]:
-    """What the metrics of each validation set begin with → how the data calls its split."""
-    validation: Any = spec.dataset.validation
-    if validation is None and spec.dataset.validation_split_percentage is not None:
-        train = spec.dataset.train if isinstance(spec.dataset, HubDataset) else "train"
-        return {"": f"{spec.dataset.validation_split_percentage} % of {train}"}
-    several = validation if isinstance(validation, dict) else {"": validation}
-    if isinstance(spec.dataset, HubDataset):
-        return {f"{name}_" if name else "": str(split) for name, split in several.items()}
-    return {f"{name}_" if name else "": f"validation {name}".strip() for name in several}
-
-
-def _set_of(spec: JobSpec, metric: str) -> str:
-    """What the metric begins with: the longest that fits, as one name may begin another."""
-    return max(filter(metric.startswith, _sets(spec)), key=len)
 
 
 # ---- text ---------------------------------------------------------------------------------------
@@ -372,22 +368,6 @@ def _data(spec: JobSpec, prepared: PrepareResult) -> str:
     return "## Training data\n\n" + "\n".join(lines)
 
 
-def _results(spec: JobSpec, trained: TrainResult) -> str:
-    final, baseline = (_reported(spec, numbers) for numbers in (trained.metrics, trained.baseline))
-    if not final:
-        return "## Results\n\nThis model was not evaluated: the job had no validation split."
-    rows = [
-        f"| {name} | {_number(baseline[name]) if name in baseline else 'n/a'} | {_number(value)} |"
-        for name, value in final.items()
-    ]
-    head = "| metric | before training | after training |\n|---|---:|---:|\n"
-    return "## Results\n\nOn the validation split:\n\n" + head + "\n".join(rows)
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}".rstrip("0").rstrip(".")
-
-
 def _usage(request: StageRequest, prepared: PrepareResult) -> str:
     spec = request.spec
     target = request.hub_target
@@ -408,7 +388,7 @@ def _limits(spec: JobSpec) -> str:
 
 
 def _procedure(spec: JobSpec, trained: TrainResult) -> str:
-    sections = [spec.task.model_dump(), spec.training.model_dump()]
+    sections = [spec.task.model_dump(), spec.training.model_dump() | _precision(trained)]
     if spec.peft is not None:
         adapter = spec.peft.model_dump(exclude_none=True)
         sections.append({f"peft.{name}": value for name, value in adapter.items()})
@@ -416,7 +396,7 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
     libraries = ["transformers", *(["peft"] if spec.peft else []), "torch", "datasets"]
     return (
         f"## Training procedure\n\n{trained.steps:,} optimizer steps, "
-        f"{_number(trained.epochs)} epochs.{_chosen(trained)}\n\n"
+        f"{card_metrics.number(trained.epochs)} epochs.{_chosen(trained)}\n\n"
         "| option | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
         f"Weights (sha256): `{trained.weights_sha256}`\n\n"
         "Made with "
@@ -425,11 +405,19 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
     )
 
 
+def _precision(trained: TrainResult) -> dict[str, object]:
+    """What was computed in, where the job's `auto` left that open."""
+    used = trained.precision
+    if used is None:
+        return {}
+    return {"precision": used, "bf16": used == "bf16", "fp16": used == "fp16"}
+
+
 def _chosen(trained: TrainResult) -> str:
     """Which step's weights these are, where there was a choice."""
     if trained.best_step is None or trained.best_metric is None or trained.model_step is None:
         return ""
-    metric = f"`{trained.metric_for_best_model}`: {_number(trained.best_metric)}"
+    metric = f"`{trained.metric_for_best_model}`: {card_metrics.number(trained.best_metric)}"
     if trained.model_step == trained.best_step:
         return f" The weights are those of step {trained.best_step} ({metric})."
     return (

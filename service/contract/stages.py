@@ -32,6 +32,16 @@ class BaseJob(_Frozen):
     revision: str | None = Field(description="Commit on the Hub that holds these very weights.")
 
 
+class BaseCard(_Frozen):
+    """What the base model's own card says of it, as far as it is also true of the finished one."""
+
+    language: list[str] = Field(default_factory=list)
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    tags: list[str] = Field(default_factory=list)
+
+
 class PrepareResult(_Frozen):
     """Everything `train` needs, resolved and on local disk: it works offline from here."""
 
@@ -48,6 +58,9 @@ class PrepareResult(_Frozen):
         None, description="`hub.model_id` with its namespace: where the job may push."
     )
     base_job: BaseJob | None = Field(None, description="What `model.job` came to.")
+    base_card: BaseCard | None = Field(
+        None, description="Of the base model; None without a card, or in results of older releases."
+    )
     data_report: dict[str, Any] | None = Field(
         None,
         description="`data_report.json` without the bad rows; None in results of older releases.",

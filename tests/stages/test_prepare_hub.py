@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode
-from service.contract.stages import PrepareResult
+from service.contract.stages import BaseCard, PrepareResult
 from tests.data.squad_sample import squad_rows
 from tests.fakes.hub import HubDouble, Repo, Request
 from tests.faults.weather import Weather, WeatherProxy
@@ -56,7 +56,12 @@ def filled(hub: HubDouble, model: Path) -> Iterator[Repos]:
 class TestHub:
     def test_model_and_data_at_their_commits(self, run: Run, filled: Repos, model: Path) -> None:
         extra = {path.name: path.read_bytes() for path in model.iterdir()}
-        extra |= {"pytorch_model.bin": b"x", "code.py": b"x", "onnx/model.safetensors": b"x"}
+        extra |= {
+            "README.md": b"---\nlicense: mit\n---\n",
+            "pytorch_model.bin": b"x",
+            "code.py": b"x",
+            "onnx/model.safetensors": b"x",
+        }
         commit = filled.model.commit("main", "more", extra).sha
         body = filled.spec(train="train[:50%]", validation="validation[:7]")
         ended = run(body)
@@ -70,7 +75,8 @@ class TestHub:
             path.name
             for path in model.iterdir()
             if path.suffix in (".json", ".safetensors", ".txt")
-        }
+        } | {"README.md"}
+        assert result.base_card == BaseCard(license="mit")
         assert any(commit[:12] in notice for notice in ended.notices)
         fetched = {request.path for request in filled.requests() if "/resolve/" in request.path}
         assert not any(path.endswith((".bin", ".py")) for path in fetched)

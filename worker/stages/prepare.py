@@ -11,9 +11,9 @@ from service.contract.events import ArtifactWritten, Notice, PhaseChanged, Progr
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, kind
-from service.contract.stages import BaseJob, PrepareResult, StageRequest
+from service.contract.stages import BaseCard, BaseJob, PrepareResult, StageRequest
 from service.contract.states import Phase
-from worker import checkpoints, hub
+from worker import base_card, checkpoints, hub
 from worker.data import cache, report, sources
 from worker.data.checking import Checking, Policy, Tally
 from worker.data.held_out import HeldOut
@@ -42,6 +42,7 @@ class Model:
     revision: str | None
     config: Any
     tokenizer: Any
+    card: BaseCard | None = None
 
 
 def main(request: StageRequest, channel: Channel) -> PrepareResult:
@@ -77,6 +78,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         splits=entry.splits,
         hub_model_id=hub_model_id,
         base_job=request.base_job,
+        base_card=model.card,
         data_report=reporting.of_entry(entry),
     )
 
@@ -239,10 +241,13 @@ def fetch_model(request: StageRequest, origins: Origins, *, needs_pad_token: boo
     config_folder = origins.config.fetch(origins.config.settings())
     config = model_checks.load_config(config_folder, origins.config.name)
     tokenizer = load_tokenizer()
-    folder = origins.model.fetch([*origins.model.settings(), *weights])
+    card = {base_card.CARD}.intersection(origins.model.files)
+    folder = origins.model.fetch([*origins.model.settings(), *weights, *card])
+    of_job = request.base_job
+    said = base_card.read(folder) if of_job is None else base_card.of_job(of_job)
     if origins.config is not origins.model:
         folder = _combined(own_folder, folder, config_folder)
-    return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer)
+    return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer, said)
 
 
 def _combined(target: Path, model: Path, config: Path) -> Path:
