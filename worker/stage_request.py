@@ -9,9 +9,10 @@ from typing import Final
 import structlog
 from sqlalchemy import select
 
-from service.contract import splits
+from service.contract import follow_up, splits
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import UploadDataset
+from service.contract.follow_up import Promote, Publish
+from service.contract.spec import JobSpec, UploadDataset
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from service.settings import Settings
@@ -91,6 +92,11 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     attempt_dir.mkdir(parents=True, exist_ok=True)
     prepared, trained = _prepared(claim), claim.results.get(Stage.TRAIN)
     is_prepare, is_train = claim.stage is Stage.PREPARE, claim.stage is Stage.TRAIN
+    asked = follow_up.parsed(claim.follow_up)
+    promoted = asked.step if isinstance(asked, Promote) and is_train else None
+    spec = claim.spec if is_prepare else base_job.named(claim.spec, prepared)
+    if isinstance(asked, Publish):
+        spec, prepared = _for_publish(spec, prepared, asked)
     run_id = None
     if claim.stage is Stage.PUBLISH:
         run_id = tracking.ensure_run(database, tracker, claim.job_id)
@@ -99,7 +105,7 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         stage=claim.stage,
         epoch=claim.epoch,
         attempt=claim.attempt,
-        spec=claim.spec if is_prepare else base_job.named(claim.spec, prepared),
+        spec=spec,
         workspace=workspace,
         attempt_dir=attempt_dir,
         cache_dir=settings.cache_dir,
@@ -109,8 +115,9 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         base_job=base_job.resolve(database, settings, claim.spec) if is_prepare else None,
         prepared=prepared,
         trained=TrainResult.model_validate(trained) if trained else None,
-        resume_from=_newest_checkpoint(database, claim, workspace) if is_train else None,
-        checkpoints=_to_push(database, claim, workspace),
+        resume_from=_resume_from(database, claim, workspace, promoted) if is_train else None,
+        promotes=promoted is not None,
+        checkpoints=_to_push(database, claim, spec, workspace),
         mlflow_uri=settings.mlflow_uri,
         mlflow_run_id=run_id,
         hub_endpoint=settings.hub_endpoint,
@@ -140,6 +147,24 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
     return files
 
 
+def _resume_from(
+    database: Database, claim: Claim, workspace: Path, promoted: int | None
+) -> Path | None:
+    """The checkpoint to promote, else the newest; StageError(checkpoint_unreadable)."""
+    if promoted is None:
+        return _newest_checkpoint(database, claim, workspace)
+    with database.read() as session:
+        registered = history.registered_checkpoints(session, claim.job_id)
+    for row in registered:
+        if row.step == promoted and _is_as_registered(workspace, row):
+            return workspace / row.path
+    raise StageError(
+        FailureCode.CHECKPOINT_UNREADABLE,
+        f"The checkpoint of step {promoted}, which is to be the job's model, cannot be read.",
+        steps=[promoted],
+    )
+
+
 def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Path | None:
     """The newest registered checkpoint, of any attempt, that is on disk as it was registered."""
     with database.read() as session:
@@ -166,9 +191,19 @@ def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
     return False
 
 
-def _to_push(database: Database, claim: Claim, workspace: Path) -> list[Path]:
+def _for_publish(
+    spec: JobSpec, prepared: PrepareResult | None, asked: Publish
+) -> tuple[JobSpec, PrepareResult | None]:
+    """With the target that the user has named since, in place of the one that `prepare` looked
+    up."""
+    if prepared is not None:
+        prepared = prepared.model_copy(update={"hub_model_id": None})
+    return spec.model_copy(update={"hub": asked.hub}), prepared
+
+
+def _to_push(database: Database, claim: Claim, spec: JobSpec, workspace: Path) -> list[Path]:
     """What `publish` pushes beside the model, the newest first."""
-    hub = claim.spec.hub
+    hub = spec.hub
     if claim.stage is not Stage.PUBLISH or hub is None:
         return []
     if hub.strategy not in ("checkpoint", "all_checkpoints"):

@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -326,16 +326,20 @@ def _cut(text: str, characters: int) -> str:
 
 
 def log_missing(
-    tracker: Tracker, run_id: str, files: Mapping[str, Path], until: float = math.inf
+    tracker: Tracker,
+    run_id: str,
+    files: Mapping[str, Path],
+    until: float = math.inf,
+    changed: Collection[str] = (),
 ) -> bool:
     """Upload those of `files` (artifact name → file) that the run lacks; whether it has all now.
 
-    Starts no upload after `until` (time.monotonic). A name with the right size counts as there:
-    a job's artifacts are written once and never changed.
+    Starts no upload after `until` (time.monotonic). A name with the right size counts as there
+    unless it is in `changed`: a job's artifacts are written once, but for a promotion.
     """
     present = tracker.sizes(run_id)
     for name, file in files.items():
-        if present.get(name) == file.stat().st_size:
+        if present.get(name) == file.stat().st_size and name not in changed:
             continue
         if time.monotonic() > until:
             return False

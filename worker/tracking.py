@@ -9,7 +9,7 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -246,14 +246,24 @@ class _Shipper:
             if log_model or not row.name.startswith(MODEL_FOLDER)
         }
         present = {name: file for name, file in files.items() if file.is_file()}
+        changed = _changed(job, present)
         try:
-            complete = log_missing(self._tracker, run_id, present, until)
+            complete = log_missing(self._tracker, run_id, present, until, changed)
         except (FileNotFoundError, TrackerAwayError):
             if self._load() is not None:
                 raise
             return  # the job was deleted meanwhile, with its files; its run still gets its end
         if not complete:
             raise TrackerAwayError("too slow: the rest of the files goes next time")
+
+
+def _changed(job: TrackedJob, names: Iterable[str]) -> set[str]:
+    """Files of a promoted checkpoint that the run may hold an earlier version of, of the same
+    size: all but those that `publish` has sent."""
+    if not (job.results.get(Stage.TRAIN) or {}).get("is_promoted"):
+        return set()
+    is_sent = (job.results.get(Stage.PUBLISH) or {}).get("mlflow_artifact_uri") is not None
+    return {name for name in names if not (is_sent and name.startswith(MODEL_FOLDER))}
 
 
 def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None:

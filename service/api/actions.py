@@ -1,4 +1,4 @@
-"""What can be done to a job: pause, resume, cancel, retry, clone, delete."""
+"""What can be done to a job: pause, resume, cancel, retry, clone, publish, delete."""
 
 from typing import Any, Final
 
@@ -6,16 +6,20 @@ from fastapi import APIRouter, Response
 
 from service.api import submission
 from service.api.deps import DatabaseDep, DispatcherDep, JobId, JsonBody, ServicesDep, SettingsDep
+from service.api.errors import InvalidSpecError
+from service.api.faults.collect import collect
 from service.api.job_page import read_page
 from service.api.merge_patch import merged
-from service.api.openapi import PATCH_BODY, problems
+from service.api.openapi import HUB_BODY, PATCH_BODY, problems
 from service.api.schemas.jobs import JobDeleted, JobPage, SubmittedJob
+from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
 from service.jobs import commands
 from service.store import queries
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
+_NO_HUB: Final = Fault(path="hub", code="missing_field", message="the body must be a `hub` section")
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = problems(401, 404, 409, 422, 503)
 
 
@@ -100,6 +104,34 @@ def clone_job(
         {"clone": job_id, "patch": body},
         cloned_from=job_id,
     )
+
+
+@router.post(
+    "/publish",
+    summary="Push the finished model",
+    openapi_extra=HUB_BODY,
+    responses=problems(400, 401, 404, 409, 410, 413, 415, 422, 503),
+)
+def publish_job(
+    job_id: JobId,
+    body: JsonBody,
+    database: DatabaseDep,
+    dispatcher: DispatcherDep,
+    settings: SettingsDep,
+) -> JobPage:
+    """To the repository that the body names, a `hub` section; the job's own spec stays as it is.
+
+    An ended job is queued again for this. If it fails, the job is `failed`, keeps its model and can
+    be retried, or published elsewhere. Asking again while it does so changes nothing. 409 when it
+    has not ended or has no model, 410 when the model was removed to make room.
+    """
+    with database.read() as session:
+        spec = queries.get_job(session, job_id).spec
+    findings = collect({**spec, "hub": body})
+    if findings.faults or findings.spec is None or findings.spec.hub is None:
+        raise InvalidSpecError(findings.faults or [_NO_HUB])
+    commands.publish(database, dispatcher, settings, job_id, findings.spec.hub)
+    return read_page(database, job_id, settings)
 
 
 @router.delete("", summary="Delete an ended job", responses=_PROBLEMS)

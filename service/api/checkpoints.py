@@ -8,11 +8,14 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.api.checkpoint_files import Archive, Entry, entries, is_inside
-from service.api.deps import DatabaseDep, JobId, SettingsDep
+from service.api.deps import DatabaseDep, DispatcherDep, JobId, SettingsDep
 from service.api.download import DOWNLOAD_RESPONSES, send_file
+from service.api.job_page import read_page
 from service.api.openapi import problems
 from service.api.schemas.history import Checkpoint, CheckpointDetail, CheckpointFile
+from service.api.schemas.jobs import JobPage
 from service.errors import ArtifactNotFoundError, CheckpointGoneError
+from service.jobs import commands
 from service.settings import Settings
 from service.store import queries
 from service.store.models import CheckpointRow
@@ -98,6 +101,29 @@ def get_checkpoint_archive(
         "X-Content-Type-Options": "nosniff",
     }
     return StreamingResponse(archive.content(), headers=headers, media_type="application/x-tar")
+
+
+@router.post(
+    "/promote",
+    summary="Make a checkpoint the job's model",
+    responses=problems(401, 404, 409, 410, 422, 503),
+)
+def promote_checkpoint(
+    job_id: JobId,
+    step: Step,
+    database: DatabaseDep,
+    dispatcher: DispatcherDep,
+    settings: SettingsDep,
+) -> JobPage:
+    """An ended job is queued again: it evaluates the checkpoint, makes it the job's model, and
+    publishes it as it did before.
+
+    The earlier model stays until then. If it fails, the job is `failed`, keeps its earlier result
+    and can be retried. Asking again while it does so, or when it has done so, changes nothing.
+    409 when it has not ended, 410 when the checkpoint was removed to make room.
+    """
+    commands.promote(database, dispatcher, settings, job_id, step)
+    return read_page(database, job_id, settings)
 
 
 def _files(

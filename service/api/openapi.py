@@ -155,6 +155,23 @@ PATCH_BODY: Final[dict[str, Any]] = {
     }
 }
 
+HUB_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/HubSpec"},
+                "examples": {
+                    "elsewhere": {
+                        "summary": "A private repository of another team",
+                        "value": {"model_id": "other-team/squad-distilbert"},
+                    }
+                },
+            }
+        },
+    }
+}
+
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these problems."""

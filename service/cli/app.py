@@ -39,6 +39,8 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "events": jobs.show_events,
     "download": jobs.download,
     "checkpoints": checkpoints.show_checkpoints,
+    "promote": checkpoints.promote_checkpoint,
+    "publish": checkpoints.publish_job,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
     "up": up.up,

@@ -1,4 +1,4 @@
-"""`finetune checkpoints`: what a job has saved on its way."""
+"""`finetune checkpoints|promote|publish`: what a job has saved, and what becomes of its model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,3 +43,42 @@ def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -
         output.print_json({"path": str(target), "bytes": target.stat().st_size})
     else:
         typer.echo(str(target))
+
+
+def promote_checkpoint(job_id: str, step: int, json: output.AsJson = False) -> None:
+    """Make a checkpoint the model of an ended job, and publish it as before."""
+    with Client.from_environment() as client:
+        _show(client.promote(job_id, step), json=json)
+
+
+def publish_job(
+    job_id: str,
+    model_id: Annotated[str, typer.Option(help="Repository on the Hub, for example org/name.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="If the push creates the repository.")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; default: main.")] = None,
+    commit_message: str | None = None,
+    license_: Annotated[
+        str | None, typer.Option("--license", help="Licence id for the model card.")
+    ] = None,
+    json: output.AsJson = False,
+) -> None:
+    """Push the finished model of an ended job, to another place than before if you like."""
+    wanted = {
+        "model_id": model_id,
+        "private": not public,
+        "revision": revision,
+        "commit_message": commit_message,
+        "license": license_,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    with Client.from_environment() as client:
+        _show(client.publish(job_id, given), json=json)
+
+
+def _show(job: Json, *, json: bool) -> None:
+    if json:
+        output.print_json(job)
+    else:
+        typer.echo(f"{job['id']} is {job['state']}")

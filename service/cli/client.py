@@ -112,6 +112,16 @@ class Client:
         """Not repeated: after a lost answer the job may have failed again meanwhile."""
         return _json(self._send("POST", f"/v1/jobs/{job_id}/{Action.RETRY}"))
 
+    def promote(self, job_id: str, step: int) -> Json:
+        """Asking twice changes nothing more."""
+        path = f"/v1/jobs/{job_id}/checkpoints/{step}/{Action.PROMOTE}"
+        return _json(self._repeat(lambda: self._send("POST", path)))
+
+    def publish(self, job_id: str, hub: Json) -> Json:
+        """Asking twice pushes nothing that is there already."""
+        path = f"/v1/jobs/{job_id}/{Action.PUBLISH}"
+        return _json(self._repeat(lambda: self._send("POST", path, json=hub)))
+
     def delete_job(self, job_id: str) -> Json:
         return _json(self._send("DELETE", f"/v1/jobs/{job_id}"))
 

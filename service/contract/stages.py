@@ -89,6 +89,9 @@ class TrainResult(_Frozen):
     model_step: int | None = Field(
         None, description="Whose weights the finished model has; None in results of older releases."
     )
+    is_promoted: bool = Field(
+        False, description="The model was chosen by the user after the training."
+    )
     weights_sha256: str | None = Field(
         description="sha256 of the model's safetensors, in name order; None as above."
     )
@@ -133,6 +136,9 @@ class StageRequest(_Frozen):
     prepared: PrepareResult | None = None
     trained: TrainResult | None = None
     resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")
+    promotes: bool = Field(
+        False, description="`resume_from` is to be the job's model, without another step."
+    )
     checkpoints: list[Path] = Field(
         default_factory=list,
         description="`publish`: those that `hub.strategy` pushes, registered and verified, the "

@@ -67,7 +67,8 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.CANCELLING: frozenset({JobState.CANCELLED}),
     JobState.CANCELLED: frozenset({JobState.QUEUED}),
     JobState.FAILED: frozenset({JobState.QUEUED}),
-    JobState.SUCCEEDED: frozenset(),
+    # The user has a checkpoint promoted, or the model published again.
+    JobState.SUCCEEDED: frozenset({JobState.QUEUED}),
 }
 
 ENDED: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -85,8 +86,12 @@ class Action(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"
     CLONE = "clone"
+    PROMOTE = "promote"
+    PUBLISH = "publish"
     DELETE = "delete"
 
+
+_OF_ENDED: Final = (Action.CLONE, Action.PROMOTE, Action.PUBLISH, Action.DELETE)
 
 ACTIONS: Final[dict[JobState, tuple[Action, ...]]] = {
     JobState.QUEUED: (Action.PAUSE, Action.CANCEL, Action.CLONE),
@@ -94,9 +99,9 @@ ACTIONS: Final[dict[JobState, tuple[Action, ...]]] = {
     JobState.PAUSING: (Action.RESUME, Action.CANCEL, Action.CLONE),
     JobState.PAUSED: (Action.RESUME, Action.CANCEL, Action.CLONE),
     JobState.CANCELLING: (Action.CLONE,),
-    JobState.CANCELLED: (Action.RETRY, Action.CLONE, Action.DELETE),
-    JobState.FAILED: (Action.RETRY, Action.CLONE, Action.DELETE),
-    JobState.SUCCEEDED: (Action.CLONE, Action.DELETE),
+    JobState.CANCELLED: (Action.RETRY, *_OF_ENDED),
+    JobState.FAILED: (Action.RETRY, *_OF_ENDED),
+    JobState.SUCCEEDED: _OF_ENDED,
 }
 """What changes something in each state. Asking again for what is so already is no error."""
 

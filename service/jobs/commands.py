@@ -4,15 +4,23 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from service.contract import follow_up
+from service.contract.follow_up import Promote, Publish
 from service.contract.routing import CPU_QUEUE
-from service.contract.spec import SPEC_VERSION, JobSpec
+from service.contract.spec import SPEC_VERSION, HubSpec, JobSpec
 from service.contract.states import ACTIONS, ENDED, Action, JobState, Stage
-from service.errors import JobEndedError, JobNotFoundError, WrongStateError
+from service.errors import (
+    ArtifactGoneError,
+    CheckpointGoneError,
+    JobEndedError,
+    JobNotFoundError,
+    WrongStateError,
+)
 from service.jobs import products, removal
 from service.jobs.arrivals import uploads
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import files, jobs, lineage, retention, wishes
+from service.store import files, follow_ups, jobs, lineage, queries, retention, wishes
 from service.store.database import Database
 from service.store.models import JobRow
 
@@ -71,15 +79,114 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
         _require(row, Action.RETRY, "Only a failed or cancelled job can be retried")
         if row.spec_version > SPEC_VERSION:
             raise WrongStateError("A newer version of the service made the job.", state=row.state)
-        stage, missing = products.stage_to_retry(row, settings, lineage.hold(session, row.id))
-        if stage is Stage.PREPARE:
-            spec = JobSpec.model_validate(row.spec)
-            lineage.use(session, spec)
-            files.use(session, uploads(spec))
+        _require_files_of_follow_up(session, row)
+        stage, missing = _first_stage(session, row, Stage(row.stage), settings)
         state = wishes.retry(session, row, stage, missing)
         message = jobs.Message(row.id, row.queue, row.priority)
     _ring(database, dispatcher, message)
     return state
+
+
+def promote(
+    database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str, step: int
+) -> JobState:
+    """Have an ended job make the model of a checkpoint its model, and publish it; the state now.
+
+    Asking again while it does so, or when it has done so, changes nothing. Raises JobNotFoundError,
+    CheckpointNotFoundError, CheckpointGoneError, WrongStateError, and as `retry` where the job has
+    to be prepared again.
+    """
+    wanted = Promote(step=step)
+    with database.write() as session:
+        retention.lock_products(session)
+        row = _locked(session, job_id)
+        _require_checkpoint(session, job_id, step)
+        published = row.results.get(Stage.TRAIN, {}).get("model_step") == step
+        if row.state == JobState.SUCCEEDED and published:
+            return JobState(row.state)
+        if not _may_follow(row, wanted):
+            return JobState(row.state)
+        message = _follow_up(session, row, wanted, settings)
+    _ring(database, dispatcher, message)
+    return JobState.QUEUED
+
+
+def publish(
+    database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str, hub: HubSpec
+) -> JobState:
+    """Have an ended job push its finished model to `hub`; the state now.
+
+    Asking again while it does so changes nothing. Raises JobNotFoundError, WrongStateError, and
+    ArtifactGoneError when the model was removed.
+    """
+    wanted = Publish(hub=hub)
+    with database.write() as session:
+        retention.lock_products(session)
+        row = _locked(session, job_id)
+        if not _may_follow(row, wanted):
+            return JobState(row.state)
+        if not row.results.get(Stage.TRAIN, {}).get("output_dir"):
+            raise WrongStateError("The job has no finished model.", state=row.state)
+        if not products.model_is_there(row, settings):
+            raise ArtifactGoneError(
+                "The job's finished model was removed to make room: clone the job to make it again."
+            )
+        message = _follow_up(session, row, wanted, settings)
+    _ring(database, dispatcher, message)
+    return JobState.QUEUED
+
+
+def _may_follow(row: JobRow, wanted: Promote | Publish) -> bool:
+    """False when the job is at it already. Raises WrongStateError."""
+    if JobState(row.state) not in ENDED and row.follow_up == wanted.model_dump(mode="json"):
+        return False
+    _require(row, wanted.action, f"Only an ended job can be asked to {wanted.action}")
+    return True
+
+
+def _follow_up(
+    session: Session, row: JobRow, wanted: Promote | Publish, settings: Settings
+) -> jobs.Message:
+    if row.spec_version > SPEC_VERSION:
+        raise WrongStateError("A newer version of the service made the job.", state=row.state)
+    stage, missing = _first_stage(session, row, wanted.stage, settings)
+    follow_ups.begin(session, row, wanted, stage, missing)
+    return jobs.Message(row.id, row.queue, row.priority)
+
+
+def _first_stage(
+    session: Session, row: JobRow, stage: Stage, settings: Settings
+) -> tuple[Stage, list[str]]:
+    """Where to begin so that `stage` has what it needs; what is missing. Data that `prepare` needs
+    again is there then: DataGoneError, SourceJobError."""
+    lost = lineage.hold(session, row.id)
+    stage, missing = products.first_stage(row, stage, settings, lost)
+    if stage is Stage.PREPARE:
+        spec = JobSpec.model_validate(row.spec)
+        lineage.use(session, spec)
+        files.use(session, uploads(spec))
+    return stage, missing
+
+
+def _require_files_of_follow_up(session: Session, row: JobRow) -> None:
+    """A follow-up builds on what the job had made, and does not make that again."""
+    wanted = follow_up.parsed(row.follow_up)
+    if isinstance(wanted, Promote):
+        _require_checkpoint(session, row.id, wanted.step)
+    elif wanted is not None and row.workspace_pruned_at is not None:
+        raise ArtifactGoneError(
+            "The job's finished model was removed to make room: clone the job to make it again."
+        )
+
+
+def _require_checkpoint(session: Session, job_id: str, step: int) -> None:
+    """Raises CheckpointNotFoundError or CheckpointGoneError."""
+    if queries.checkpoint(session, job_id, step).pruned_at is not None:
+        raise CheckpointGoneError(
+            f"The checkpoint of step {step} was removed to make room: see "
+            f"GET /v1/jobs/{job_id}/checkpoints for those that are left.",
+            step=step,
+        )
 
 
 def delete(database: Database, settings: Settings, job_id: str) -> None:

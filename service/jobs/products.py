@@ -12,15 +12,22 @@ from service.store.models import JobRow
 def stage_to_retry(
     job: JobRow, settings: Settings, lost: Collection[str] = ()
 ) -> tuple[Stage, list[str]]:
-    """The stage that failed, or an earlier one when what that left is gone; and what is gone.
+    """As `first_stage` for the stage that failed."""
+    return first_stage(job, Stage(job.stage), settings, lost)
+
+
+def first_stage(
+    job: JobRow, stage: Stage, settings: Settings, lost: Collection[str]
+) -> tuple[Stage, list[str]]:
+    """The stage, or an earlier one when what that left is gone; and what is gone.
 
     `lost`: ids of jobs whose files are gone or about to go.
 
     `publish` needs the finished model, `train` the prepared data, the base model and its
     tokenizer. Without a checkpoint `train` begins at its first step.
     """
-    stage, missing = Stage(job.stage), []
-    if stage is Stage.PUBLISH and not _model_is_there(job, settings):
+    missing = []
+    if stage is Stage.PUBLISH and not model_is_there(job, settings):
         missing.append("finished_model")
         stage = Stage.TRAIN
     if stage is Stage.TRAIN:
@@ -31,7 +38,7 @@ def stage_to_retry(
     return stage, missing
 
 
-def _model_is_there(job: JobRow, settings: Settings) -> bool:
+def model_is_there(job: JobRow, settings: Settings) -> bool:
     output = job.results[Stage.TRAIN]["output_dir"]
     if output is None:  # the job does not train, and has no model to publish
         return True

@@ -33,6 +33,7 @@ class Claim:
     """Of those at this stage, since it was begun or the user asked for a retry."""
     started_at: datetime
     created_at: datetime
+    follow_up: dict[str, Any] | None = None
 
 
 def claim(
@@ -86,6 +87,7 @@ def claim(
         stage_used_seconds=_stage_used_seconds(session, row),
         started_at=row.updated_at,
         created_at=row.created_at,
+        follow_up=row.follow_up,
     )
 
 

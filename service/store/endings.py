@@ -146,7 +146,8 @@ def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
     results = {**row.results, row.stage: jobs.jsonable(result)}
     following = next_stage(Stage(row.stage))
     if following is None:
-        return _Step(JobState.SUCCEEDED, "stage_finished", {}, {"results": results})
+        done = {"results": results, "follow_up": None}
+        return _Step(JobState.SUCCEEDED, "stage_finished", {}, done)
     spec = JobSpec.model_validate(row.spec)
     values = {"results": results, **jobs.waiting_for(following, spec, now)}
     if following is Stage.PUBLISH:

@@ -4,7 +4,8 @@ Types in the `events` table. Each that changed the state has `from` and `to` in 
 `submitted`, `stage_started` {stage, attempt, worker}, `stage_finished` {stage, seconds},
 `attempt_failed` {stage, failure, retry, wait_seconds}, `lease_expired` {stage, failure, retry},
 `released` {stage}, and the user's wishes (store/wishes.py): `cancel_requested`, `cancelled`,
-`pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing}. The
+`pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing},
+`promote_requested` and `publish_requested` {stage, follow_up, missing} (store/follow_ups.py). The
 others are what a stage said (store/history.py): `phase`, `notice`, `checkpoint`,
 `checkpoint_pruned`, `artifact`, `resumed` {step}; `workspace_pruned` {checkpoints}
 (store/retention.py); and `derived` {job}, when another job begins with this one's model

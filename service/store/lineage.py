@@ -125,7 +125,7 @@ def public_name(source: Source, *, whole: bool) -> tuple[str, str | None]:
 
 
 def _repository(url: str) -> str:
-    return "/".join(url.rstrip("/").split("/")[-2:])
+    return "/".join(url.partition("/tree/")[0].rstrip("/").split("/")[-2:])
 
 
 # ---- who needs whom -----------------------------------------------------------------------------

@@ -50,6 +50,8 @@ class JobRow(Base):
     failure: Mapped[dict[str, Any] | None]
     results: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
     """Stage → its result as JSON."""
+    follow_up: Mapped[dict[str, Any] | None]
+    """What the user asked for after an end (contract/follow_up.py); None once it has succeeded."""
     ended_at: Mapped[datetime | None]
     workspace_pruned_at: Mapped[datetime | None]
     """When the files of an ended job were let go of to make room; a retry clears it."""

@@ -22,7 +22,7 @@ class TrackedJob:
     created_at: datetime
     ended_at: datetime | None
     trained_at: datetime | None
-    """When `train` was done for the first time."""
+    """When `train` was done last: a promotion comes after the training."""
     failure: dict[str, Any] | None
     results: dict[str, Any]
     claimed: bool
@@ -38,7 +38,7 @@ class TrackedJob:
 
 def load(session: Session, job_id: str) -> TrackedJob | None:
     trained_at = (
-        select(func.min(AttemptRow.ended_at))
+        select(func.max(AttemptRow.ended_at))
         .where(
             AttemptRow.job_id == job_id,
             AttemptRow.stage == Stage.TRAIN.value,

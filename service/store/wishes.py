@@ -6,9 +6,8 @@ from typing import Any
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from service.contract.spec import JobSpec
 from service.contract.states import STAGE_ORDER, JobState, Stage
-from service.store import jobs, retention
+from service.store import follow_ups, jobs, retention
 from service.store.database import db_now
 from service.store.models import ArtifactRow, JobRow
 
@@ -71,26 +70,17 @@ def retry(session: Session, row: JobRow, stage: Stage, missing: Sequence[str]) -
     """Queue a failed or cancelled job at `stage`, as if nothing had been tried there yet.
 
     `missing` names what is gone when `stage` lies before the one that failed. What later stages
-    made is forgotten, but not what `prepare` resolved: the job is prepared again the same. Its
-    time and its retries begin anew.
+    made is forgotten, but not what `prepare` resolved: the job is prepared again the same. Of a
+    follow-up (store/follow_ups.py) nothing is forgotten. Its time and its retries begin anew.
     """
     data = {"failed_stage": row.stage, "missing": list(missing)}
-    waiting = jobs.waiting_for(stage, JobSpec.model_validate(row.spec), jobs.clock(session))
-    if stage is Stage.PUBLISH:
-        del waiting["progress"]  # how far the training came
     if row.workspace_pruned_at is not None:
         session.execute(delete(ArtifactRow).where(ArtifactRow.job_id == row.id))
-    values: dict[str, Any] = {
-        **waiting,
-        "results": _results_before(stage, row.results),
-        "failure": None,
-        "ended_at": None,
-        "workspace_pruned_at": None,
-        "retry_count": 0,
-        "used_seconds": 0.0,
-        "tracking_final": False,
-        "tracking_retry_at": None,
-    }
+    is_follow_up = row.follow_up is not None
+    keeps_progress = is_follow_up or stage is Stage.PUBLISH
+    values = follow_ups.again(session, row, stage, keeps_progress=keeps_progress)
+    if not is_follow_up:
+        values["results"] = _results_before(stage, row.results)
     jobs.move(session, row.id, JobState(row.state), JobState.QUEUED, "retried", data=data, **values)
     return JobState.QUEUED
 

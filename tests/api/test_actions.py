@@ -102,7 +102,8 @@ class TestPauseAndResume:
         actions = server.client.get(f"/v1/jobs/{add_job(server.database, state=state)}").json()[
             "actions"
         ]
-        assert actions == [action.value for action in ACTIONS[state]]
+        of_a_model = {"promote", "publish"}  # and this one has made nothing
+        assert actions == [each for each in ACTIONS[state] if each not in of_a_model]
         for action in ("pause", "resume", "cancel", "retry"):
             job_id = add_job(server.database, state=state)
             answer = server.client.post(f"/v1/jobs/{job_id}/{action}")

@@ -11,9 +11,10 @@ import pytest
 from service.api import checkpoint_files
 from service.errors import CheckpointGoneError
 from service.store.database import db_now
-from service.store.models import CheckpointRow, MetricRow
+from service.store.models import CheckpointRow, JobRow, MetricRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
+from tests.api.test_actions import prepared, trained
 from worker import checkpoints
 
 FILES = {"model.safetensors": b"m" * 1000, "optimizer.pt": b"o" * 2_500_000, "empty": b""}
@@ -149,3 +150,64 @@ class TestArchive:
         archive = checkpoint_files.Archive(tmp_path, [], 0)
         header = tarfile.TarInfo.frombuf(archive._header(entry), "utf-8", "strict")
         assert header.size == entry.bytes
+
+
+class TestFollowUps:
+    """POST …/promote and …/publish; what becomes of the job is in tests/jobs/test_follow_ups.py."""
+
+    def ended(self, server: Server, **columns: Any) -> str:
+        job_id = add_job(
+            server.database, state="succeeded", stage="publish", ended_at=START, epoch=1, **columns
+        )
+        results = {"prepare": prepared(server, job_id), "train": trained(server, job_id)}
+        with server.database.write() as session:
+            session.get_one(JobRow, job_id).results = results
+        return job_id
+
+    def test_promote(self, server: Server) -> None:
+        url, _ = add(server, job_id=self.ended(server))
+        job_url = url.partition("/checkpoints")[0]
+        page = server.client.get(job_url).json()
+        assert page["actions"] == ["clone", "promote", "publish", "delete"]
+        answer = server.client.post(f"{url}/promote")
+        assert answer.status_code == 200
+        page = answer.json()
+        asked = {"action": "promote", "step": 10}
+        assert (page["state"], page["stage"], page["follow_up"]) == ("queued", "train", asked)
+        assert server.client.post(f"{url}/promote").json() == page
+        answer = server.client.post(f"{job_url}/publish", json={"model_id": "org/m"})
+        assert (answer.status_code, answer.json()["code"]) == (409, "wrong_state")
+        assert server.client.post(f"{url.rpartition('/')[0]}/11/promote").status_code == 404
+
+    def test_promote_what_is_gone(self, server: Server) -> None:
+        url, _ = add(server, job_id=self.ended(server), pruned_at=db_now())
+        answer = server.client.post(f"{url}/promote")
+        assert (answer.status_code, answer.json()["code"]) == (410, "checkpoint_gone")
+
+    def test_publish(self, server: Server) -> None:
+        job_url = f"/v1/jobs/{self.ended(server)}"
+        page = server.client.post(f"{job_url}/publish", json={"model_id": "org/m"}).json()
+        assert (page["state"], page["stage"]) == ("queued", "publish")
+        assert page["follow_up"]["hub"]["model_id"] == "org/m"
+        assert page["spec"]["hub"] is None
+
+    @pytest.mark.parametrize(
+        ("body", "path"),
+        [
+            ({"model_id": "org/m", "modelid": 1}, "hub.modelid"),
+            ({"private": True}, "hub.model_id"),
+            ([], "hub"),
+        ],
+    )
+    def test_publish_with_faults(self, server: Server, body: Any, path: str) -> None:
+        answer = server.client.post(f"/v1/jobs/{self.ended(server)}/publish", json=body)
+        assert answer.status_code == 422
+        assert [fault["path"] for fault in answer.json()["errors"]] == [path]
+
+    def test_publish_without_a_model(self, server: Server) -> None:
+        removed = self.ended(server, workspace_pruned_at=START)
+        answer = server.client.post(f"/v1/jobs/{removed}/publish", json={"model_id": "org/m"})
+        assert answer.status_code == 410
+        empty = add_job(server.database, state="failed", ended_at=START)
+        answer = server.client.post(f"/v1/jobs/{empty}/publish", json={"model_id": "org/m"})
+        assert answer.status_code == 409

@@ -3,11 +3,12 @@
 import tarfile
 from pathlib import Path
 
+from service.contract.states import JobState
 from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import CheckpointRow
 from tests.cli.conftest import Cli
-from tests.cli.test_jobs import job_id  # noqa: F401  (a fixture)
+from tests.cli.test_jobs import end, job_id  # noqa: F401  (a fixture)
 from worker import checkpoints
 
 
@@ -56,3 +57,40 @@ class TestCheckpoints:
         assert (gone.status, gone.out) == (2, "")
         assert "save_total_limit" in gone.err
         assert not list(tmp_path.glob("*.tar*"))
+
+
+class TestFollowUps:
+    def ended(self, store: Database, home: Path, job: str) -> None:
+        """With a checkpoint and a finished model."""
+        add(store, home, job, 10)
+        output = Settings(home=home).workspace(job) / "attempts/1/output"
+        prepared = {
+            "prepared_dir": str(output),
+            "model_dir": str(output),
+            "tokenizer_dir": str(output),
+            "model_revision": None,
+            "dataset_revision": None,
+            "data_fingerprint": "f" * 64,
+            "splits": {},
+        }
+        output.mkdir(parents=True)
+        results = {"prepare": prepared, "train": {"output_dir": "attempts/1/output"}}
+        end(store, job, JobState.SUCCEEDED, results=results)
+
+    def test_promote(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:  # noqa: F811
+        assert cli("promote", job_id, "10").status == 2  # it has not ended
+        self.ended(store, home, job_id)
+        assert cli("promote", job_id, "10").out == f"{job_id} is queued\n"
+        again = cli("promote", job_id, "10", "--json").json()
+        assert (again["state"], again["follow_up"]["step"]) == ("queued", 10)
+        assert cli("promote", job_id, "11").status == 2
+
+    def test_publish(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:  # noqa: F811
+        self.ended(store, home, job_id)
+        given = ("--model-id", "org/name", "--public", "--license", "mit")
+        page = cli("publish", job_id, *given, "--json").json()
+        hub = page["follow_up"]["hub"]
+        assert (hub["model_id"], hub["private"], hub["license"]) == ("org/name", False, "mit")
+        refused = cli("publish", job_id, "--model-id", "no good name")
+        assert refused.status == 2
+        assert "hub.model_id" in refused.err

@@ -78,7 +78,8 @@ def _log_model(request: StageRequest, channel: Channel, files: Mapping[str, Path
             raise TrackerAwayError("it has no run for this job yet")
         tracker = MlflowTracker(request.mlflow_uri, _MLFLOW_SECONDS)
         named = {f"{MODEL_FOLDER}{name}": path for name, path in files.items()}
-        log_missing(tracker, request.mlflow_run_id, named)
+        changed = named if request.trained and request.trained.is_promoted else ()
+        log_missing(tracker, request.mlflow_run_id, named, changed=changed)
         return f"{tracker.artifact_uri(request.mlflow_run_id)}/{MODEL_FOLDER.rstrip('/')}"
     except (TrackerAwayError, TrackerRejectedError) as error:
         message = "MLflow did not take the model now; it is sent when MLflow is back"

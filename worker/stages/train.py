@@ -58,7 +58,8 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
             job.training.resume(request.resume_from)
         elif job.validation.given and request.spec.training.eval_on_start:
             _evaluate_baseline(job)
-        _train(job, channel.soft_stop)
+        if not request.promotes:
+            _train(job, channel.soft_stop)
         return finish(job)
 
 

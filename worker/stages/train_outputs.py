@@ -15,6 +15,7 @@ from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
 from worker.stages import artifacts, result_files
+from worker.stages.promotion import promoted
 from worker.training import best_model, checkpoint, loop, speed
 from worker.training.best_model import Choice
 from worker.training.objective import Evaluation
@@ -56,7 +57,7 @@ def finish(job: Job) -> TrainResult | None:
     progress, best = state.progress, _best(job, chosen)
     found = {**final.metrics, **final.speed, **tested.metrics, **tested.speed, **summary}
     _announce(job, _result_files(job, found, best))
-    return TrainResult(
+    result = TrainResult(
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
         epochs=training.plan.epoch_after(progress.step),
@@ -68,6 +69,7 @@ def finish(job: Job) -> TrainResult | None:
         precision=job.request.spec.training.precision,
         samples=final.samples,
     )
+    return promoted(result, job.request.trained) if job.request.promotes else result
 
 
 def _summary(training: loop.Training) -> dict[str, float]:
@@ -90,7 +92,7 @@ def _result_files(job: Job, metrics: dict[str, float], best: Mapping[str, Any]) 
 def _load_best(job: Job) -> Choice:
     """Put the best checkpoint's weights into the model where that was asked for; which it was."""
     training, state = job.training, job.training.state
-    if not job.request.spec.training.load_best_model_at_end:
+    if job.request.promotes or not job.request.spec.training.load_best_model_at_end:
         return Choice(state.progress.step, state.progress.metric)
     found = best_model.choose(training.best, state.progress, training.workspace)
     chosen = state.ranks.from_first(found)

@@ -190,6 +190,10 @@ class JobPage(JobSummary):
     worker: str | None = Field(description="Who runs it now.")
     actions: list[Action] = Field(description="What can be done to it in this state.")
     cloned_from: str | None = Field(description="The job that it is a clone of.")
+    follow_up: Json | None = Field(
+        description="What was asked for after an end, with `action` `promote` or `publish`, until "
+        "it has succeeded."
+    )
     base_job: str | None = Field(description="The job whose model it began with (`model.job`).")
     derived_jobs: list[str] = Field(
         description="Jobs that began with its model, the oldest first; 100 at most."
@@ -220,7 +224,8 @@ class JobPage(JobSummary):
             queue_position=queue_position,
             waits_until=job.not_before if waits else None,
             worker=job.worker_id,
-            actions=list(ACTIONS[JobState(job.state)]),
+            actions=_actions(job),
+            follow_up=job.follow_up,
             cloned_from=job.cloned_from,
             base_job=job.spec["model"].get("job"),
             derived_jobs=list(derived),
@@ -230,6 +235,16 @@ class JobPage(JobSummary):
             hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
             spec=job.spec,
         )
+
+
+def _actions(job: JobRow) -> list[Action]:
+    """What its state allows and what there is something for."""
+    kept = job.workspace_pruned_at is None
+    possible = {
+        Action.PROMOTE: kept and Stage.PREPARE in job.results,
+        Action.PUBLISH: kept and bool(job.results.get(Stage.TRAIN, {}).get("output_dir")),
+    }
+    return [action for action in ACTIONS[JobState(job.state)] if possible.get(action, True)]
 
 
 def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
