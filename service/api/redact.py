@@ -12,10 +12,10 @@ _SECRET_VALUE: Final = re.compile(
 
 def shown(path: str, value: Any) -> Any:
     """`value` as an error may show it: scalars cut short, containers by kind and size."""
-    if _SECRET_NAME.search(path):
-        return "[hidden]"
     if value is None or isinstance(value, bool):
         return value
+    if _SECRET_NAME.search(path):
+        return "[hidden]"
     if isinstance(value, dict):
         return f"object with {len(value)} fields"
     if isinstance(value, list | tuple):

@@ -70,6 +70,11 @@ PLACES: Final[dict[str, str]] = {
     "generation_max_length": "task.generation_max_length",
     "generation_num_beams": "task.num_beams",
     "generation_config": "task.generation",
+    # Scripts without a Trainer
+    "max_length": "task.max_seq_length",
+    "num_warmup_steps": "training.warmup_steps",
+    "max_train_steps": "training.max_steps",
+    "checkpointing_steps": "training.save_steps",
     # Launchers
     "nproc_per_node": "resources.gpus",
     "num_gpus": "resources.gpus",
@@ -122,5 +127,7 @@ NOT_NEEDED: Final[dict[str, str]] = {
     "trust_remote_code": "code from the Hub is never run",
     "use_auth_token": _TOKEN,
     "use_fast_tokenizer": "a fast tokenizer is used wherever the model has one",
+    "use_fast": "a fast tokenizer is used wherever the model has one",
     "verbose_logging": "everything that a stage prints is in the job's log",
+    "with_tracking": "every job reports to MLflow; see `tracking`",
 }

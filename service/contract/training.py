@@ -74,9 +74,10 @@ ELSEWHERE: Final[dict[str, str]] = {
     "spec",
     "report_to": "every job reports to MLflow; see `tracking`",
     "run_name": "use `tracking.run_name`",
-    "do_train": "every job trains; leave it out",
-    "do_eval": "set `eval_strategy`, and give `dataset.validation`",
-    "do_predict": "give `dataset.test`",
+    "do_train": "a job trains unless `mode` says otherwise",
+    "do_eval": "set `eval_strategy`, and give `dataset.validation`; to score a model without "
+    "training it use `mode: evaluate`",
+    "do_predict": "give `dataset.test`; to make predictions without training use `mode: predict`",
     "ddp_find_unused_parameters": "use `resources.strategy` with `type: ddp`",
     "ddp_bucket_cap_mb": "use `resources.strategy` with `type: ddp`",
     "ddp_broadcast_buffers": "use `resources.strategy` with `type: ddp`",

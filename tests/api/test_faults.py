@@ -364,6 +364,33 @@ class TestNamesOfTheScripts:
             assert fields, f"{name}: {place}"
             models = [inner for field in fields for inner in models_in(field.annotation)]
 
+    @pytest.mark.parametrize(
+        "names",
+        [
+            "cache_dir config_name config_overrides dtype ignore_mismatched_sizes "
+            "low_cpu_mem_usage model_name_or_path model_revision model_type token tokenizer_name "
+            "torch_dtype trust_remote_code use_auth_token use_fast use_fast_tokenizer "
+            "resize_position_embeddings",
+            "dataset_config_name dataset_name max_eval_samples max_predict_samples "
+            "max_train_samples overwrite_cache preprocessing_num_workers pad_to_max_length "
+            "streaming test_file train_file validation_file validation_split_percentage",
+            "doc_stride max_answer_length max_seq_length n_best_size null_score_diff_threshold "
+            "version_2_with_negative start_n_top end_n_top",
+            "data_dir do_lower_case eval_all_checkpoints evaluate_during_training lang_id "
+            "max_query_length predict_file server_ip server_port threads verbose_logging",
+            "block_size keep_linebreaks line_by_line mlm_probability",
+            "label_all_tokens label_column_name return_entity_level_metrics task_name "
+            "text_column_name",
+            "forced_bos_token ignore_pad_token_for_loss lang max_source_length max_target_length "
+            "num_beams source_lang source_prefix summary_column target_lang text_column "
+            "val_max_target_length",
+        ],
+    )
+    def test_are_known_in_training(self, names: str) -> None:
+        for name in names.split():
+            (fault,) = collect(spec(training={name: "x"})).faults
+            assert fault.code in {"moved_option", "unsupported_option"}, name
+
     def test_are_not_fields_themselves(self) -> None:
         assert not set(PLACES) & set(NOT_NEEDED)
         assert not (set(PLACES) | set(NOT_NEEDED)) & set(TrainingSpec.model_fields)

@@ -134,7 +134,7 @@ def _name_squad_files(conversion: Conversion) -> None:
     names = _SQUAD_FILES[negative]
     for split, usual in names.items():
         flag = _FILES[split]
-        conversion.flags[flag] = str(Path(folder) / conversion.flags.get(flag, usual))
+        conversion.flags[flag] = str(Path(str(folder)) / str(conversion.flags.get(flag, usual)))
 
 
 def _columns(
@@ -176,8 +176,7 @@ def _summary_columns(
     hub_name = str(dataset.get("name", "")).rpartition("/")[2]
     known = SUMMARY_COLUMNS.get(hub_name) or tuple(_header(conversion, dataset)[:2])
     for number, column in enumerate(("text", "summary")):
-        theirs = conversion.take(f"{column}_column") or known[number : number + 1]
-        theirs = theirs if isinstance(theirs, str) else "".join(theirs)
+        theirs = str(conversion.take(f"{column}_column") or "".join(known[number : number + 1]))
         if theirs and theirs != column:
             yield column, theirs
     if not known and dataset["source"] == "hub":

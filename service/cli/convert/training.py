@@ -46,6 +46,8 @@ def drop_defaults(conversion: Conversion) -> None:
         and name not in _ALWAYS_READ
         and not (pushes and name.startswith("hub_"))
     }
+    if is_dump(options) and options.get("eval_on_start") is False:
+        quiet.add("eval_on_start")  # the default there, not here
     for name in quiet:
         del conversion.flags[name]
     if is_dump(options):
