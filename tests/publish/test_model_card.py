@@ -230,7 +230,7 @@ class TestEvaluations:
             "| step | epoch | training loss | loss | exact_match | f1 |\n"
             "| --- | ---: | ---: | ---: | ---: | ---: |\n"
             "| 0 | 0 | n/a | 5.5 | 0.5 | 3.25 |\n"
-            "| 10 | 1 | 2.5 | 1.5 | 61 | 72 |\n"
+            "| 10 | 1 | 2.5 | 1.5 | 61.25 | 72.5 |\n"
             "| 20 | 2 | 2.5 | 2 | 60 | n/a |\n"
         ) in text
 
