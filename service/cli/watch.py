@@ -224,11 +224,19 @@ def show_result(job: Json) -> None:
         console.print(metrics_table(result["metrics"], result["baseline"]))
     for title, value in (
         ("model", result.get("model_path")),
+        ("files", _files_of(job)),
         ("MLflow", job["mlflow_url"]),
         ("Hub", job["hub_url"]),
     ):
         if value:
             console.print(f"[bold]{title}[/]  {escape(value)}")
+
+
+def _files_of(job: Json) -> str | None:
+    """Of a job that makes no model, which the files are all about."""
+    if job.get("spec", {}).get("mode", "train") == "train" or not job["result"]:
+        return None
+    return ", ".join(artifact["name"] for artifact in job["result"]["artifacts"])
 
 
 def _show_failure(console: Console, failure: Json) -> None:

@@ -161,6 +161,24 @@ class TestShowResult:
             ["MLflow", "http://m/#/experiments/1"],
         ]
 
+    def test_a_job_without_training_has_scores_and_files(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        result = {
+            "metrics": {"eval_loss": 1.5, "eval_f1": 48.25},
+            "baseline": {},
+            "artifacts": [{"name": "predictions.json"}, {"name": "data_report.json"}],
+        }
+        watch.show_result(make_job(state="succeeded", result=result, spec={"mode": "evaluate"}))
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert lines == [
+            ["job-1", "succeeded"],
+            ["metric", "value"],
+            ["eval_f1", "48.25"],
+            ["eval_loss", "1.5"],
+            ["files", "predictions.json,", "data_report.json"],
+        ]
+
     def test_a_failure_says_what_to_do(self, capsys: pytest.CaptureFixture[str]) -> None:
         failure = {"code": "missing_column", "message": "no [context]", "action": "Map it."}
         watch.show_result(make_job(state="failed", failure=failure))

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from service.contract.events import CheckpointSaved
 from tests.data.squad_sample import squad_file
@@ -90,6 +95,42 @@ def _tasks(suite: Suite, folder: Path) -> None:
         suite.task(f"{name} fsdp", bodies[name], "fsdp", **UNMOVED, per_device_eval_batch_size=2)
 
 
+def _without_training(suite: Suite, folder: Path) -> None:
+    """Jobs that only evaluate or predict; the other weights of their models are random."""
+    bert = folder / "bert"
+    masked = AutoModelForMaskedLM.from_pretrained(bert)
+    masked.save_pretrained(folder / "masked")
+    names = {"id2label": {0: "good", 1: "bad"}, "label2id": {"good": 0, "bad": 1}}
+    classifier = AutoModelForSequenceClassification.from_pretrained(bert, **names)
+    classifier.save_pretrained(folder / "classifier")
+    for name in ("masked", "classifier"):
+        AutoTokenizer.from_pretrained(bert).save_pretrained(folder / name)
+    prompts = [{"text": "the report" + " of the board" * number} for number in range(7)]
+    gaps = [{"text": "the [MASK]" + " of [MASK] board" * number} for number in range(7)]
+    bodies: Mapping[str, Body] = {
+        "evaluated": _rows("text-classification", folder / "classifier", LABELLED),
+        "prompts": _prediction("causal-lm", folder / "gpt2", prompts, max_new_tokens=8),
+        "masks": _prediction("masked-lm", folder / "masked", gaps),
+    }
+    for name, body in bodies.items():
+        for strategy in (None, "fsdp"):
+            options: dict[str, Any] = {**PLAIN, "per_device_eval_batch_size": 2}
+            suite.task(f"{name} {strategy}", _of_mode(name, body), strategy, **options)
+
+
+def _of_mode(name: str, body: Body) -> Body:
+    mode = "evaluate" if name == "evaluated" else "predict"
+    return lambda home: {**body(home), "mode": mode}
+
+
+def _prediction(kind: str, model: Path, rows: list[dict[str, Any]], **task: Any) -> Body:
+    return lambda home: {
+        "task": {"type": kind, **task},
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", "test": write_rows(home / "test.jsonl", rows)},
+    }
+
+
 def _tiny(suite: Suite) -> None:
     """Five rows to validate on, and three to predict."""
     unmoved: dict[str, Any] = {"learning_rate": 0.0, "max_steps": 1, "save_strategy": "no"}
@@ -120,6 +161,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     suite = Suite(folder)
     _tiny(suite)
     _tasks(suite, folder)
+    _without_training(suite, folder)
     try:
         return suite.run()
     finally:
@@ -159,6 +201,29 @@ class TestSameAsOne:
         written = files(one.request.attempt_dir / "predictions")
         assert files(two.request.attempt_dir / "predictions") == written
         assert written
+
+
+class TestWithoutTraining:
+    @pytest.mark.parametrize("strategy", [None, "fsdp"])
+    def test_scores(self, ran: dict[str, Both], strategy: str | None) -> None:
+        both = ran[f"evaluated {strategy}"]
+        assert found(both.two.result.metrics) == found(both.one.result.metrics)
+        assert "eval_loss" in found(both.one.result.metrics)
+
+    @pytest.mark.parametrize("strategy", [None, "fsdp"])
+    @pytest.mark.parametrize("name", ["evaluated", "prompts", "masks"])
+    def test_predictions(self, ran: dict[str, Both], name: str, strategy: str | None) -> None:
+        one, two = ran[f"{name} {strategy}"].one, ran[f"{name} {strategy}"].two
+        assert two.result.samples == one.result.samples
+        written = files(one.request.attempt_dir / "predictions")
+        assert files(two.request.attempt_dir / "predictions") == written
+        assert written
+
+    @pytest.mark.parametrize("name", ["evaluated None", "evaluated fsdp", "prompts None"])
+    def test_each_process_computes_every_other_batch(self, ran: dict[str, Both], name: str) -> None:
+        one, two = ran[name].one.evaluated, ran[name].two.evaluated
+        assert two == [number for number in one if number % 2 == 0]
+        assert len(two) < len(one)
 
 
 class TestShares:
