@@ -3,7 +3,7 @@
 An attempt that is stopped leaves nothing behind, and the next one begins again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,8 @@ from accelerate.utils import set_seed
 from transformers import AutoConfig
 from transformers.trainer_utils import enable_full_determinism
 
-from service.contract.events import Metric, PhaseChanged, StageEvent
+from service.contract.events import Metric, Notice, PhaseChanged, StageEvent
+from service.contract.failures import FailureCode, StageError
 from service.contract.sharding import FSDPSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
@@ -26,6 +27,7 @@ from worker.tasks import registry
 from worker.training import build, strategies
 from worker.training.evaluation import Evaluator
 from worker.training.objective import Evaluation
+from worker.training.progress import EVAL_PREFIX
 from worker.training.ranks import Ranks
 from worker.training.scoring import Batches
 from worker.training.validation import timed
@@ -55,6 +57,7 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     set_seed((spec.training.seed + ranks.number) % 2**32)
     found = _evaluate(request, evaluator, loaded, send, ranks.count)
     batches.report()
+    _require_scores(spec, loaded.splits, found, send)
     return _result(request, found, send) if ranks.is_first else None
 
 
@@ -107,13 +110,31 @@ def _evaluate(
     return Evaluation(metrics, files, samples, speed=speed)
 
 
+def _require_scores(spec: JobSpec, splits: Collection[str], found: Evaluation, send: Send) -> None:
+    """StageError(label_mismatch) where nothing was scored that was to be; a notice where only the
+    test split was not."""
+    if spec.mode != "evaluate" or TEST not in splits:
+        return
+    if any(name.startswith(f"{TEST}_") for name in found.metrics):
+        return
+    problem = "Not every row of the test split has a label that the model knows"
+    if not found.metrics:
+        raise StageError(
+            FailureCode.LABEL_MISMATCH,
+            f"{problem}: there is nothing to score. For predictions alone use `mode: predict`",
+            split=TEST,
+        )
+    send(Notice(message=f"{problem}: it has predictions, and no scores", data={"split": TEST}))
+
+
 def _result(request: StageRequest, found: Evaluation, send: Send) -> TrainResult:
     """Tell what was found, and hand it on."""
     numbers = {**found.metrics, **found.speed}
     files = result_files.write(request.attempt_dir / "results", numbers, 0.0)
     artifacts.announce({**found.files, **files}, request.workspace, send)
-    if found.metrics:
-        send(Metric(kind="eval", step=0, values=found.metrics))
+    evaluated = {n: value for n, value in found.metrics.items() if n.startswith(EVAL_PREFIX)}
+    if evaluated:
+        send(Metric(kind="eval", step=0, values=evaluated))
     return TrainResult(
         output_dir=None,
         steps=0,
