@@ -52,6 +52,26 @@ class TestCommandLines:
         spec = yaml.safe_load(cli("convert", "--", *launched).out)
         assert (spec["resources"], spec["training"]) == ({"gpus": 2}, {"precision": "bf16"})
 
+    @pytest.mark.parametrize(
+        ("launched", "resources", "note"),
+        [
+            ("deepspeed", None, "by its own configuration"),
+            ("accelerate launch --config_file x.yaml", None, "by its own configuration"),
+            ("torchrun --nproc_per_node=gpu", None, "starts `gpu` processes"),
+            ("torchrun --nnodes 2 --nproc_per_node 4 --master_port 1", {"gpus": 4}, ""),
+            ("CUDA_VISIBLE_DEVICES=2,3 python", {"gpus": 2}, ""),
+            ("CUDA_VISIBLE_DEVICES= python", {"gpus": 0}, ""),
+            ("accelerate launch --cpu --num_processes 2", {"gpus": 0, "num_processes": 2}, ""),
+        ],
+    )
+    def test_tell_the_resources_by_the_launcher(
+        self, cli: Cli, launched: str, resources: dict[str, int] | None, note: str
+    ) -> None:
+        command = f"{launched} run_qa.py {TestLeftOut.BASE.partition('.py')[2]}"
+        answer = cli("convert", write(command), "--json").json()
+        assert answer["spec"].get("resources") == resources
+        assert note in "".join(answer["notes"])
+
     def test_of_a_file_of_arguments(self, cli: Cli) -> None:
         arguments = {
             "model_name_or_path": "org/m",

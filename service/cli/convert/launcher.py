@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from service.cli.convert.flags import is_on, parse, typed
@@ -24,6 +24,11 @@ _ONE_PROCESS: Final = "it is for several processes, and the command starts one"
 
 def convert_launcher(conversion: Conversion, command: Command | None) -> None:
     options = _options(command)
+    if _chooses_itself(command) and not set(_COUNTS) & set(options):
+        conversion.note(
+            "the launcher chooses by its own configuration how many processes it starts; set "
+            "`resources.gpus`"
+        )
     processes = _processes(conversion, options)
     environment = command.environment if command else {}
     visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -43,6 +48,11 @@ def convert_launcher(conversion: Conversion, command: Command | None) -> None:
     if resources:
         conversion.spec["resources"] = resources
     _report_rest(conversion, options)
+
+
+def _chooses_itself(command: Command | None) -> bool:
+    names = {PurePath(word).name for word in command.launcher} if command is not None else set()
+    return bool(names & {"accelerate", "deepspeed"})
 
 
 def _options(command: Command | None) -> dict[str, Any]:
