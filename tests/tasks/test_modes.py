@@ -290,6 +290,10 @@ class TestGeneratedTexts:
         assert first == second != ""
         (told,) = [event for event in job.notices if isinstance(event, Notice)]
         assert "2 prompts of the test split were cut to their last 32 tokens" in told.message
+        assert job.prepared is not None
+        assert job.prepared.data_report is not None
+        report = job.prepared.data_report["splits"]["test"]
+        assert report["truncated"] == 2
 
     def test_an_empty_prompt_begins_as_texts_do(self, make: Callable[..., StagedJob]) -> None:
         job = make([""], max_new_tokens=4)
@@ -329,6 +333,9 @@ class TestFilledMasks:
         rows = predicted(job)
         assert [row["text"] for row in rows] == texts
         assert [len(row["masks"]) for row in rows] == [1, 2, 1]
+        assert job.prepared is not None
+        assert job.prepared.data_report is not None
+        assert job.prepared.data_report["splits"]["test"]["truncated"] == 0
         fill = pipeline("fill-mask", model=job.body["model"]["name_or_path"], top_k=3)
         for row, expected in zip(rows, fill(texts), strict=True):
             masks = expected if isinstance(expected[0], list) else [expected]

@@ -44,6 +44,10 @@ def _masked_texts(
     context: PrepareContext, split: str, first: int, texts: Sequence[str]
 ) -> Mapping[str, Any]:
     tokenizer = context.tokenizer
+    whole = tokenizer(list(texts), return_attention_mask=False, verbose=False)["input_ids"]
+    lengths = [len(ids) for ids in whole]
+    cut = sum(length > context.max_length for length in lengths)
+    context.measures.tokens.add(lengths, cut)
     encoded = tokenizer(
         list(texts), truncation=True, max_length=context.max_length, return_attention_mask=False
     )

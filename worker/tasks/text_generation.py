@@ -12,6 +12,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
+from worker.data.report import Lengths
 from worker.tasks import feature_file, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.causal_lm import CausalLM
@@ -50,7 +51,7 @@ class TextGeneration(CausalLM):
         prompts = _Prompts(context.tokenizer, context.max_length, split)
 
         def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
-            return {"input_ids": prompts.tokens(first, rows["text"])}
+            return {"input_ids": prompts.tokens(first, rows["text"], context.measures.tokens)}
 
         schema = {"input_ids": List(Value("int32"))}
         count = feature_file.write(examples, columns, schema, context, target)
@@ -105,7 +106,7 @@ class _Prompts:
         self._split = split
         self.cut = 0
 
-    def tokens(self, first: int, texts: Sequence[str]) -> list[list[int]]:
+    def tokens(self, first: int, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:
         # A line of a text file comes with its end.
         encoded = self._tokenizer(
             [text.removesuffix("\n") for text in texts],
@@ -113,6 +114,8 @@ class _Prompts:
             return_token_type_ids=False,
             verbose=False,  # long texts are meant to be long
         )
+        found = [len(ids) for ids in encoded["input_ids"]]
+        lengths.add(found, sum(length > self._length for length in found))
         rows = enumerate(encoded["input_ids"], start=first + 1)
         return [self._prompt(number, list(ids)) for number, ids in rows]
 
