@@ -106,7 +106,9 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         "a folder's files have to be readable for the worker's user.",
     ),
     FailureCode.UNSAFE_WEIGHTS: FailureRule(
-        False, "Choose a revision with safetensors weights, or convert them with save_pretrained."
+        False,
+        "Choose a revision with safetensors weights, or run the command that the message gives and "
+        "use the folder that it leaves.",
     ),
     FailureCode.UNSUPPORTED_ARCHITECTURE: FailureRule(
         False, "Choose a model whose architecture has a head for this task."

@@ -3,12 +3,17 @@
 import json
 import multiprocessing
 import os
+import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, BertConfig, CanineTokenizer, GPT2Config, RobertaConfig
 
 from service.contract.events import Progress
@@ -276,12 +281,45 @@ class TestModelFailures:
         assert code == FailureCode.MODEL_ACCESS_DENIED
         assert message == f"The worker's user may not read {what} of the model {str(folder)!r}"
 
-    def test_weights_only_as_pickle(self, tmp_path: Path, run: Run, models: Path) -> None:
+    def test_weights_only_as_pickle_and_the_command_that_converts_them(
+        self, tmp_path: Path, run: Run, models: Path
+    ) -> None:
         folder = models / "tiny"
-        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        weights = load_file(folder / "model.safetensors")
+        name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+        tied = {**weights, "tied.weight": weights[name]}  # of one memory, as in a real .bin
+        (folder / "model.safetensors").unlink()
+        torch.save(tied, folder / "pytorch_model.bin")
+        failure = run(spec(folder)).failure
+        assert failure.code is FailureCode.UNSAFE_WEIGHTS
+        assert "only as pytorch_model.bin: pickles, which can run code" in failure.message
+        command = failure.details["command"]
+        assert command in failure.message
+        python = f"{shlex.quote(sys.executable)} -c"
+        subprocess.run(command.replace("python -c", python), shell=True, check=True)
+        converted = load_file(folder / "model.safetensors")
+        assert converted.keys() == tied.keys()
+        assert all(torch.equal(converted[key], tied[key]) for key in tied)
+        assert run(spec(folder)).status == 0
+
+    @pytest.mark.parametrize(
+        ("file", "nature", "option"),
+        [
+            ("flax_model.msgpack", "Flax's format, which holds no code", "from_flax=True"),
+            ("tf_model.h5", "TensorFlow's format", "from_tf=True"),
+        ],
+    )
+    def test_weights_of_another_library(
+        self, run: Run, models: Path, file: str, nature: str, option: str
+    ) -> None:
+        folder = models / "tiny"
+        (folder / "model.safetensors").rename(folder / file)
+        (folder / "training_args.bin").touch()
         code, message = fails(run, spec(folder))
         assert code is FailureCode.UNSAFE_WEIGHTS
-        assert "pytorch_model.bin" in message
+        assert f"only as {file}: {nature}" in message
+        assert option in message
+        assert "can run code" not in message
 
     def test_no_weights(self, tmp_path: Path, run: Run, models: Path) -> None:
         (models / "tiny" / "model.safetensors").unlink()

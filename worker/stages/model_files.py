@@ -21,13 +21,13 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
 from service.contract.stages import BaseJob
 from worker import hub
+from worker.stages import other_weights
 
 _SETTINGS: Final = re.compile(r"[^/]+\.(json|txt|model|jinja)")
 """Config and tokenizer; never code, never anything that has to be unpickled."""
 _WEIGHTS: Final = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _ADAPTER: Final = "adapter_config.json"
 _WHOLE: Final = "model.safetensors"
-_UNSAFE: Final = re.compile(r"[^/]+\.(bin|pt|pth|ckpt|pkl|h5|msgpack)")
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,7 @@ class Located:
                 "merge the two with PeftModel's merge_and_unload(), or train with "
                 "`peft.merge: true`, and give the whole model",
             )
-        pickled = sorted(name for name in self.files if _UNSAFE.fullmatch(name))
-        if pickled:
-            raise StageError(
-                FailureCode.UNSAFE_WEIGHTS,
-                f"The model {self.name!r} has weights only as {', '.join(pickled)}, which can run "
-                "code when they are loaded; only safetensors are accepted",
-                files=pickled,
-            )
+        other_weights.refuse(self.name, self.commit is not None, self.files)
         raise StageError(
             FailureCode.MODEL_NOT_FOUND,
             f"{self.name!r} holds no weights: no {_WHOLE} and no shards of it",
