@@ -76,6 +76,10 @@ class RangeNotSatisfiableError(DomainError):
     status, code, title = 416, "range_not_satisfiable", "The range cannot be served"
 
 
+class TooManyChecksError(DomainError):
+    status, code, title = 429, "too_many_checks", "Too many files are being checked"
+
+
 class NotReadyError(DomainError):
     status, code, title = 503, "not_ready", "A part is missing"
 
@@ -116,7 +120,7 @@ def render(
 def _headers_for(error: DomainError) -> dict[str, str]:
     if error.status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": 'Bearer realm="finetune"'}
-    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if error.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return {"Retry-After": "2"}
     if error.status == HTTPStatus.CONFLICT and not isinstance(error, IdempotencyInFlightError):
         # The openai client repeats a 409 by itself; a state conflict does not go away.

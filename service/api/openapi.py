@@ -20,6 +20,7 @@ _DESCRIPTIONS: Final[dict[int, str]] = {
     415: "Another Content-Type is needed.",
     416: "The range cannot be served.",
     422: "The request can be read but is wrong; `errors` names every fault.",
+    429: "Too many of these at once; try again in a moment.",
     503: "The database does not answer, or a part is missing.",
 }
 

@@ -16,6 +16,8 @@ from service.settings import Settings
 Json = dict[str, Any]
 RETRY_WAITS = (0.5, 1.0, 2.0)
 """Seconds before the second, third and fourth try of a request that may be repeated."""
+_PASSING = (429, 502, 503, 504)
+"""Statuses that go by."""
 _PAGE = 100
 _BLOCK = 1024 * 1024
 
@@ -137,6 +139,19 @@ class Client:
             )
         return _json(answer)
 
+    def check_file(self, file_id: str, parameters: Json) -> Json:
+        """Repeated while other files are being checked."""
+        return _json(
+            self._repeat(
+                lambda: self._send(
+                    "POST",
+                    f"/v1/files/{file_id}/check",
+                    params=parameters,
+                    timeout=httpx.Timeout(60, connect=5),
+                )
+            )
+        )
+
     def delete_file(self, file_id: str) -> Json:
         return _json(self._send("DELETE", f"/v1/files/{file_id}"))
 
@@ -182,7 +197,7 @@ class Client:
             except UnreachableError:
                 time.sleep(wait)
             except ApiError as error:
-                if error.code != "idempotency_in_flight" and error.status not in (502, 503, 504):
+                if error.code != "idempotency_in_flight" and error.status not in _PASSING:
                     raise
                 time.sleep(wait)
         return call()

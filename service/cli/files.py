@@ -1,12 +1,15 @@
 """`finetune files`: the data sets that jobs are trained on."""
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from service.cli import output
-from service.cli.client import Client
+from service.cli.client import Client, Json
+from service.cli.exits import UsageError
+from service.contract.spec import MAX_BAD_FRACTION
 
 app = typer.Typer(no_args_is_help=True, help="Uploaded data sets.")
 
@@ -35,6 +38,60 @@ def list_files(json: output.AsJson = False) -> None:
         output.print_json({"data": files})
     else:
         output.print_table(("id", "filename", "bytes", "purpose"), files)
+
+
+@app.command()
+def check(
+    file_id: str,
+    task: Annotated[str, typer.Option(help="A task's name, or its JSON with parameters.")],
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
+    format_: Annotated[str, typer.Option("--format", help="As in `dataset.format`.")] = "auto",
+    column: Annotated[
+        list[str] | None, typer.Option(help="The task's column and yours: context=passage.")
+    ] = None,
+    max_bad_fraction: float = MAX_BAD_FRACTION,
+    json: output.AsJson = False,
+) -> None:
+    """What a job would find wrong with the rows of a file; 1 if one could not use it as it is."""
+    given = {
+        "task": task,
+        "split": split,
+        "format": format_,
+        "columns": dumps(dict(_column(each) for each in column or ())),
+        "max_bad_fraction": max_bad_fraction,
+    }
+    with Client.from_environment() as client:
+        found = client.check_file(file_id, given)
+    if json:
+        output.print_json(found)
+    else:
+        _show(found)
+    raise typer.Exit(0 if "fail" in found["usable_with"] else 1)
+
+
+def _column(text: str) -> tuple[str, str]:
+    ours, equals, theirs = text.partition("=")
+    if not equals:
+        raise UsageError(f"--column {text!r} is not <task's column>=<yours>")
+    return ours, theirs
+
+
+def _show(found: Json) -> None:
+    part = "" if found["complete"] else " so far"
+    typer.echo(
+        f"{found['rows_read']:,} rows read{part}, {found['rows_usable']:,} usable, "
+        f"{found['rows_bad']:,} not; {found['realigned']:,} answers realigned"
+    )
+    for reason, count in found["bad_by_reason"].items():
+        typer.echo(f"  {reason}: {count:,}")
+    if found["bad_rows"]:
+        output.print_table(("place", "reason", "problem"), found["bad_rows"])
+    if found["failure"]:
+        typer.echo(f"{found['failure']['code']}: {found['failure']['message']}")
+    elif found["usable_with"] == ["skip"]:
+        typer.echo("A job can use it with `dataset.on_bad_row: skip`.")
+    elif not found["usable_with"]:
+        typer.echo("Too many rows are bad for `dataset.max_bad_fraction`.")
 
 
 @app.command()

@@ -28,6 +28,8 @@ def rows_of(source: Source) -> Table:
                     for row in _rows(batch):
                         number += 1
                         yield f"{source.name}, row {number}", row
+            except MemoryError:  # of which pyarrow has one of its own
+                raise
             except (pa.ArrowException, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise

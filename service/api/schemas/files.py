@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from service.contract.failures import Failure
 from service.store.models import FileRow
 
 Purpose = Literal["fine-tune", "evals", "user_data", "assistants", "batch", "vision"]
@@ -49,6 +50,41 @@ class FileList(BaseModel):
             last_id=data[-1].id if data else None,
             has_more=has_more,
         )
+
+
+class BadRow(BaseModel):
+    place: str = Field(examples=["file-0199a0b1c2d3e4f5a6b7c8d9, line 3"])
+    reason: str = Field(examples=["answer_not_found"], description="What rows are counted by.")
+    problem: str = Field(description="What is wrong with it, for a person.")
+
+
+class FileCheck(BaseModel):
+    """What a job would find wrong with the rows of a file."""
+
+    object: Literal["file.check"] = "file.check"
+    file_id: str
+    filename: str
+    task: str
+    split: str
+    format: str | None = Field(None, description="As it was given or recognised.")
+    complete: bool = Field(
+        False, description="false: there was no time for all rows, or `failure`."
+    )
+    rows_read: int = 0
+    rows_usable: int = 0
+    rows_bad: int = 0
+    bad_by_reason: dict[str, int] = Field(default_factory=dict)
+    bad_rows: list[BadRow] = Field(default_factory=list, description="Up to 100 of them.")
+    realigned: int = Field(
+        0, description="Question answering: answers found near where `answer_start` says."
+    )
+    usable_with: list[Literal["fail", "skip"]] = Field(
+        default_factory=list,
+        description="Values of `dataset.on_bad_row` with which a job could use the rows read.",
+    )
+    failure: Failure | None = Field(
+        None, description="What a job would end with, however it deals with bad rows."
+    )
 
 
 class FileDeleted(BaseModel):

@@ -1,0 +1,158 @@
+"""The rows of an upload, checked for a task without a job."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args
+
+from fastapi import APIRouter, Query
+
+from service.api.deps import DatabaseDep, SettingsDep
+from service.api.errors import InvalidRequestError, InvalidSpecError, TooManyChecksError
+from service.api.faults.collect import collect
+from service.api.openapi import problems
+from service.api.redact import shown
+from service.api.schemas.files import FileCheck
+from service.api.schemas.problems import Fault
+from service.contract.failures import Failure, FailureCode
+from service.contract.spec import MAX_BAD_FRACTION, DataFormat, JobSpec
+from service.contract.tasks import TASKS
+from service.store import files
+
+router = APIRouter(prefix="/v1/files", tags=["files"])
+
+SECONDS: Final = 20.0
+MEMORY_MIB: Final = 1024
+_AT_ONCE: Final = 2
+_PATIENCE: Final = 10.0
+"""Seconds beyond SECONDS after which the check is killed: one row may take long."""
+_LONGEST_ANSWER: Final = 1024**2
+_PASSED_ON: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "HOME")
+"""Of the API's environment, which holds secrets."""
+_FORMATS: Final = f"One of {', '.join(get_args(DataFormat))}."
+_slots = threading.BoundedSemaphore(_AT_ONCE)
+
+
+@router.post(
+    "/{file_id}/check",
+    summary="Check the rows of a file",
+    responses=problems(401, 404, 422, 429, 503),
+)
+def check_file(
+    file_id: str,
+    database: DatabaseDep,
+    settings: SettingsDep,
+    task: Annotated[
+        str,
+        Query(
+            max_length=20_000,
+            description="A task's name, or as JSON the `task` of a spec, with its parameters.",
+            examples=["question-answering"],
+        ),
+    ],
+    split: Annotated[
+        Literal["train", "validation", "test"],
+        Query(description="What the file would be used as: test rows need no labels."),
+    ] = "train",
+    data_format: Annotated[
+        str,
+        Query(alias="format", max_length=20, description=_FORMATS),
+    ] = "auto",
+    columns: Annotated[
+        str,
+        Query(
+            max_length=20_000,
+            description="`dataset.columns` as JSON: the task's column → yours.",
+            examples=['{"context": "passage"}'],
+        ),
+    ] = "{}",
+    max_bad_fraction: Annotated[
+        float, Query(ge=0, le=1, description="As in `dataset`.")
+    ] = MAX_BAD_FRACTION,
+) -> FileCheck:
+    """What `prepare` would find wrong with its rows, before it needs a tokenizer.
+
+    Reads for at most 20 s (`complete` says whether that was enough) in a process of its own. Two
+    files are checked at a time.
+    """
+    with database.read() as session:
+        row = files.get(session, file_id)
+    dataset = {"source": "upload", "train": [row.id], "format": data_format}
+    dataset |= {"columns": _json("columns", columns), "on_bad_row": "skip"}
+    spec = _spec(_task(task), dataset | {"max_bad_fraction": max_bad_fraction})
+    request = {
+        "path": str(settings.files_dir / row.id),
+        "name": row.id,
+        "split": split,
+        "spec": spec.model_dump(mode="json"),
+        "seconds": SECONDS,
+        "memory_mib": MEMORY_MIB,
+    }
+    if not _slots.acquire(blocking=False):
+        raise TooManyChecksError(f"{_AT_ONCE} files are being checked. Try again in a moment.")
+    try:
+        answer = _run(request)
+    finally:
+        _slots.release()
+    return FileCheck(
+        file_id=row.id, filename=row.filename, task=spec.task.type, split=split, **answer
+    )
+
+
+def _task(text: str) -> Any:
+    return _json("task", text) if text.lstrip().startswith("{") else text
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        fault = Fault(
+            path=f"query.{name}",
+            code="invalid_value",
+            message="is not valid JSON",
+            given=shown(name, text),
+        )
+        detail = f"{fault.path}: {fault.message}"
+        raise InvalidRequestError(detail, errors=[fault.model_dump()]) from None
+
+
+def _spec(task: Any, dataset: dict[str, Any]) -> JobSpec:
+    """A job that would use the file; InvalidSpecError names what is wrong with it."""
+    findings = collect({"task": task, "model": {"name_or_path": "any"}, "dataset": dataset})
+    if findings.faults or findings.spec is None:
+        raise InvalidSpecError(findings.faults)
+    assert findings.spec.task.type in TASKS
+    return findings.spec
+
+
+def _run(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a process that may come to harm."""
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    module = ("worker.lifeline", str(os.getpid()), "worker.data.check")
+    command = [sys.executable, "-m", *module]
+    try:
+        ended = subprocess.run(
+            command,
+            input=json.dumps(request).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+            timeout=SECONDS + _PATIENCE,
+            check=True,
+        )
+        answer: dict[str, Any] = json.loads(ended.stdout[:_LONGEST_ANSWER])
+    except (subprocess.SubprocessError, ValueError):
+        return _no_answer(Path(request["path"]))
+    return answer
+
+
+def _no_answer(path: Path) -> dict[str, Any]:
+    gone = not path.is_file()
+    what = "was removed" if gone else f"needs more than {MEMORY_MIB} MiB or {SECONDS:.0f} s"
+    message = f"The file {what}: it could not be checked"
+    return {"failure": Failure.of(FailureCode.UNREADABLE_ROW, message).model_dump(mode="json")}
