@@ -200,3 +200,29 @@ def save_tiny_xlnet(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Pat
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def save_tiny_ctrl(folder: Path, *, seed: int = 0) -> Path:
+    """A CTRL of 2 layers, 16 wide, with its own slow tokenizer: CTRL has no fast one.
+
+    It knows the letters, each alone and at a word's end, and a few merges.
+    """
+    import json
+    import string
+
+    import torch
+    from transformers import CTRLConfig, CTRLLMHeadModel, CTRLTokenizer
+
+    letters = [f"{letter}@@" for letter in string.ascii_lowercase] + list(string.ascii_lowercase)
+    vocabulary = ["<unk>", *letters, "the", "th@@", "of"]
+    folder.mkdir(parents=True)
+    (folder / "words.json").write_text(json.dumps({t: n for n, t in enumerate(vocabulary)}))
+    (folder / "merges").write_text("#version: 0.2\nt h\nth e</w>\no f</w>\n")
+    tokenizer = CTRLTokenizer(str(folder / "words.json"), str(folder / "merges"))
+    torch.manual_seed(seed)
+    config = CTRLConfig(
+        vocab_size=len(tokenizer), n_positions=64, n_embd=16, dff=32, n_layer=2, n_head=2
+    )
+    CTRLLMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -362,11 +362,20 @@ def _description(job: TrackedJob) -> Description:
     label = _dataset_label(spec)
     text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
     return Description(
-        params=dict(_params(spec)) | found | computed,
+        params=dict(_params(spec)) | found | computed | dict(_data_params(prepared)),
         tags=_tags(job, spec, label),
         texts={"spec.json": text + "\n"},
         dataset=_dataset_input(spec, label, found),
     )
+
+
+def _data_params(prepared: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """`data.train.rows_used` and the like, of the job's data report."""
+    report = prepared.get("data_report") or {}
+    for split, found in report.get("splits", {}).items():
+        for name in ("rows_read", "rows_used", "rows_skipped", "realigned", "truncated"):
+            if name in found:
+                yield f"data.{split}.{name}", str(found[name])
 
 
 _NOT_PARAMS: Final = ("metadata", "tracking", "name")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import typer
 from rich.console import Console, Group
@@ -220,6 +220,10 @@ def show_result(job: Json) -> None:
     if job["failure"]:
         _show_failure(console, job["failure"])
     result = job["result"] or {}
+    if result.get("data_report"):
+        console.print(data_table(result["data_report"]))
+        for text in skipped_lines(result["data_report"]):
+            console.print(escape(text))
     if result.get("metrics"):
         console.print(metrics_table(result["metrics"], result["baseline"]))
     for title, value in (
@@ -241,7 +245,36 @@ def _files_of(job: Json) -> str | None:
 
 def _show_failure(console: Console, failure: Json) -> None:
     console.print(f"[bold]{escape(failure['code'])}[/]: {escape(failure['message'])}")
+    rows = failure.get("details", {}).get("bad_rows", [])
+    if len(rows) > 1:
+        output.print_table(("place", "reason", "problem"), rows)
     console.print(f"What to do: {escape(failure['action'])}")
+
+
+_DATA_COLUMNS: Final = ("rows_read", "rows_used", "rows_skipped", "realigned", "truncated")
+
+
+def data_table(report: Json) -> Table:
+    """What became of the rows of each split, and how long they are."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("data")
+    for name in (*_DATA_COLUMNS, "tokens p50", "max"):
+        table.add_column(name.removeprefix("rows_"), justify="right")
+    for split, found in report["splits"].items():
+        tokens = found.get("tokens") or {}
+        values = [found.get(name) for name in _DATA_COLUMNS]
+        cells = [*values, tokens.get("p50"), tokens.get("max")]
+        table.add_row(escape(split), *("" if value is None else f"{value:,}" for value in cells))
+    return table
+
+
+def skipped_lines(report: Json) -> list[str]:
+    """Why rows were left out, one line a split."""
+    return [
+        f"{split}, skipped: " + ", ".join(f"{name} {count:,}" for name, count in reasons.items())
+        for split, found in report["splits"].items()
+        if (reasons := found["skipped_by_reason"])
+    ]
 
 
 def metrics_table(metrics: Json, baseline: Json) -> Table:

@@ -4,7 +4,6 @@ What is skipped is a pure function of the data and the options. Pure Python: see
 """
 
 import difflib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
@@ -85,7 +84,7 @@ class Tally:
     """What became of the rows of one split."""
 
     used: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, int] = field(default_factory=dict)
     """Kind of fault → rows."""
     bad_rows: list[BadRow] = field(default_factory=list)
     """The first of them."""
@@ -94,14 +93,14 @@ class Tally:
 
     @property
     def bad(self) -> int:
-        return self.reasons.total()
+        return sum(self.reasons.values())
 
     @property
     def read(self) -> int:
         return self.used + self.bad
 
     def add(self, table: int, place: str, error: RowError) -> None:
-        self.reasons[error.reason] += 1
+        self.reasons[error.reason] = self.reasons.get(error.reason, 0) + 1
         if len(self.bad_rows) < SHOWN:
             problem = failures.mask(str(error))[:_CHARACTERS]
             place = place[: _CHARACTERS // 2]

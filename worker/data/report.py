@@ -111,8 +111,7 @@ def read(folder: Path) -> tuple[dict[str, Tally], dict[str, Any]] | None:
 
 def _tally(stored: dict[str, Any]) -> Tally:
     rows = [BadRow(**{**row, "code": FailureCode(row["code"])}) for row in stored.pop("bad_rows")]
-    reasons = Counter(stored.pop("reasons"))
-    return Tally(**stored, reasons=reasons, bad_rows=rows)
+    return Tally(**stored, bad_rows=rows)
 
 
 # ---- for the user -------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def load_config(folder: Path, name: str) -> Any:
         ) from error
 
 
-def load_tokenizer(folder: Path, name: str, *, needs_pad_token: bool) -> Any:
-    """A fast tokenizer, with a pad token if the task needs one."""
+def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
+    """A tokenizer that can do what the task needs: any, or a fast one; with a pad token or not."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -46,13 +46,14 @@ def load_tokenizer(folder: Path, name: str, *, needs_pad_token: bool) -> Any:
             f"{name!r} has no tokenizer that can be loaded: {failures.describe(error)}",
         ) from error
     _check_files(folder, tokenizer, name)
-    if not tokenizer.is_fast:
+    needs = task.needs_offsets(parameters)
+    if needs is not None and not tokenizer.is_fast:
         raise StageError(
             FailureCode.SLOW_TOKENIZER,
-            f"The tokenizer of {name!r} ({type(tokenizer).__name__}) is not a fast one; the task "
-            "needs to know which characters each token stands for",
+            f"The tokenizer of {name!r} ({type(tokenizer).__name__}) is a slow one, written in "
+            f"Python. It cannot tell {needs}",
         )
-    if needs_pad_token and tokenizer.pad_token_id is None:
+    if task.needs_pad_token and tokenizer.pad_token_id is None:
         raise StageError(FailureCode.NO_PAD_TOKEN, f"The tokenizer of {name!r} has no pad token")
     return tokenizer
 

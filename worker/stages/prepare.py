@@ -1,6 +1,7 @@
 """prepare: resolve revisions, download, check every row, tokenise into the shared cache."""
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from worker.tasks import registry, row_checks
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PrepareContext, Task
 
 _LAYOUT = 1  # of an entry in the cache
+_WHERE_LOADED = frozenset({"name_or_path", "is_local", "local_files_only", "tokenizer_file"})
+"""Of a saved tokenizer's settings: they change nothing."""
 _LIMITS = {
     TRAIN: "max_train_samples",
     VALIDATION: "max_eval_samples",
@@ -57,7 +60,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     if request.base_job is not None:
         events.begins_with(request.base_job)
     events.phase(Phase.DOWNLOADING)
-    model = fetch_model(request, origins, needs_pad_token=task.needs_pad_token)
+    model = fetch_model(request, origins, task)
     request = finished_model.with_labels_of(request, task, model.config)
     finished_model.check_weights(request.spec, task, model.folder)
     max_length = model_checks.check_model(
@@ -221,7 +224,7 @@ def locate_model(request: StageRequest) -> Origins:
     return Origins(model, config, tokenizer or model)
 
 
-def fetch_model(request: StageRequest, origins: Origins, *, needs_pad_token: bool) -> Model:
+def fetch_model(request: StageRequest, origins: Origins, task: Task) -> Model:
     """Download the small files and look at them before the weights."""
     own_folder = request.attempt_dir / "base_model"
     weights = origins.model.weights() if origins.model is not None else []
@@ -229,7 +232,7 @@ def fetch_model(request: StageRequest, origins: Origins, *, needs_pad_token: boo
 
     def load_tokenizer() -> Any:
         return model_checks.load_tokenizer(
-            tokenizer_folder, origins.tokenizer.name, needs_pad_token=needs_pad_token
+            tokenizer_folder, origins.tokenizer.name, task, request.spec.task
         )
 
     if request.spec.model.config is not None:
@@ -407,14 +410,26 @@ def _examples(folder: Path) -> Any:
 
 
 def tokenizer_identity(tokenizer: Any) -> str:
-    """sha256 over all of a fast tokenizer's state that changes what it makes of a text."""
+    """sha256 over all of a tokenizer's state that changes what it makes of a text."""
+    fast = tokenizer.is_fast
     state = {
-        "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()),
+        "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()) if fast else _slow(tokenizer),
         "padding_side": tokenizer.padding_side,
         "inputs": tokenizer.model_input_names,
         "specials": tokenizer.special_tokens_map,
     }
     return cache.address(state)
+
+
+def _slow(tokenizer: Any) -> dict[str, Any]:
+    """The class of a tokenizer in Python, and the files that it is saved as."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = {path.name: path for path in Path(folder).iterdir()}
+        settings = json.loads(files.pop("tokenizer_config.json").read_text())
+        hashes = {name: checkpoints.file_sha256(path) for name, path in sorted(files.items())}
+    kept = {name: value for name, value in settings.items() if name not in _WHERE_LOADED}
+    return {"class": type(tokenizer).__name__, "files": hashes, "settings": kept}
 
 
 def _quiet_libraries() -> None:

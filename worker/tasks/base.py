@@ -69,6 +69,10 @@ class Task(Protocol):
     needs_pad_token: bool
     """Batches hold sequences of unequal length."""
 
+    def needs_offsets(self, parameters: Any) -> str | None:
+        """What a slow tokenizer, one written in Python, cannot tell and the task has to know; None
+        where any tokenizer will do."""
+
     def max_length(self, parameters: Any, limit: int | None) -> int:
         """Tokens of the longest feature.
 

@@ -34,6 +34,9 @@ class CausalLM:
     length_option = "block_size"
     needs_pad_token = False
 
+    def needs_offsets(self, parameters: CausalLMSpec) -> str | None:  # noqa: ARG002
+        return None
+
     def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
         return longest(parameters.block_size, limit, lm_features.DEFAULT_LENGTH)
 

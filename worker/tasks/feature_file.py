@@ -1,9 +1,10 @@
 """Rows → the Arrow file of their features, many at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from worker.data.report import Lengths
 from worker.tasks.base import PrepareContext
 
 _ROWS_AT_ONCE: Final = 500
@@ -30,6 +31,25 @@ def write(
             context.progress(min(first + _ROWS_AT_ONCE, len(examples)), len(examples))
         count, _bytes = writer.finalize()
     return int(count)
+
+
+def measure(
+    lengths: Lengths,
+    cut: Sequence[Sequence[int]],
+    limit: int,
+    whole: Callable[[list[int]], Sequence[Sequence[int]]],
+) -> int:
+    """Note how long texts are before they are cut to `limit` tokens; how many were longer.
+
+    Only those that fill the limit are tokenised again: `whole` is given their numbers.
+    """
+    sizes = [len(row) for row in cut]
+    full = [number for number, size in enumerate(sizes) if size >= limit]
+    for number, row in zip(full, whole(full) if full else (), strict=True):
+        sizes[number] = len(row)
+    longer = sum(sizes[number] > limit for number in full)
+    lengths.add(sizes, longer)
+    return longer
 
 
 def inputs(tokenizer: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Texts → tokens → features of a language model: blocks of one size, or one feature a row."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,16 +78,19 @@ class Tokenizing:
     def __init__(self, context: PrepareContext, starts: Starts | None) -> None:
         self._tokenizer = context.tokenizer
         self._progress = context.progress
+        self._lengths = context.measures.tokens
         self._starts = starts
 
     def __call__(self, examples: Any) -> Iterator[list[Tokens]]:
         """The tokens of all rows, many rows at a time."""
         for begin in range(0, len(examples), _ROWS_AT_ONCE):
             texts = examples[begin : begin + _ROWS_AT_ONCE]["text"]
-            yield self._tokens(texts)
+            tokens = self._tokens(texts)
+            self._lengths.add(len(each.ids) for each in tokens)
+            yield tokens
             self._progress(begin + len(texts), len(examples))
 
-    def cut(self, text: str, length: int) -> Tokens:
+    def shortened(self, text: str, length: int) -> Tokens:
         """The first `length` tokens, specials among them."""
         return self._tokens([text], truncation=True, max_length=length)[0]
 
@@ -154,6 +158,8 @@ def write_lines(
             FailureCode.EMPTY_DATASET, f"All rows of the {split} split are empty", split=split
         )
     context.counts.update(tokens=lines.tokens, dropped_tokens=lines.dropped, empty_rows=lines.empty)
+    context.measures.tokens.truncated = lines.cut
+    context.measures.windows = Counter({1: count}) + Counter({0: lines.empty})
     if lines.dropped:
         message = f"rows are cut to {context.max_length} tokens"
         context.notice(_dropped(split, lines.dropped, lines.tokens, message))
@@ -166,7 +172,7 @@ class _Lines:
     def __init__(self, context: PrepareContext, starts: Starts | None) -> None:
         self._tokenizing = Tokenizing(context, starts)
         self._length = context.max_length
-        self.tokens, self.dropped, self.empty = 0, 0, 0
+        self.tokens, self.dropped, self.empty, self.cut = 0, 0, 0, 0
 
     def features(self, examples: Any) -> Iterator[list[dict[str, Any]]]:
         row = -1
@@ -176,18 +182,19 @@ class _Lines:
                 row += 1
                 text = examples[row]["text"]
                 if text.strip():
-                    features.append({**_feature(self._cut(text, tokens)), "row": row})
+                    features.append({**_feature(self._fitting(text, tokens)), "row": row})
                 else:
                     self.empty += 1
             yield features
 
-    def _cut(self, text: str, tokens: Tokens) -> Tokens:
+    def _fitting(self, text: str, tokens: Tokens) -> Tokens:
         self.tokens += len(tokens.ids)
         over = len(tokens.ids) - self._length
         if over <= 0:
             return tokens
         self.dropped += over
-        return self._tokenizing.cut(text, self._length)
+        self.cut += 1
+        return self._tokenizing.shortened(text, self._length)
 
 
 def _feature(tokens: Tokens) -> dict[str, Any]:

@@ -31,6 +31,11 @@ class MaskedLM:
     length_option = "max_seq_length"
     needs_pad_token = True
 
+    def needs_offsets(self, parameters: MaskedLMSpec) -> str | None:
+        if not parameters.whole_word_mask:
+            return None
+        return "which word each token belongs to, which `task.whole_word_mask` needs"
+
     def max_length(self, parameters: MaskedLMSpec, limit: int | None) -> int:
         return longest(parameters.max_seq_length, limit, lm_features.DEFAULT_LENGTH)
 

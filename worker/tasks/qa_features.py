@@ -1,5 +1,6 @@
 """Questions and contexts → windows of tokens with the labels and offsets that belong to them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import QuestionAnsweringSpec
+from worker.data.report import Measures
 
 Integers = npt.NDArray[np.int64]
 NOT_CONTEXT = -1
@@ -20,9 +22,16 @@ class Windows:
     """
 
     def __init__(
-        self, tokenizer: Any, parameters: QuestionAnsweringSpec, *, token_types: bool = False
+        self,
+        tokenizer: Any,
+        parameters: QuestionAnsweringSpec,
+        *,
+        token_types: bool = False,
+        measures: Measures | None = None,
     ) -> None:
         """`token_types` asks for them where the tokenizer does not give them by itself."""
+        self._measures = measures or Measures()
+        self._measures.windows = Counter()
         self._tokenizer = tokenizer
         self.token_types = token_types or "token_type_ids" in tokenizer.model_input_names
         self._parameters = parameters
@@ -46,8 +55,10 @@ class Windows:
         columns |= {"start_positions": [], "end_positions": []}
         if with_offsets:
             columns |= {"example": [], "null_token": [], "offset_start": [], "offset_end": []}
+        sizes = _Sizes(self._parameters.doc_stride)
         for window, sample in enumerate(encoded["overflow_to_sample_mapping"]):
             offsets = self._context_offsets(encoded, window)
+            sizes.add(sample, offsets)
             null = self._null_token(encoded["input_ids"][window])
             label = label_of(examples["answers"][sample], offsets, null)
             columns["start_positions"].append(label[0])
@@ -57,6 +68,7 @@ class Windows:
                 columns["null_token"].append(null)
                 columns["offset_start"].append(offsets[:, 0])
                 columns["offset_end"].append(offsets[:, 1])
+        sizes.tell(self._measures)
         return columns
 
     def _encode(self, examples: Mapping[str, Sequence[Any]]) -> Any:
@@ -120,6 +132,7 @@ class Windows:
             if len(offsets) > self._question_room:
                 questions[number] = self._cut(questions[number], offsets)
                 self.shortened += 1
+                self._measures.tokens.truncated += 1
         return questions
 
     def _cut(self, question: str, offsets: list[tuple[int, int]]) -> str:
@@ -129,6 +142,28 @@ class Windows:
             if len(self._tokenizer.tokenize(text)) <= self._question_room:
                 return text
         return ""
+
+
+class _Sizes:
+    """Tokens and windows of whole examples, from their windows."""
+
+    def __init__(self, stride: int) -> None:
+        self._stride = stride
+        self._tokens: dict[int, int] = {}
+        self._windows: Counter[int] = Counter()
+
+    def add(self, sample: int, offsets: Integers) -> None:
+        """The next window of the example; every one but the first repeats `stride` tokens."""
+        self._windows[sample] += 1
+        if self._windows[sample] == 1:
+            self._tokens[sample] = len(offsets)
+        else:
+            context = int((offsets[:, 0] != NOT_CONTEXT).sum())
+            self._tokens[sample] += context - self._stride
+
+    def tell(self, measures: Measures) -> None:
+        measures.tokens.add(self._tokens.values())
+        measures.windows = (measures.windows or Counter()) + Counter(self._windows.values())
 
 
 def label_of(answers: Mapping[str, Any], offsets: Integers, null: int) -> tuple[int, int]:

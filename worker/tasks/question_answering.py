@@ -45,6 +45,9 @@ class QuestionAnswering:
     token_types = False
     """Asked for although the tokenizer does not give them by itself."""
 
+    def needs_offsets(self, parameters: QuestionAnsweringSpec) -> str | None:  # noqa: ARG002
+        return "which characters each token stands for, and answers are characters of the context"
+
     def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
         return parameters.max_seq_length
 
@@ -76,7 +79,9 @@ class QuestionAnswering:
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, QuestionAnsweringSpec)
-        windows = Windows(context.tokenizer, parameters, token_types=self.token_types)
+        windows = Windows(
+            context.tokenizer, parameters, token_types=self.token_types, measures=context.measures
+        )
         with_offsets = self.offsets_in_training or split != TRAIN
         schema = _feature_schema(windows.token_types, with_offsets=with_offsets)
 

@@ -1,6 +1,7 @@
 """What summarization and translation share: pairs of texts, their loss, generated texts."""
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from service.contract.peft import PrefixTuningSpec
 from service.contract.seq2seq import Seq2SeqSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, VALIDATION
+from worker.data.report import Measures
 from worker.tasks import feature_file, lm_scores, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.pair_rows import required_targets
@@ -45,6 +47,9 @@ class Seq2Seq:
     name: str
     length_option = "max_source_length"
     needs_pad_token = True
+
+    def needs_offsets(self, parameters: Seq2SeqSpec) -> str | None:  # noqa: ARG002
+        return None
 
     def max_length(self, parameters: Seq2SeqSpec, limit: int | None) -> int:  # noqa: ARG002
         return parameters.max_source_length
@@ -84,13 +89,14 @@ class Seq2Seq:
         prefix = peft.num_virtual_tokens if isinstance(peft, PrefixTuningSpec) else 0
         _check_decoder(context.config, parameters, prefix)
         set_languages(context.tokenizer, self.languages(parameters))
-        pairs = _Pairs(context.tokenizer, parameters, split)
+        pairs = _Pairs(context.tokenizer, parameters, split, context.measures)
         schema = {"input_ids": List(Value("int32")), "labels": List(Value("int32"))}
 
         def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
             return pairs.features(rows["source"], rows["target"])
 
         count = feature_file.write(examples, columns, schema, context, target)
+        context.measures.windows = Counter({1: count})
         for notice in pairs.notices():
             context.notice(notice)
         return count
@@ -186,7 +192,9 @@ def _invalid(option: str, why: str) -> StageError:
 class _Pairs:
     """Texts of one split → token ids; counts what it had to cut."""
 
-    def __init__(self, tokenizer: Any, parameters: Seq2SeqSpec, split: str) -> None:
+    def __init__(
+        self, tokenizer: Any, parameters: Seq2SeqSpec, split: str, measures: Measures
+    ) -> None:
         self._tokenizer = tokenizer
         self._prefix = parameters.source_prefix
         self._split = split
@@ -194,7 +202,7 @@ class _Pairs:
             "source": parameters.max_source_length,
             "target": parameters.target_length(split),
         }
-        self._cut = {"source": 0, "target": 0}
+        self._lengths = {"source": measures.tokens, "target": measures.target_tokens}
 
     def features(self, sources: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
         labels = self._encode("target", text_target=list(targets))
@@ -212,20 +220,30 @@ class _Pairs:
                 f"{self._limits[side]} tokens. Raise `{options[side]}` to keep them whole.",
                 data={"split": self._split, f"{side}s": count},
             )
-            for side, count in self._cut.items()
-            if count
+            for side, lengths in self._lengths.items()
+            if (count := lengths.truncated)
         ]
 
     def _encode(self, side: str, **texts: list[str]) -> list[list[int]]:
+        limit = self._limits[side]
+        ids = self._ids(limit, **texts)
+
+        def whole(numbers: list[int]) -> list[list[int]]:
+            return self._ids(None, **{n: [rows[i] for i in numbers] for n, rows in texts.items()})
+
+        feature_file.measure(self._lengths[side], ids, limit, whole)
+        return ids
+
+    def _ids(self, limit: int | None, **texts: list[str]) -> list[list[int]]:
         encoded = self._tokenizer(
             **texts,
-            truncation=True,
-            max_length=self._limits[side],
+            truncation=limit is not None,
+            max_length=limit,
             return_attention_mask=False,
             return_token_type_ids=False,
+            verbose=False,
         )
         ids: list[list[int]] = encoded["input_ids"]
-        self._cut[side] += sum(bool(entry.overflowing) for entry in encoded.encodings)
         return ids
 
 

@@ -1,5 +1,6 @@
 """One label, several labels or a number for a text or a pair of texts."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,9 @@ class TextClassification:
     name = "text-classification"
     length_option = "max_seq_length"
     needs_pad_token = True
+
+    def needs_offsets(self, parameters: TextClassificationSpec) -> str | None:  # noqa: ARG002
+        return None
 
     def max_length(self, parameters: TextClassificationSpec, limit: int | None) -> int:
         return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
@@ -87,12 +91,19 @@ class TextClassification:
         def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
             nonlocal cut
             encoded = _encode(context, rows)
-            cut += sum(bool(encoding.overflowing) for encoding in encoded.encodings)
+
+            def whole(numbers: list[int]) -> Any:
+                picked = {name: [rows[name][n] for n in numbers] for name in ("text", "text_pair")}
+                return _encode(context, picked, truncation=False)["input_ids"]
+
+            lengths = context.measures.tokens
+            cut += feature_file.measure(lengths, encoded["input_ids"], context.max_length, whole)
             targets = scheme.targets(split, first, rows)
             return {**{name: encoded[name] for name in inputs}, "labels": targets}
 
         schema = {**inputs, "labels": scheme.target_type()}
         count = feature_file.write(examples, columns, schema, context, target)
+        context.measures.windows = Counter({1: count})
         if cut:
             context.notice(_cut_notice(split, cut, context.max_length))
         return count
@@ -106,15 +117,16 @@ class TextClassification:
         return TextClassificationObjective(scheme, Padding(tokenizer, model), splits)
 
 
-def _encode(context: PrepareContext, rows: Mapping[str, Any]) -> Any:
+def _encode(context: PrepareContext, rows: Mapping[str, Any], *, truncation: bool = True) -> Any:
     pairs = rows["text_pair"]
     return context.tokenizer(
         rows["text"],
         None if pairs[0] is None else pairs,
-        truncation=True,
-        max_length=context.max_length,
+        truncation=truncation,
+        max_length=context.max_length if truncation else None,
         padding=False,
         return_attention_mask=False,
+        verbose=False,
     )
 
 

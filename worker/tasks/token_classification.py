@@ -1,5 +1,6 @@
 """A tag for each word: named entities, parts of speech, marked spans."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -36,6 +37,9 @@ class TokenClassification:
     name = "token-classification"
     length_option = "max_seq_length"
     needs_pad_token = True
+
+    def needs_offsets(self, parameters: TokenClassificationSpec) -> str | None:  # noqa: ARG002
+        return "which word each token belongs to, and tags belong to words"
 
     def max_length(self, parameters: TokenClassificationSpec, limit: int | None) -> int:
         return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
@@ -74,6 +78,7 @@ class TokenClassification:
         schema = _feature_schema(context.tokenizer)
         columns = partial(words.features, split)
         count = feature_file.write(examples, columns, schema, context, target)
+        context.measures.windows = Counter({1: count})
         if words.cut:
             context.notice(_cut_notice(split, words.cut, context.max_length))
         return count
@@ -123,6 +128,7 @@ class Words:
     def __init__(self, context: PrepareContext, classes: Classes) -> None:
         self._tokenizer = context.tokenizer
         self._length = context.max_length
+        self._lengths = context.measures.tokens
         self._all = parameters_of(context.spec, TokenClassificationSpec).label_all_tokens
         self._classes = classes
         self._inside = [classes.ids.get(inside_of(n), i) for i, n in enumerate(classes.names)]
@@ -136,14 +142,13 @@ class Words:
         `labels` has a class for each token that is trained on, `firsts` the place of each word's
         first token. StageError(label_mismatch) for a tag that the training rows lack.
         """
-        encoded = self._tokenizer(
-            rows["tokens"],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=self._length,
-            padding=False,
-            return_attention_mask=False,
-        )
+        encoded = self._encode(rows["tokens"])
+
+        def whole(numbers: list[int]) -> Any:
+            picked = [rows["tokens"][number] for number in numbers]
+            return self._encode(picked, truncation=False)["input_ids"]
+
+        feature_file.measure(self._lengths, encoded["input_ids"], self._length, whole)
         columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
         if "token_type_ids" in encoded:
             columns["token_type_ids"] = encoded["token_type_ids"]
@@ -159,6 +164,17 @@ class Words:
             columns["labels"].append(self._labels(word_ids, firsts, ids))
             self.cut += count - len(firsts)
         return columns
+
+    def _encode(self, rows: Sequence[Sequence[str]], *, truncation: bool = True) -> Any:
+        return self._tokenizer(
+            rows,
+            is_split_into_words=True,
+            truncation=truncation,
+            max_length=self._length if truncation else None,
+            padding=False,
+            return_attention_mask=False,
+            verbose=False,
+        )
 
     def _labels(
         self, word_ids: Sequence[int | None], firsts: Mapping[int, int], ids: Sequence[int]

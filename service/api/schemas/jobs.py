@@ -100,6 +100,10 @@ class JobResult(BaseModel):
     dataset_revision: str | None
     data_fingerprint: str | None
     splits: Json = Field(description="Split → numbers of examples and features.")
+    data_report: Json | None = Field(
+        description="What became of the rows of each split, and how long they are in tokens: the "
+        "artifact `data_report.json` without the rows that were left out."
+    )
     hub_commit: str | None
 
     @classmethod
@@ -130,6 +134,7 @@ class JobResult(BaseModel):
             dataset_revision=prepared.get("dataset_revision"),
             data_fingerprint=prepared.get("data_fingerprint"),
             splits=prepared.get("splits", {}),
+            data_report=prepared.get("data_report"),
             hub_commit=published.get("hub_commit"),
         )
 
