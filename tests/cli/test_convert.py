@@ -242,6 +242,8 @@ class TestShell:
         [
             ("python run_qa.py --a 1 # --b 2", ("--a", "1")),
             ("python run_qa.py \\\r\n  --a 'x y' \\\n  --b", ("--a", "x y", "--b")),
+            ("python run_qa.py --a 1 \\\n  # --b 2 \\\n  --c 3", ("--a", "1", "--c", "3")),
+            ("# don't \\\npython run_qa.py --a 1", ("--a", "1")),
             ("cd x && python run_qa.py --a 1; echo done", ("--a", "1")),
             ("nohup python run_qa.py --a 1 > log 2>&1 &", ("--a", "1")),
             (

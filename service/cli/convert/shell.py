@@ -116,10 +116,13 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
 
 def _logical_lines(text: str) -> Iterator[list[str]]:
     """The words of each line, with those that a backslash or an open quote carries over."""
-    pending = ""
+    pending, continued = "", False
     for line in text.splitlines():
+        if (continued or not pending) and line.lstrip().startswith("#"):
+            continue  # between the lines of a command an option that somebody has commented out
         pending += line.rstrip("\r")
-        if re.search(r"(?<!\\)(\\\\)*\\[ \t]*$", pending):
+        continued = re.search(r"(?<!\\)(\\\\)*\\[ \t]*$", pending) is not None
+        if continued:
             pending = pending.rstrip(" \t")[:-1] + " "
             continue
         try:
