@@ -209,6 +209,20 @@ class TestFiles:
         assert cli("files", "delete", file_id, "--json").json()["deleted"] is True
         assert cli("files", "list", "--json").json() == {"data": []}
 
+    def test_check(self, cli: Cli, api: str, tmp_path: Path) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_text('{"document": "x"}\n' * 30 + '{"document": 3}\n')
+        file_id = cli("files", "upload", str(path)).out.strip()
+        options = ("--task", "causal-lm", "--column", "text=document")
+        shown = cli("files", "check", file_id, *options)
+        assert shown.status == 1  # not usable as it is
+        assert shown.out.startswith("31 rows read, 30 usable, 1 not")
+        assert f"{file_id}, line 31" in shown.out
+        assert "`dataset.on_bad_row: skip`" in shown.out
+        found = cli("files", "check", file_id, *options, "--json").json()
+        assert found["usable_with"] == ["skip"]
+        assert cli("files", "check", file_id, "--task", "causal-lm", "--column", "x").status == 2
+
 
 class TestKeyNeeded:
     def test_a_client_without_the_key_is_refused(

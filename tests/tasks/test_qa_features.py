@@ -1,11 +1,13 @@
 """Golden values were read off the tokens by hand."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import QuestionAnsweringSpec
+from worker.data.report import Measures
 from worker.tasks.qa_features import Windows
 
 CONTEXT = "The old book was written by Ada Lovelace in London, they say."
@@ -129,3 +131,28 @@ class TestLongQuestions:
         with pytest.raises(StageError, match="Lower `doc_stride`") as caught:
             Windows(minilm, QuestionAnsweringSpec(max_seq_length=16, doc_stride=12))
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
+
+class TestMeasures:
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_lengths_are_those_of_whole_examples(
+        self, minilm: Any, minilm_left: Any, side: str
+    ) -> None:
+        tokenizer = minilm if side == "right" else minilm_left
+        contexts = ["short", "one two three four five six seven " * 5, "word " * 23]
+        rows = {
+            "question": ["Who?"] * 3,
+            "context": contexts,
+            "answers": [{"text": [], "answer_start": []}] * 3,
+        }
+        windows = Windows(
+            tokenizer, QuestionAnsweringSpec(max_seq_length=16, doc_stride=4), measures=Measures()
+        )
+        made = windows.features(rows, 0, with_offsets=True)
+        found = windows._measures.summary()
+        whole = [len(tokenizer("Who?", context)["input_ids"]) for context in contexts]
+        assert found["tokens"]["total"] == sum(whole)
+        assert (found["tokens"]["min"], found["tokens"]["max"]) == (min(whole), max(whole))
+        counts = Counter(Counter(made["example"]).values())
+        assert found["windows_per_example"] == {str(n): rows for n, rows in sorted(counts.items())}
+        assert max(counts) > 2

@@ -143,9 +143,13 @@ class TestDescription:
             metadata={"cost-centre": "42"},
         )
         sync(database, tracker, job.id, tmp_path)
-        job.update(results={"prepare": PREPARED.model_dump(mode="json")})
+        rows = {"rows_read": 54, "rows_used": 52, "rows_skipped": 2, "realigned": 14}
+        report = {"splits": {"train": {**rows, "skipped_by_reason": {"empty_text": 2}}}}
+        prepared = PREPARED.model_copy(update={"data_report": report})
+        job.update(results={"prepare": prepared.model_dump(mode="json")})
         sync(database, tracker, job.id, tmp_path)
         run = job.the_run(client)
+        assert {name: int(run.data.params[f"data.train.{name}"]) for name in rows} == rows
         assert run.info.run_name == "my job"
         params = run.data.params
         assert params["learning_rate"] == "3e-05"
