@@ -177,6 +177,22 @@ class TestOtherModes:
         assert run.data.params["mode"] == "evaluate"
         assert "predictions.json" in {file.path for file in client.list_artifacts(run_id)}
 
+    def test_a_checkpoint_has_the_scores_of_its_step(
+        self, stack: Stack, squad: dict[str, Path], finished: dict[str, Any]
+    ) -> None:
+        body = {
+            "mode": "evaluate",
+            "task": finished["spec"]["task"],
+            "model": {"job": finished["id"], "checkpoint": 4},
+            "dataset": {"source": "upload", "validation": stack.upload(squad["validation"])},
+            "training": {"use_cpu": True},
+        }
+        job = stack.finish(stack.submit(body))
+        rows = stack.pages(f"/v1/jobs/{finished['id']}/metrics")
+        (then,) = [row["values"] for row in rows if row["kind"] == "eval" and row["step"] == 4]
+        for name in ("eval_loss", "eval_f1", "eval_exact_match"):
+            assert job["result"]["metrics"][name] == then[name]
+
     def test_predictions_for_questions_without_answers(
         self, stack: Stack, squad: dict[str, Path], finished: dict[str, Any], tmp_path: Path
     ) -> None:
