@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # `make test ARGS="tests/api -k list"`
 ARGS :=
+# `make bench NAME=memory`
+NAME := list_jobs
 # The newest of the Pythons that the constraints were tested on, or a newer python3.
 FIND_PYTHON := for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 \
@@ -46,8 +48,8 @@ faults: $(VENV)/.dev ## Attack the service and print what came of it; ARGS="--on
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py
 
-bench: $(VENV)/.dev ## Time GET /v1/jobs with 100 and with 100,000 jobs
-	$(BIN)/python benchmarks/list_jobs.py $(ARGS)
+bench: $(VENV)/.dev ## Run a benchmark by its file's name: NAME=memory; without, GET /v1/jobs with 100,000 jobs
+	$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 bench-api: $(VENV)/.dev ## Time POST and GET of a job beside a bare FastAPI route
 	$(BIN)/python -m benchmarks.api $(ARGS)

@@ -1,7 +1,8 @@
 """Which memory allocator stages run with: one that is loaded before the C library's, or that one.
 
-A training allocates and frees large tensors in every step. The C library gives such memory back to
-the kernel and faults it in again; the others keep it.
+A training allocates and frees large tensors in every step. The C library by itself gives such
+memory back to the kernel and faults it in again; the others keep it, and so does the C library
+where it is told to.
 """
 
 import os
@@ -13,8 +14,12 @@ from typing import Final
 
 AUTO: Final = "auto"
 SYSTEM: Final = "system"
-KNOWN: Final = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
-"""What `auto` looks for, by the names that the loader knows; the first that is there."""
+KEEPING: Final = "glibc"
+"""The C library's, told to keep what is freed: what `auto` comes to without a library."""
+KNOWN: Final = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
+"""What `auto` looks for, by the names that the loader knows; the first that is there. jemalloc is
+not among them: told to keep its memory it grows without end where shapes are ever new, and else it
+is slower than the C library's (docs/performance.md)."""
 
 _PRELOAD: Final = "LD_PRELOAD"
 _MAPS: Final = Path("/proc/self/maps")
@@ -22,9 +27,12 @@ _ALLOCATOR: Final = re.compile(r"\S*/(lib\w*malloc\w*\.so[.\d]*)$", re.MULTILINE
 _OPTIONS: Final = {
     # Else tcmalloc writes a line to the job's log for each allocation of a gigabyte.
     "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "0",
-    # Else jemalloc gives large tensors back to the kernel, too: a step of masked LM takes 1.5 times
-    # as long. So its memory grows by a sixth.
-    "MALLOC_CONF": "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1",
+    # Else jemalloc gives large tensors back to the kernel at once.
+    "MALLOC_CONF": "oversize_threshold:0",
+}
+# Tensors of up to 256 MiB come from the heap, whose free end may stay as large as 4 GiB.
+_KEEP: Final = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=268435456:glibc.malloc.trim_threshold=4294967296"
 }
 # A new process, because some allocators can only be loaded at a start, and because this one is not
 # to have it.
@@ -37,7 +45,7 @@ class AllocatorError(Exception):
 
 
 def find(wanted: str, *, beside_gpu: bool) -> str:
-    """What FINETUNE_MALLOC comes to here: a library, or `system`. Raises AllocatorError."""
+    """What FINETUNE_MALLOC comes to here: a library, `system` or KEEPING. Raises AllocatorError."""
     if wanted == AUTO:
         return SYSTEM if beside_gpu else _first_known()
     fault = "" if wanted == SYSTEM else _fault(wanted)
@@ -56,6 +64,8 @@ def preloading(malloc: str, environment: dict[str, str]) -> dict[str, str]:
     """
     if malloc in (AUTO, SYSTEM):
         return environment
+    if malloc == KEEPING:
+        return _KEEP | environment
     earlier = environment.get(_PRELOAD)
     preload = f"{malloc}:{earlier}" if earlier else malloc
     return _OPTIONS | environment | {_PRELOAD: preload}
@@ -71,7 +81,7 @@ def _first_known() -> str:
     """`system`, too, where the operator preloads an allocator already."""
     if "malloc" in os.environ.get(_PRELOAD, ""):
         return SYSTEM
-    return next((name for name in KNOWN if not _fault(name)), SYSTEM)
+    return next((name for name in KNOWN if not _fault(name)), KEEPING)
 
 
 def _fault(library: str) -> str:

@@ -35,6 +35,17 @@ _SCRUBBED: Final = frozenset(
     {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HF_TOKEN_PATH"}
 )
 
+# What the operator can set otherwise, as libraries read it when they are loaded.
+_LIBRARIES: Final = {
+    # oneDNN keeps its programs for so many shapes, a third of a megabyte each, where its own limit
+    # is 1,024. A step of 32 packed sequences needs 170; with fewer than it needs each layer makes
+    # its own.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+    # Threads that wait for the others of a step sleep: spinning they take the core from another
+    # training on this machine.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
 
 def stage_command(request: StageRequest, request_file: Path) -> list[str]:
     """-P: what lies in the working directory is data, and never imported."""
@@ -64,7 +75,7 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
     environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
     if settings.hub_endpoint is not None:
         environment["HF_ENDPOINT"] = settings.hub_endpoint
-    environment = allocator.preloading(settings.malloc, environment)
+    environment = allocator.preloading(settings.malloc, _LIBRARIES | environment)
     if stage is Stage.TRAIN:
         return environment | {"HF_HUB_OFFLINE": "1"}
     if settings.hub_token is not None:

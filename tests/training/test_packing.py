@@ -13,6 +13,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.training.support import Job, run
 from worker.training import attention, heads, packing
+from worker.training import dropout as dropouts
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -84,7 +85,7 @@ def test_a_models_numbers_are_those_of_the_padded_batch(name: str) -> None:
     )
     assert packing.install(model) is not None
     packed = model(**given)
-    assert seen[-1] == (1, sum(LENGTHS), 32)
+    assert seen[-1] == (1, packing.rounded(sum(LENGTHS)), 32)
     torch.testing.assert_close(packed.start_logits[real], padded.start_logits[real])
     lowest = torch.finfo(torch.float32).min
     assert packed.end_logits[~real].unique().tolist() == [lowest]
@@ -245,3 +246,69 @@ def test_questions_in_small_batches_are_the_large_batch() -> None:
     for name, value in in_parts(4).items():
         for size in (1, 2):
             torch.testing.assert_close(in_parts(size)[name], value, rtol=0, atol=1e-6, msg=name)
+
+
+def test_rows_of_few_lengths_occur_in_an_epoch() -> None:
+    """Random batches of 8 sequences of up to 384 tokens: hardly two have as many."""
+    generator = torch.Generator().manual_seed(0)
+    totals = torch.randint(40, 385, (2000, 8), generator=generator).sum(dim=1).tolist()
+    assert len(set(totals)) > 800
+    assert len({packing.rounded(total) for total in totals}) <= 64
+    for tokens in (1, 8, 63, 64, 65, 1000, 1024, 1025, 4097, 100_000):
+        assert tokens <= packing.rounded(tokens) <= max(tokens + 7, tokens * 33 // 32)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_filler_changes_neither_the_loss_nor_its_gradient(
+    monkeypatch: pytest.MonkeyPatch, dropout: float, side: str
+) -> None:
+    """With dropout, too: the real tokens' numbers are drawn as without filler."""
+    sizes = {**SIZES, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    model = model_of(QA, transformers.BertConfig(**sizes))
+    dropouts.install(model)
+    given = batch() if side == "left" else right(batch())
+    real = given["attention_mask"].bool()
+    assert packing.install(model) is not None
+    widths: list[int] = []
+    model.base_model.register_forward_hook(
+        lambda _model, _inputs, output: widths.append(output[0].shape[1])
+    )
+
+    def step() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        torch.manual_seed(3)
+        output = model(**given)
+        loss = (
+            functional.cross_entropy(
+                torch.cat((output.start_logits, output.end_logits)), torch.arange(8) % 5 + 3
+            )
+            + output.start_logits[real].square().mean()
+        )
+        return loss.detach(), gradients(model, loss)
+
+    with_filler = step()
+    monkeypatch.setattr(packing, "rounded", lambda tokens: tokens)
+    without = step()
+    assert widths == [32, sum(LENGTHS)]
+    torch.testing.assert_close(with_filler[0], without[0], rtol=1e-6, atol=0)
+    assert_same(with_filler[1], without[1])
+
+
+def test_a_row_is_never_taken_for_a_rectangle() -> None:
+    """One sequence of 7 tokens in 8 places: filled up it would have the rectangle's shape."""
+    mask = torch.ones(1, 8).long()
+    mask[0, 0] = 0
+    layout = packing._Layout.of(mask)
+    assert layout.width == 7
+
+
+def test_the_head_is_asked_at_few_different_numbers_of_places() -> None:
+    wanted = torch.zeros(2, 40, dtype=torch.bool)
+    wanted[0, 3:14] = True
+    unwanted = ~wanted
+    unwanted[0, 0] = False  # padding
+    places = heads.places_of(wanted, unwanted)
+    assert len(places) == packing.rounded(11) == 16
+    assert places.tolist() == [*[1] * 5, *range(3, 14)]
+    assert heads.places_of(wanted).tolist() == [*range(3, 14)]
+    assert len(heads.places_of(wanted, torch.zeros_like(wanted))) == 11

@@ -42,7 +42,8 @@ class TestFind:
         assert allocator.find("auto", beside_gpu=False) == "libtestmalloc.so.7"
         assert allocator.find("auto", beside_gpu=True) == "system"
         monkeypatch.setattr(allocator, "KNOWN", ("libnosuchmalloc.so.1",))
-        assert allocator.find("auto", beside_gpu=False) == "system"
+        assert allocator.find("auto", beside_gpu=False) == "glibc"
+        assert allocator.find("auto", beside_gpu=True) == "system"
 
     def test_an_allocator_of_the_operators_own_stays(
         self, library: str, monkeypatch: pytest.MonkeyPatch
@@ -98,9 +99,46 @@ class TestPreloading:
         }
         ours = allocator.preloading("/own.so", {})
         assert ours["LD_PRELOAD"] == "/own.so"
-        # What jemalloc gives back to the kernel is faulted in again in every step.
-        assert "dirty_decay_ms:-1" in ours["MALLOC_CONF"]
+        # jemalloc that never gives anything back grows without end.
+        assert "decay" not in ours["MALLOC_CONF"]
         assert allocator.preloading("system", given) == given
+
+    @pytest.mark.skipif(
+        tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0")[6:].split(".")))
+        < (2, 36),
+        reason="glibc 2.36 or newer",
+    )
+    def test_the_c_librarys_keeps_what_is_freed_unless_the_operator_tunes_it(self) -> None:
+        keeping = allocator.preloading("glibc", {})
+        assert "mmap_threshold=268435456" in keeping["GLIBC_TUNABLES"]
+        own = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+        assert allocator.preloading("glibc", own) == own
+        program = (
+            "import ctypes\n"
+            "libc = ctypes.CDLL(None)\n"
+            "libc.malloc.restype = ctypes.c_void_p\n"
+            "libc.free.argtypes = [ctypes.c_void_p]\n"
+            "size = 100 << 20\n"
+            "block = libc.malloc(size)\n"
+            "heap = next(l for l in open('/proc/self/maps') if '[heap]' in l).split()[0]\n"
+            "low, high = (int(end, 16) for end in heap.split('-'))\n"
+            "print(low <= block < high)\n"
+            "libc.free(block)\n"
+            "heap = next(l for l in open('/proc/self/maps') if '[heap]' in l).split()[0]\n"
+            "low, high = (int(end, 16) for end in heap.split('-'))\n"
+            "print(high - low > size)\n"
+        )
+        said = [
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env=allocator.preloading(malloc, environment()),
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+            for malloc in ("glibc", "system")
+        ]
+        assert said == [["True", "True"], ["False", "False"]]
 
     def test_stages_have_it_forked_or_not(self, library: str, tmp_path: Path) -> None:
         preloaded = allocator.preloading(library, environment())

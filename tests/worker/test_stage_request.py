@@ -27,6 +27,20 @@ class TestStageEnvironment:
         monkeypatch.setenv("HF_HOME", "elsewhere")
         assert stage_environment(settings, Stage.PREPARE)["HF_HOME"] == "elsewhere"
 
+    def test_what_keeps_memory_and_cores_free_unless_the_operator_says_otherwise(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "OMP_WAIT_POLICY"):
+            monkeypatch.delenv(name, raising=False)
+        given = stage_environment(settings, Stage.TRAIN)
+        assert given["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
+        assert given["OMP_WAIT_POLICY"] == "PASSIVE"
+        monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1024")
+        monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+        given = stage_environment(settings, Stage.TRAIN)
+        assert given["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "1024"
+        assert given["OMP_WAIT_POLICY"] == "ACTIVE"
+
     def test_what_libraries_note_for_a_worker_makes_no_stage_another(
         self, settings: Settings
     ) -> None:

@@ -48,6 +48,7 @@ from worker.training.validation import Validation
 def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
+    build.flush_denormals()
     channel.send(PhaseChanged(phase=Phase.LOADING))
     with compiled.shared(request, rank_number() or 0):
         if not request.spec.trains:

@@ -110,7 +110,9 @@ class MaskedLMObjective(TokenLabels):
         batch = super().collate(features)
         if self._bare_model is None:
             return batch
-        return {**batch, "places": heads.places_of(batch["labels"] != IGNORED)}
+        wanted = batch["labels"] != IGNORED
+        unwanted = ~wanted & batch["attention_mask"].bool()
+        return {**batch, "places": heads.places_of(wanted, unwanted)}
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
         """Places count through the rows one after the other."""
@@ -123,8 +125,8 @@ class MaskedLMObjective(TokenLabels):
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(1, masked, vocabulary) and (1, masked) where the head is so computed, else of all
-        tokens."""
+        """(1, masked, vocabulary) and (1, masked) where the head is so computed, with a few that
+        are not masked; else of all tokens."""
         if self._bare_model is None:
             return super().logits_and_labels(model, batch)
         inputs = {n: value for n, value in batch.items() if n not in {"labels", "places"}}

@@ -32,7 +32,8 @@ _CAUSAL_ROWS: Final = 128
 _FOREIGN: Final = ("softcap", "position_bias", "s_aux", "sliding_window", "cache")
 
 Sequences = tuple[int, ...]
-"""Where each sequence of a packed batch starts, and at last where the batch ends."""
+"""Where each sequence of a packed batch starts, and at last where the last one ends; the filler
+after it sees nothing, and nobody sees it."""
 
 
 def register() -> None:
@@ -95,16 +96,19 @@ def _fused(
     *,
     causal: bool,
 ) -> torch.Tensor:
-    sizes = [end - start for start, end in pairwise(sequences)] if sequences else [query.shape[2]]
-    keys_of = sizes if sequences else [key.shape[2]]
-    parts = query.split(sizes, 2), key.split(keys_of, 2), value.split(keys_of, 2)
-    alone = [
-        functional.scaled_dot_product_attention(
+    def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=scale, is_causal=causal
         )
-        for q, k, v in zip(*parts, strict=True)
-    ]
-    return torch.cat(alone, dim=2) if sequences else alone[0]
+
+    if sequences is None:
+        return whole(query, key, value)
+    sizes = [end - start for start, end in pairwise(sequences)]
+    filler = query.shape[2] - sequences[-1]
+    *parts, (left, *_) = zip(
+        *(tensor.split([*sizes, filler], 2) for tensor in (query, key, value)), strict=True
+    )
+    return torch.cat([*(whole(*part) for part in parts), torch.zeros_like(left)], dim=2)
 
 
 def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -172,7 +176,7 @@ class _Attention(torch.autograd.Function):
         ctx.scale, ctx.tiles, ctx.rescale = scale, tiles, 1 / (1 - dropout)
         # Scaling the values takes length x width products instead of length x length.
         value = value * ctx.rescale
-        mixed = query.new_empty((*query.shape[:3], value.shape[3]))
+        mixed = query.new_zeros((*query.shape[:3], value.shape[3]))
         kept: list[torch.Tensor] = []
         every: list[torch.Tensor] = []
         for tile in tiles:

@@ -6,13 +6,23 @@ from typing import Any
 
 import torch
 
+from worker.training.packing import rounded
 from worker.training.probing import RTOL, Refusal, small_batch, tried_out
 
 
-def places_of(wanted: torch.Tensor) -> torch.Tensor:
+def places_of(wanted: torch.Tensor, unwanted: torch.Tensor | None = None) -> torch.Tensor:
     """(places,) of the `wanted` tokens in the flattened rectangle, bool, (batch, length). To be
-    asked of a batch on the CPU: how many there are, a device would have to tell."""
-    return wanted.flatten().nonzero()[:, 0]
+    asked of a batch on the CPU: how many there are, a device would have to tell.
+
+    Given `unwanted` tokens as well, the first of them is repeated until there is a `rounded` number
+    of places, so that logits of few different sizes occur. Places are sorted.
+    """
+    places = wanted.flatten().nonzero()[:, 0]
+    missing = rounded(len(places)) - len(places)
+    if unwanted is None or not missing or not bool(unwanted.any()):
+        return places
+    filler = unwanted.flatten().to(torch.uint8).argmax().expand(missing)
+    return torch.cat((places, filler)).sort().values
 
 
 @contextmanager
@@ -28,7 +38,7 @@ def only_at(
     def select(_body: torch.nn.Module, _inputs: Any, output: Any) -> Any:
         states = output[0].flatten(0, 1)
         chosen = places
-        if attention_mask is not None and len(states) < attention_mask.numel():  # packed
+        if attention_mask is not None and output[0].shape[:2] != attention_mask.shape:  # packed
             chosen = attention_mask.flatten().cumsum(0)[places] - 1
         output["last_hidden_state"] = states.index_select(0, chosen)[None]
         return output

@@ -21,7 +21,7 @@ from worker.training import batch_size, best_model, checkpoint, early_stopping
 from worker.training.checkpoint import State
 from worker.training.evaluation import EvaluationLeftError, on_device
 from worker.training.loading import chunks
-from worker.training.memory import BatchInHand, out_of_memory_explained
+from worker.training.memory import TRIM_STEPS, BatchInHand, out_of_memory_explained, trim
 from worker.training.objective import Batch, Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
@@ -241,6 +241,8 @@ def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
     run.reporter.count(totals.examples, totals.tokens, totals.padded_tokens)
     if spec.torch_empty_cache_steps and state.progress.step % spec.torch_empty_cache_steps == 0:
         clear_device_cache()
+    if state.progress.step % TRIM_STEPS == 0:
+        trim()
     return norm
 
 

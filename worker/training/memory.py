@@ -1,5 +1,6 @@
 """How much memory there is; and a full one in words: what it held, what makes that smaller."""
 
+import ctypes
 import resource
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,10 @@ from service.contract.failures import FailureCode, StageError
 
 # Linux, control groups v2, as a container sees its own.
 _CONTAINER: Final = Path("/sys/fs/cgroup")
+
+TRIM_STEPS: Final = 100
+"""Between two calls of `trim`. Pages that are used again are faulted in again, a percent of the
+time of so many steps."""
 
 
 class BatchInHand:
@@ -73,6 +78,18 @@ def free_bytes(container: Path = _CONTAINER) -> int:
         used = int((container / "memory.current").read_text()) - cached
         free = min(free, int(most) - used)
     return free
+
+
+def trim() -> None:
+    """Let the C library's malloc give back the pages that lie free in the midst of its heap, too.
+
+    Tensors of ever new sizes come to lie between what stays, so that the heap gets longer and
+    longer, and without this each page that was ever used remains resident. Other allocators look
+    after that themselves; and other systems, which have no such function.
+    """
+    function = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if function is not None:
+        function(0)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

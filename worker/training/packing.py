@@ -27,30 +27,49 @@ class _Layout:
     places: torch.Tensor
     """(tokens,) of each real token in the flattened rectangle."""
     sequences: attention.Sequences
+    width: int
+    """Of the row: its tokens, and filler that no token sees and that no output is taken of."""
 
     @classmethod
     def of(cls, mask: torch.Tensor) -> "_Layout":
         """`mask`: (batch, length), not 0 where a token is real."""
         places = mask.flatten().nonzero()[:, 0]
         ends = accumulate(mask.ne(0).sum(dim=1).tolist(), initial=0)
-        return cls(mask.shape[0], mask.shape[1], places, tuple(ends))
+        width = rounded(len(places))
+        if (1, width) == mask.shape:  # a row is told from a rectangle by its shape
+            width = len(places)
+        return cls(mask.shape[0], mask.shape[1], places, tuple(ends), width)
 
-    def joined(self, rectangle: torch.Tensor) -> torch.Tensor:
-        """(batch, length) to (1, tokens)."""
-        return rectangle.flatten()[self.places][None]
+    def joined(self, rectangle: torch.Tensor, fill: int = 0) -> torch.Tensor:
+        """(batch, length) to (1, width)."""
+        row = rectangle.new_full((self.width,), fill)
+        row[: len(self.places)] = rectangle.flatten()[self.places]
+        return row[None]
 
     def positions(self, first: int) -> torch.Tensor:
-        """(1, tokens): `first`, `first` + 1, … anew in each sequence."""
-        parts = [
-            torch.arange(first, first + end - start) for start, end in pairwise(self.sequences)
-        ]
-        return torch.cat(parts)[None].to(self.places.device)
+        """(1, width): `first`, `first` + 1, … anew in each sequence, and all `first` after them."""
+        row = torch.full((self.width,), first)
+        for start, end in pairwise(self.sequences):
+            row[start:end] = torch.arange(first, first + end - start)
+        return row[None].to(self.places.device)
 
     def laid_out(self, row: torch.Tensor, fill: float) -> torch.Tensor:
-        """(1, tokens, …) to (batch, length, …), `fill` where there is padding."""
+        """(1, width, …) to (batch, length, …), `fill` where there is padding."""
         shape = (self.batch * self.length, *row.shape[2:])
-        rectangle = row.new_full(shape, fill).index_copy(0, self.places, row[0])
+        tokens = row[0, : len(self.places)]
+        rectangle = row.new_full(shape, fill).index_copy(0, self.places, tokens)
         return rectangle.view(self.batch, self.length, *row.shape[2:])
+
+
+def rounded(tokens: int) -> int:
+    """`tokens` or a little more, so that rows of few different lengths occur: at most 32 between a
+    power of two and the next.
+
+    oneDNN keeps a program for each shape that it has met, a third of a megabyte each, and the C
+    library's malloc finds no room for tensors of ever new sizes among those that are left.
+    """
+    step = max(8, 1 << max(0, (tokens - 1).bit_length() - 6))
+    return -(-tokens // step) * step
 
 
 class Packing:
@@ -106,9 +125,8 @@ class Packing:
         attention.packed(False)
         if layout is None or output is None:
             return None
-        tokens = layout.sequences[-1]
         for name, value in output.items():
-            if isinstance(value, torch.Tensor) and value.shape[:2] == (1, tokens):
+            if isinstance(value, torch.Tensor) and value.shape[:2] == (1, layout.width):
                 # Padding gets the lowest logit there is: no softmax over places sees it. A head
                 # goes over the body's output, and must stay finite there.
                 fill = 0.0 if self._is_body else torch.finfo(value.dtype).min

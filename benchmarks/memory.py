@@ -1,0 +1,232 @@
+"""Resident memory over a long training with evaluations between: the train stage of each task, with
+and without packing, in the environment that a worker gives it.
+
+    python -m benchmarks.memory [question-answering masked-lm ...] [--steps 2000]
+        [--evaluate-every 100] [--only packed|padded] [--malloc auto|system|glibc|LIBRARY] [--full]
+
+Batches of random order and length, so that hardly two have one shape. Models are small and from
+scratch, so that the whole table takes less than half an hour on two quiet cores; with `--full`
+question answering and the classifiers train MiniLM. Printed are MiB at some steps, what memory
+grows by in each step after the 200th (the slope of a line through all samples), threads and open
+files at step 200 and at the end, processor time per step, and real tokens per second.
+"""
+
+import argparse
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+import torch
+
+from benchmarks.training_speed import EXAMPLES, stage
+from service.contract.events import STAGE_EVENT, Finished, Progress
+from service.contract.states import Stage
+from service.settings import Settings
+from tests.models import minilm_dir, save_tiny_t5
+from tests.stages.support import Running, write_request
+from worker import allocator
+from worker.stage_request import stage_environment
+
+MARKS: Final = (100, 200, 500, 1000, 2000)
+SETTLED: Final = 200
+"""By this step there were evaluations and checkpoints, and most sizes have occurred."""
+ROWS: Final = 2000
+EVALUATED: Final = 64
+
+BERT: Final = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+}
+GPT2: Final = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}
+WIKITEXT: Final = ("wikitext/train.txt", "wikitext/validation.txt")
+TASKS: Final[dict[str, tuple[str, tuple[str, str], dict[str, Any]]]] = {
+    "question-answering": (
+        "bert",
+        ("squad/train-v1.1.json", "squad/validation-v1.1.json"),
+        {"max_seq_length": 384, "doc_stride": 128},
+    ),
+    "masked-lm": ("bert", WIKITEXT, {"max_seq_length": 128, "line_by_line": True}),
+    "causal-lm": ("gpt2", WIKITEXT, {"block_size": 128}),
+    "text-classification": (
+        "bert",
+        ("classification/topics-train.jsonl", "classification/topics-long.jsonl"),
+        {"max_seq_length": 128},
+    ),
+    "token-classification": (
+        "bert",
+        ("classification/answers-train.jsonl", "classification/answers-validation.jsonl"),
+        {"max_seq_length": 128},
+    ),
+    "summarization": (
+        "t5",
+        ("seq2seq/summaries-train.jsonl", "seq2seq/summaries-validation.jsonl"),
+        {"max_source_length": 256, "max_target_length": 32, "num_beams": 2},
+    ),
+    "translation": (
+        "t5",
+        ("seq2seq/translation-train.jsonl", "seq2seq/translation-validation.jsonl"),
+        {"max_source_length": 64, "max_target_length": 32, "source_lang": "en",
+         "target_lang": "reversed"},
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    step: int
+    mebibytes: float
+    cpu_seconds: float
+    threads: int
+    files: int
+
+
+def model_of(kind: str, folder: Path, *, full: bool) -> dict[str, Any]:
+    if kind == "t5":
+        texts = [(EXAMPLES / file).read_text() for file in TASKS["summarization"][1]]
+        return {"name_or_path": str(save_tiny_t5(folder / "t5", texts))}
+    if kind == "bert" and full:
+        return {"name_or_path": str(minilm_dir())}
+    config = {"model_type": kind, "config_overrides": BERT if kind == "bert" else GPT2}
+    return {"config": config, "tokenizer_name": str(minilm_dir())}
+
+
+def spec(name: str, folder: Path, *, full: bool) -> dict[str, Any]:
+    kind, (train, validation), parameters = TASKS[name]
+    return {
+        "task": {"type": name, **parameters},
+        "model": model_of(kind, folder, full=full and name != "masked-lm"),
+        "dataset": {
+            "source": "path",
+            "train": str(EXAMPLES / train),
+            "validation": str(EXAMPLES / validation),
+            "max_train_samples": ROWS,
+            "max_eval_samples": EVALUATED,
+        },
+        "resources": {"gpus": 0},
+    }
+
+
+def training(steps: int, evaluate_every: int, *, packed: bool) -> dict[str, Any]:
+    return {
+        "max_steps": steps,
+        "per_device_train_batch_size": 8,
+        "logging_steps": 10,
+        "eval_strategy": "steps",
+        "eval_steps": evaluate_every,
+        "save_strategy": "steps",
+        "save_steps": evaluate_every,
+        "save_total_limit": 1,
+        **({} if packed else {"padding_free": False}),
+    }
+
+
+def environment(malloc: str) -> dict[str, str]:
+    """A worker's stage's."""
+    if malloc not in (allocator.SYSTEM, allocator.KEEPING):
+        malloc = allocator.find(malloc, beside_gpu=torch.cuda.is_available())
+    settings = Settings(home=Path(tempfile.gettempdir())).model_copy(update={"malloc": malloc})
+    own = stage_environment(settings, Stage.TRAIN)
+    return {**own, "OMP_NUM_THREADS": str(os.cpu_count())}
+
+
+def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dict[str, float]]:
+    """Run the stage; what it took at each progress that it told of, and its metrics."""
+    child = Running(["-m", "worker.stages.train", str(request)], request.parent / "log", variables)
+    process = psutil.Process(child.process.pid)
+    samples = []
+    ended = None
+    for line in child.events:
+        ended = STAGE_EVENT.validate_json(line)
+        if isinstance(ended, Progress):
+            samples.append(_sample(ended.step, process))
+    child.events.close()
+    child.process.wait()
+    if not isinstance(ended, Finished):
+        raise SystemExit((request.parent / "log").read_text())
+    return samples, ended.result["metrics"]
+
+
+def _sample(step: int, process: psutil.Process) -> Sample:
+    with process.oneshot():
+        times = process.cpu_times()
+        return Sample(
+            step,
+            process.memory_info().rss / 2**20,
+            times.user + times.system,
+            process.num_threads(),
+            process.num_fds(),
+        )
+
+
+def growth(samples: list[Sample]) -> float:
+    """MiB for each step after SETTLED."""
+    late = [sample for sample in samples if sample.step >= SETTLED]
+    if len({sample.step for sample in late}) < 3:
+        return float("nan")
+    line = np.polyfit([s.step for s in late], [s.mebibytes for s in late], 1)
+    return float(line[0])
+
+
+def row(samples: list[Sample], metrics: dict[str, float]) -> str:
+    def at(step: int) -> Sample:
+        return next((sample for sample in samples if sample.step >= step), samples[-1])
+
+    last = samples[-1]
+    first, settled = at(10), at(min(SETTLED, last.step))
+    cells = [f"{at(mark).mebibytes:.0f}" if mark <= last.step else "" for mark in MARKS]
+    cells.append(f"{growth(samples):+.3f}")
+    cells.append(f"{settled.threads}, {last.threads}")
+    cells.append(f"{settled.files}, {last.files}")
+    cpu = (last.cpu_seconds - first.cpu_seconds) / max(1, last.step - first.step)
+    cells += [f"{1000 * cpu:.0f}", f"{metrics['train_tokens_per_second']:.0f}"]
+    return " | ".join(cells)
+
+
+def measure(name: str, folder: Path, options: argparse.Namespace) -> None:
+    folder.mkdir()
+    body = spec(name, folder, full=options.full)
+    prepared = stage("prepare", folder / "prepare", body).result
+    for packed in (True, False):
+        how = "packed" if packed else "padded"
+        if options.only not in (None, how):
+            continue
+        given = training(options.steps, options.evaluate_every, packed=packed)
+        request = write_request(
+            folder / how,
+            {**body, "training": given},
+            stage="train",
+            prepared=prepared,
+            data_roots=[EXAMPLES],
+            model_roots=[minilm_dir(), folder],
+        )
+        found = trained(request, environment(options.malloc))
+        print(f"| {name} | {how} | {row(*found)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("tasks", nargs="*", default="all", choices=[*TASKS, "all"])
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--evaluate-every", type=int, default=100)
+    parser.add_argument("--only", choices=["packed", "padded"])
+    parser.add_argument("--malloc", default=allocator.AUTO)
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    columns = [*(f"step {mark}" for mark in MARKS), "MiB/step", "threads", "files"]
+    print(f"| task | batches | {' | '.join([*columns, 'CPU ms/step', 'tokens/s'])} |")
+    print("|---" * (len(columns) + 4) + "|", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in TASKS if "all" in options.tasks else options.tasks:
+            measure(name, Path(folder) / name, options)
+    preloaded = environment(options.malloc).get("LD_PRELOAD", "the C library's")
+    print(f"malloc {preloaded}   load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
