@@ -345,7 +345,10 @@ def _final_points(job: TrackedJob) -> Iterator[Point]:
     for name, value in {**trained["metrics"], **best}.items():
         if value is not None:
             of_training = name.startswith(("train_", "total_"))
-            step = None if of_training else trained.get("model_step")
+            # After a promotion the newest number must be the promoted model's, and MLflow holds
+            # that of the highest step for the newest.
+            whole = of_training or trained.get("is_promoted")
+            step = None if whole else trained.get("model_step")
             # The test split is looked at once: there are no other numbers of its name.
             key = _key(name if name.startswith("test_") else f"final_{name}")
             yield Point(key, float(value), step or trained["steps"], at)

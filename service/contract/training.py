@@ -88,7 +88,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "fsdp_min_num_params": "use `resources.strategy` with `type: fsdp`",
     "fsdp_transformer_layer_cls_to_wrap": "use `resources.strategy` with `type: fsdp`",
     "deepspeed": "use `resources.strategy`",
-    "resume_from_checkpoint": "a job resumes from its own newest checkpoint by itself",
+    "resume_from_checkpoint": "a job resumes from its own newest checkpoint by itself; "
+    "`model.job` begins with the model of another job's checkpoint",
 }
 
 
