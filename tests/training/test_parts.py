@@ -18,7 +18,7 @@ from service.contract.states import Phase
 from service.contract.training import TrainingSpec
 from tests.training.support import Recorder, TinyObjective, rows, tiny_model
 from worker.tasks.base import PreparedSplit
-from worker.training import randomness
+from worker.training import early_stopping, randomness
 from worker.training.evaluation import Evaluator
 from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
@@ -48,6 +48,36 @@ class TestPlan:
         assert due == [4, 6]
         assert [step for step in range(1, 7) if plan.due(step).log] == due
         assert [step for step in range(1, 7) if plan.due(step).save] == due
+
+    @pytest.mark.parametrize(
+        ("options", "steps", "warmup"),
+        [
+            ({"max_steps": 0, "warmup_steps": 1}, 12, 1),
+            ({"max_steps": -1, "warmup_steps": 0.25}, 12, 3),
+            ({"max_steps": 1, "warmup_steps": 2}, 1, 2),
+        ],
+    )
+    def test_steps_and_warm_up(self, options: dict[str, Any], steps: int, warmup: int) -> None:
+        plan = Plan.of(TrainingSpec(per_device_train_batch_size=1, **options), 4)
+        assert (plan.total_steps, plan.warmup_steps) == (steps, warmup)
+
+
+class TestEarlyStopping:
+    @pytest.mark.parametrize(
+        ("before", "value", "without_gain"),
+        [(1.0, 0.8, 4), (1.0, 0.75, 4), (1.0, 0.7, 0), (1.0, 1.5, 4), (None, 9.0, 0)],
+        ids=["below the threshold", "equal to it", "above it", "worse", "the first"],
+    )
+    def test_a_gain_must_exceed_the_threshold(
+        self, before: float | None, value: float, without_gain: int
+    ) -> None:
+        spec = TrainingSpec(
+            eval_strategy="epoch", early_stopping_patience=4, early_stopping_threshold=0.25
+        )
+        progress = TrainingProgress(best_metric=before, evaluations_without_gain=3)
+        early_stopping.observe(spec, BestMetric(spec), progress, value)
+        assert progress.evaluations_without_gain == without_gain
+        assert early_stopping.reached(spec, progress) is (without_gain == 4)
 
 
 class TestRandomness:
