@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     mlflow_public_uri: str | None = Field(
         None, description="Where users reach it; default: mlflow_uri."
     )
+    public_url: str | None = Field(
+        None, description="Where users reach the API, for links in MLflow; `up` fills it in."
+    )
     hub_token: SecretStr | None = Field(None, description="Write access to the Hub.")
     hub_endpoint: str | None = Field(None, description="Another Hub; default: huggingface.co.")
     data_roots: Roots = Field(default_factory=list, description="Folders that specs may name.")

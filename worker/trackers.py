@@ -16,6 +16,9 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from worker import model_registry, run_note
+from worker.model_registry import FinishedModel
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
@@ -79,6 +82,8 @@ class Description:
     texts: Mapping[str, str]
     """Artifact path → content."""
     dataset: DatasetInput | None
+    note: str
+    """Shown at the top of the run's page."""
 
 
 class Tracker(Protocol):
@@ -103,6 +108,9 @@ class Tracker(Protocol):
         """Upload `file` as the artifact `name`, a path in the run."""
 
     def artifact_uri(self, run_id: str) -> str: ...
+
+    def add_model(self, run_id: str, model: FinishedModel) -> None:
+        """Make the run's model known as such, and register it where that was asked for."""
 
     def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
         """Set the run's final status, then it can be forgotten."""
@@ -133,6 +141,8 @@ class NullTracker:
     def artifact_uri(self, run_id: str) -> str:
         raise TrackerRejectedError(f"no tracker is configured, so there is no run {run_id}")
 
+    def add_model(self, run_id: str, model: FinishedModel) -> None: ...
+
     def end(
         self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
     ) -> None: ...
@@ -143,7 +153,11 @@ class NullTracker:
 class MlflowTracker:
     """A tracking server over HTTP, with one retry and short patience: the numbers wait in SQL."""
 
-    def __init__(self, uri: str, timeout_seconds: int = 5) -> None:
+    def __init__(
+        self, uri: str, timeout_seconds: int = 5, *, public_url: str | None = None
+    ) -> None:
+        """`public_url`: where users reach the service, for the link in a run's description."""
+        self._public_url = public_url
         self._uri = uri
         self._timeout_seconds = timeout_seconds
 
@@ -206,7 +220,8 @@ class MlflowTracker:
 
         with _translated():
             # Sending another value for a param is an error, even of the same meaning: 1 and 1.0.
-            sent = self._client.get_run(run_id).data.params
+            run = self._client.get_run(run_id).data
+            sent = run.params
             params = [
                 Param(key, _cut(value, _PARAM_CHARACTERS))
                 for key, value in description.params.items()
@@ -215,6 +230,10 @@ class MlflowTracker:
             tags = [
                 RunTag(key, _cut(value, _TAG_CHARACTERS)) for key, value in description.tags.items()
             ]
+            if run_note.TAG not in run.tags:  # it can be edited in MLflow
+                job_id = description.tags[JOB_ID_TAG]
+                note = run_note.with_link(description.note, job_id, self._public_url)
+                tags.append(RunTag(run_note.TAG, _cut(note, _TAG_CHARACTERS)))
             for start in range(0, len(params), _PARAMS_PER_CALL):
                 self._client.log_batch(run_id, params=params[start : start + _PARAMS_PER_CALL])
             for start in range(0, len(tags), _TAGS_PER_CALL):
@@ -276,6 +295,14 @@ class MlflowTracker:
     def artifact_uri(self, run_id: str) -> str:
         with _translated():
             return str(self._client.get_run(run_id).info.artifact_uri)
+
+    def add_model(self, run_id: str, model: FinishedModel) -> None:
+        with _translated():
+            run = self._client.get_run(run_id)
+            source = f"{run.info.artifact_uri}/{MODEL_FOLDER.rstrip('/')}"
+            model_registry.log(self._client, run, source, model)
+            if model.register_as is not None:
+                model_registry.register(self._client, run_id, source, model.register_as, model)
 
     def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag

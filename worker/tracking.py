@@ -9,7 +9,7 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,13 +17,15 @@ import structlog
 from pydantic import BaseModel
 
 from service.contract import splits
-from service.contract.spec import HubDataset, JobSpec
+from service.contract.spec import HubDataset, JobSpec, UploadDataset
 from service.contract.states import JobState, Stage
 from service.settings import Settings
 from service.store import tracking as store
 from service.store.database import Database
 from service.store.models import MetricRow
 from service.store.tracking import TrackedJob
+from worker import run_note
+from worker.model_registry import FinishedModel
 from worker.trackers import (
     JOB_ID_TAG,
     MODEL_FOLDER,
@@ -40,6 +42,8 @@ from worker.trackers import (
     log_missing,
 )
 
+MODEL_CARD: Final = f"{MODEL_FOLDER}README.md"
+"""Written by `publish`: where it is, the model is finished."""
 _ROWS_PER_PAGE: Final = 100
 _LONGEST_PAUSE: Final = 60.0
 _EXIT_SECONDS: Final = 8.0
@@ -64,7 +68,9 @@ _log = structlog.get_logger(__name__)
 
 def make_tracker(settings: Settings) -> Tracker:
     """MLflow where the operator has set it up; otherwise one that keeps nothing."""
-    return MlflowTracker(settings.mlflow_uri) if settings.mlflow_uri else NullTracker()
+    if settings.mlflow_uri is None:
+        return NullTracker()
+    return MlflowTracker(settings.mlflow_uri, public_url=settings.public_url)
 
 
 def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
@@ -180,11 +186,19 @@ class _Shipper:
         if job.ended_at is None:
             return False
         if run_id is not None:
-            self._send_files(job, run_id, until)
+            sent = self._send_files(job, run_id, until)
             self._tracker.log_points(run_id, list(_final_points(job)))
             self._set_status(job, run_id)
+            if job.state == JobState.SUCCEEDED and MODEL_CARD in sent:
+                self._add_model(job, run_id)
         with self._database.write() as session:
             return store.finish(session, job.id, job.ended_at)
+
+    def _add_model(self, job: TrackedJob, run_id: str) -> None:
+        try:
+            self._tracker.add_model(run_id, _finished_model(job))
+        except TrackerRejectedError as error:  # a server that is too old for it, say
+            _log.warning("tracker_rejects_model", job_id=job.id, error=str(error))
 
     def _set_status(self, job: TrackedJob, run_id: str) -> None:
         """The run's status becomes the job's, and its last one if a retry comes in between.
@@ -217,10 +231,17 @@ class _Shipper:
     def _send(self, job: TrackedJob, run_id: str, until: float) -> None:
         # Numbers first: a full artifact store must not hold them up.
         self._send_metrics(job, run_id, until)
-        description = _description(job)
+        description = _description(job, self._file_names(job))
         if description != self._described:
             self._tracker.describe(run_id, description)
             self._described = description
+
+    def _file_names(self, job: TrackedJob) -> dict[str, str]:
+        spec = JobSpec.model_validate(job.spec)
+        if not isinstance(spec.dataset, UploadDataset):
+            return {}
+        with self._database.read() as session:
+            return store.file_names(session, splits.items(spec))
 
     def _send_metrics(self, job: TrackedJob, run_id: str, until: float) -> None:
         cursor = job.tracked_seq
@@ -236,7 +257,8 @@ class _Shipper:
             with self._database.write() as session:
                 store.advance(session, job.id, cursor)
 
-    def _send_files(self, job: TrackedJob, run_id: str, until: float) -> None:
+    def _send_files(self, job: TrackedJob, run_id: str, until: float) -> Collection[str]:
+        """The names of those that the run has now."""
         log_model = JobSpec.model_validate(job.spec).tracking.log_model
         with self._database.read() as session:
             rows = store.artifacts(session, job.id)
@@ -252,9 +274,10 @@ class _Shipper:
         except (FileNotFoundError, TrackerAwayError):
             if self._load() is not None:
                 raise
-            return  # the job was deleted meanwhile, with its files; its run still gets its end
+            return ()  # the job was deleted meanwhile, with its files; its run still gets its end
         if not complete:
             raise TrackerAwayError("too slow: the rest of the files goes next time")
+        return present
 
 
 def _changed(job: TrackedJob, names: Iterable[str]) -> set[str]:
@@ -354,7 +377,7 @@ def _final_points(job: TrackedJob) -> Iterator[Point]:
             yield Point(key, float(value), step or trained["steps"], at)
 
 
-def _description(job: TrackedJob) -> Description:
+def _description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
     spec = JobSpec.model_validate(job.spec)
     prepared = job.results.get(Stage.PREPARE) or {}
     resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
@@ -369,6 +392,20 @@ def _description(job: TrackedJob) -> Description:
         tags=_tags(job, spec, label),
         texts={"spec.json": text + "\n"},
         dataset=_dataset_input(spec, label, found),
+        note=run_note.write(job.id, spec, file_names),
+    )
+
+
+def _finished_model(job: TrackedJob) -> FinishedModel:
+    spec = JobSpec.model_validate(job.spec)
+    trained = job.results.get(Stage.TRAIN) or {}
+    return FinishedModel(
+        job_id=job.id,
+        name=re.sub(r"[^A-Za-z0-9 _-]+", "-", spec.name or job.id),
+        task=spec.task.type,
+        step=trained.get("model_step") or trained.get("steps", 0),
+        register_as=spec.tracking.register_as,
+        alias=spec.tracking.register_alias,
     )
 
 

@@ -52,6 +52,7 @@ class Stack:
             "FINETUNE_HOME": str(self.settings.home),
             "FINETUNE_HOST": self.settings.host,
             "FINETUNE_PORT": str(self.settings.port),
+            "FINETUNE_PUBLIC_URL": self.settings.public_url or self.api_url,
             "PYTHONUNBUFFERED": "1",
         }
         if self.valkey_url is not None:

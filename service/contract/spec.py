@@ -1,9 +1,11 @@
 """JobSpec: all that a client may say about a job. Unknown fields are refused everywhere."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -225,6 +227,23 @@ DatasetSpec = Annotated[HubDataset | UploadDataset | PathDataset, Field(discrimi
 Seconds = Annotated[int, Field(ge=1, le=366 * 86400)]
 
 
+def _not_reserved(alias: str) -> str:
+    if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
+        raise ValueError("MLflow keeps this alias for itself")
+    return alias
+
+
+RegisteredName = Annotated[
+    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+]
+# MLflow keeps `latest` and `v<number>` for itself.
+Alias = Annotated[
+    str,
+    StringConstraints(max_length=200, pattern=r"^[A-Za-z0-9_-]+$"),
+    AfterValidator(_not_reserved),
+]
+
+
 class TrackingSpec(SpecModel):
     experiment_name: Name = "finetune"
     run_name: Name | None = Field(None, description="Default: the job's name, or its id.")
@@ -232,6 +251,21 @@ class TrackingSpec(SpecModel):
         default_factory=dict, max_length=50
     )
     log_model: bool = Field(True, description="Log the finished model as an MLflow artifact.")
+    register_as: RegisteredName | None = Field(
+        None,
+        description="Register the finished model under this name in MLflow's model registry: one "
+        "version for each job.",
+        examples=["squad-distilbert"],
+    )
+    register_alias: Alias = Field(
+        "newest", description="Alias that is moved to the version which the job registers."
+    )
+
+    @model_validator(mode="after")
+    def _registers_what_is_logged(self) -> "TrackingSpec":
+        if self.register_as is not None and not self.log_model:
+            raise ValueError("`register_as` needs `log_model: true`")
+        return self
 
 
 class HubSpec(SpecModel):

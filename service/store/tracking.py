@@ -1,5 +1,6 @@
 """What of a job has reached MLflow: the run's ids, the cursor into its metrics, and the end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.states import Stage
 from service.store.database import db_now
-from service.store.models import ArtifactRow, AttemptRow, JobRow, MetricRow
+from service.store.models import ArtifactRow, AttemptRow, FileRow, JobRow, MetricRow
 
 
 @dataclass(frozen=True)
@@ -134,3 +135,9 @@ def retry_in(session: Session, job_id: str, seconds: float) -> None:
         .where(JobRow.id == job_id, JobRow.tracking_final.is_(False))
         .values(tracking_retry_at=db_now(seconds))
     )
+
+
+def file_names(session: Session, file_ids: Sequence[str]) -> dict[str, str]:
+    """Id → the name it was uploaded with, of those that are still there."""
+    rows = session.execute(select(FileRow.id, FileRow.filename).where(FileRow.id.in_(file_ids)))
+    return {row.id: row.filename for row in rows}

@@ -236,7 +236,8 @@ class TestGetJob:
         }
         assert (job["phase"], job["attempt"], job["worker"]) == ("training", 2, "w-1")
         assert job["queue_position"] is None
-        assert job["mlflow_url"] == "http://mlflow.test:5000/#/experiments/3/runs/abc"
+        run = "http://mlflow.test:5000/#/experiments/3/runs/abc"
+        assert job["mlflow_url"] == f"{run}?workflowType=machine_learning"
         assert [
             (stage["stage"], stage["attempts"], stage["outcome"], stage["running_seconds"])
             for stage in job["stages"]

@@ -161,7 +161,7 @@ def _finish(http: httpx.Client, job_id: str) -> dict[str, Any]:
 
 def _check_mlflow(run_url: str) -> None:
     """The link in the job's answer leads to a run that ends as the job and has its numbers."""
-    uri, _, route = run_url.partition("/#/")
+    uri, _, route = run_url.partition("?")[0].partition("/#/")
     params = {"run_id": route.split("/")[3]}
 
     def run() -> dict[str, Any]:

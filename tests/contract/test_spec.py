@@ -45,6 +45,20 @@ class TestJobSpec:
     def test_refuses_unknown_fields_everywhere(self, section: dict[str, Any]) -> None:
         assert [kind for _, kind in _errors(**section)] == ["extra_forbidden"]
 
+    @pytest.mark.parametrize(
+        "tracking",
+        [
+            {"register_as": "a/b"},
+            {"register_as": "it's"},
+            {"register_as": "m", "log_model": False},
+            {"register_as": "m", "register_alias": "latest"},
+            {"register_as": "m", "register_alias": "V2"},
+            {"register_as": "m", "register_alias": "a b"},
+        ],
+    )
+    def test_refuses_what_the_model_registry_would(self, tracking: dict[str, Any]) -> None:
+        assert len(_errors(tracking=tracking)) == 1
+
     def test_names_every_fault_at_once(self) -> None:
         faults = _errors(
             priority=11,

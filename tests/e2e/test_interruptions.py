@@ -92,7 +92,7 @@ class TestWishes:
         assert stack.http.delete(f"/v1/jobs/{job_id}").status_code == 200
         assert stack.http.get(f"/v1/jobs/{job_id}").status_code == 404
         assert not (stack.home / "jobs" / job_id).exists()
-        run_id = finished["mlflow_url"].rpartition("/")[2]
+        run_id = finished["mlflow_url"].partition("?")[0].rpartition("/")[2]
         client = MlflowClient(mlflow_uri)
         wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
         steps = [point.step for point in client.get_metric_history(run_id, "loss")]

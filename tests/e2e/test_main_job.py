@@ -85,7 +85,7 @@ class TestMainJob:
         assert max(row["values"]["memory_rss_bytes"] for row in system) > 2**27
 
     def test_mlflow_has_the_same_numbers(self, stack: Stack, finished: dict[str, Any]) -> None:
-        uri, _, route = finished["mlflow_url"].partition("/#/")
+        uri, _, route = finished["mlflow_url"].partition("?")[0].partition("/#/")
         _, experiment, _, run_id = route.split("/")[:4]
         client = mlflow.MlflowClient(uri)
         # The job ends first, and its run right after it.
@@ -169,7 +169,7 @@ class TestOtherModes:
         }
         assert made["predictions.json"] == before["predictions.json"]
         assert not any(name.startswith("model/") for name in made)
-        uri, _, route = job["mlflow_url"].partition("/#/")
+        uri, _, route = job["mlflow_url"].partition("?")[0].partition("/#/")
         client, run_id = mlflow.MlflowClient(uri), route.split("/")[3]
         wait_until(lambda: client.get_run(run_id).info.status != "RUNNING", 20, "the run's end")
         run = client.get_run(run_id)
@@ -270,7 +270,7 @@ class TestAdapter:
         assert model.peft_config["default"].r == 4
         trained = [value for name, value in model.named_parameters() if "lora_B" in name]
         assert all(value.abs().max() > 0 for value in trained)
-        uri, _, route = job["mlflow_url"].partition("/#/")
+        uri, _, route = job["mlflow_url"].partition("?")[0].partition("/#/")
         run = mlflow.MlflowClient(uri).get_run(route.split("/")[3])
         assert (run.data.params["peft.method"], run.data.params["peft.r"]) == ("lora", "4")
 

@@ -14,15 +14,17 @@ from sqlalchemy import select
 
 from service.contract.events import ArtifactWritten
 from service.settings import Settings
-from service.store import history
+from service.store import history, jobs
 from service.store import tracking as store
 from service.store.database import Database
-from service.store.models import MetricRow
+from service.store.models import FileRow, MetricRow
+from tests.factories import make_spec
 from tests.mlflow_server import MlflowServer
 from tests.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
-from worker import tracking
-from worker.trackers import MlflowTracker, NewRun, NullTracker
+from worker import run_note, tracking
+from worker.model_registry import FinishedModel
+from worker.trackers import MlflowTracker, NewRun, NullTracker, TrackerRejectedError
 from worker.tracking import Shipping, ensure_run, make_tracker, sync
 
 TRAINED = {
@@ -173,6 +175,40 @@ class TestDescription:
         path = client.download_artifacts(run.info.run_id, "spec.json", str(tmp_path))
         assert json.loads(Path(path).read_text())["training"]["learning_rate"] == 3e-5
 
+    def test_the_page_says_what_the_job_is(
+        self, database: Database, tmp_path: Path, mlflow_server: MlflowServer, client: MlflowClient
+    ) -> None:
+        with database.write() as session:
+            row = FileRow(id="file-1", filename="my`data.json", purpose="f", bytes=1)
+            row.sha256, row.created_at = "a" * 64, jobs.clock(session)
+            session.add(row)
+        data = {"source": "upload", "train": "file-1", "validation": "file-2"}
+        job = Job(database, tmp_path, name="my job", dataset=data)
+        tracker = MlflowTracker(mlflow_server.uri, public_url="http://here:8000/")
+        sync(database, tracker, job.id, tmp_path)
+        run = job.the_run(client)
+        link = f"http://here:8000/v1/jobs/{job.id}"
+        assert run.data.tags["mlflow.note.content"].splitlines() == [
+            "`my job`",
+            "",
+            f"- Job: `{job.id}`",
+            "- Task: `question-answering`, mode `train`",
+            "- Model: `org/model`",
+            "- Data, train: `my'data.json`",
+            "- Data, validation: `file-2`",
+            f"- [{link}]({link})",
+        ]
+        client.set_tag(run.info.run_id, "mlflow.note.content", "edited")
+        sync(database, tracker, job.id, tmp_path)
+        assert job.the_run(client).data.tags["mlflow.note.content"] == "edited"
+
+    def test_without_an_address_there_is_no_link(self) -> None:
+        files = [f"/data/part-{number}.json" for number in range(7)]
+        spec = make_spec(dataset={"source": "path", "train": files})
+        note = run_note.with_link(run_note.write("job-1", spec, {}), "job-1", None)
+        assert "http" not in note
+        assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
+
     def test_a_long_value_is_cut_and_never_sent_again_differently(
         self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
     ) -> None:
@@ -306,6 +342,68 @@ class TestEnd:
         run_id = job.the_run(client).info.run_id
         sizes = {name: len(text) for name, text in names.items()}
         assert {k: v for k, v in tracker.sizes(run_id).items() if k in sizes} == sizes
+
+    def test_the_model_is_logged_and_registered_once(
+        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        name = f"squad {tmp_path.name}"
+        jobs_made = []
+        for number in range(2):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            job = Job(database, folder, name="a/b", tracking={"register_as": name})
+            jobs_made.append(job)
+            self._write_card(job)
+            job.end("succeeded", results={"train": TRAINED})
+        older, newer = jobs_made
+        for job in (older, newer, older):  # the end of the older one is shipped twice
+            job.update(tracking_final=False)
+            assert sync(job.database, tracker, job.id, job.workspace)
+        runs = [job.the_run(client) for job in jobs_made]
+        versions = client.search_model_versions(f"name = '{name}'")
+        assert {int(one.version): one.run_id for one in versions} == {
+            number: run.info.run_id for number, run in enumerate(runs, start=1)
+        }
+        newest = client.get_model_version_by_alias(name, "newest")
+        assert (int(newest.version), newest.source) == (2, f"{runs[1].info.artifact_uri}/model")
+        assert newest.tags == {"finetune.job_id": newer.id}
+        for job, run in zip(jobs_made, runs, strict=True):
+            (output,) = run.outputs.model_outputs
+            logged = client.get_logged_model(output.model_id)
+            assert (logged.name, logged.status, output.step) == ("a-b", "READY", 15)
+            assert logged.source_run_id == run.info.run_id
+            assert logged.tags["finetune.artifacts"] == f"{run.info.artifact_uri}/model"
+            assert logged.tags["finetune.job_id"] == job.id
+
+    def test_a_failed_job_registers_nothing(
+        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = Job(database, tmp_path, tracking={"register_as": f"failed {tmp_path.name}"})
+        self._write_card(job)
+        job.end("failed", results={"train": TRAINED})
+        assert sync(job.database, tracker, job.id, job.workspace)
+        assert client.search_model_versions(f"name = 'failed {tmp_path.name}'") == []
+        assert job.the_run(client).outputs.model_outputs == []
+
+    def test_a_server_without_a_registry_costs_nothing_else(
+        self, database: Database, tmp_path: Path, mlflow_server: MlflowServer, client: MlflowClient
+    ) -> None:
+        class Old(MlflowTracker):
+            def add_model(self, run_id: str, model: FinishedModel) -> None:
+                raise TrackerRejectedError("no such route")
+
+        job = Job(database, tmp_path)
+        self._write_card(job)
+        job.end("succeeded", results={"train": TRAINED})
+        assert sync(job.database, Old(mlflow_server.uri), job.id, job.workspace)
+        assert job.the_run(client).info.status == "FINISHED"
+
+    @staticmethod
+    def _write_card(job: Job) -> None:
+        (job.workspace / "card").write_text("# card")
+        card = ArtifactWritten(name="model/README.md", path="card", bytes=6, sha256="0" * 64)
+        with job.database.write() as session:
+            history.record(session, job.id, job.claim.epoch, [card])
 
     def test_cancelled_before_anything_happened_makes_no_run(
         self, job: Job, tracker: MlflowTracker, client: MlflowClient

@@ -256,7 +256,9 @@ def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
     base = settings.mlflow_public_uri or settings.mlflow_uri
     if base is None or job.mlflow_run_id is None or job.mlflow_experiment_id is None:
         return None
-    return f"{base.rstrip('/')}/#/experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+    run = f"experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+    # Without this MLflow opens a page that is made for traces of language models.
+    return f"{base.rstrip('/')}/#/{run}?workflowType=machine_learning"
 
 
 class JobList(BaseModel):

@@ -1,0 +1,70 @@
+"""A run's model as MLflow knows models: logged by the run, and a version in the registry.
+
+Neither holds a second copy: both lead to what the run has under `model/`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+_JOB_TAG = "finetune.job_id"
+
+
+@dataclass(frozen=True)
+class FinishedModel:
+    """The model of a job that has succeeded."""
+
+    job_id: str
+    name: str
+    task: str
+    step: int
+    register_as: str | None
+    alias: str
+
+
+def log(client: "MlflowClient", run: "Run", source: str, model: FinishedModel) -> None:
+    """The run gets one logged model, however often this is called."""
+    from mlflow.entities import LoggedModelOutput
+
+    run_id, experiment = run.info.run_id, run.info.experiment_id
+    found = client.search_logged_models([experiment], f"source_run_id = '{run_id}'")
+    logged = next(iter(found), None) or client.create_logged_model(
+        experiment,
+        name=model.name,
+        source_run_id=run_id,
+        tags={_JOB_TAG: model.job_id, "finetune.artifacts": source},
+        model_type=model.task,
+    )
+    outputs = run.outputs.model_outputs if run.outputs is not None else []
+    if logged.model_id not in {output.model_id for output in outputs}:
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, model.step)])
+    if logged.status != "READY":
+        client.finalize_logged_model(logged.model_id, "READY")
+
+
+def register(
+    client: "MlflowClient", run_id: str, source: str, name: str, model: FinishedModel
+) -> None:
+    """The registered model gets one version for this run, and the alias moves there, unless a
+    newer version has it already."""
+    _ensure_registered_model(client, name)
+    found = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
+    version = next(iter(found), None) or client.create_model_version(
+        name, source=source, run_id=run_id, tags={_JOB_TAG: model.job_id}
+    )
+    aliases = client.get_registered_model(name).aliases
+    if int(aliases.get(model.alias, 0)) < int(version.version):
+        client.set_registered_model_alias(name, model.alias, str(version.version))
+
+
+def _ensure_registered_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
