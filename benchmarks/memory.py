@@ -7,8 +7,8 @@ and without packing, in the environment that a worker gives it.
 Batches of random order and length, so that hardly two have one shape. Models are small and from
 scratch, so that the whole table takes less than half an hour on two quiet cores; with `--full`
 question answering and the classifiers train MiniLM. Printed are MiB at some steps, what memory
-grows by in each step after the 200th (the slope of a line through all samples), threads and open
-files at step 200 and at the end, processor time per step, and real tokens per second.
+grows by in each step after the 200th (the slope of a line through means of 100 steps), threads and
+open files at step 200 and at the end, processor time per step, and real tokens per second.
 """
 
 import argparse
@@ -30,10 +30,12 @@ from tests.models import minilm_dir, save_tiny_t5
 from tests.stages.support import Running, write_request
 from worker import allocator
 from worker.stage_request import stage_environment
+from worker.training.memory import TRIM_STEPS
 
 MARKS: Final = (100, 200, 500, 1000, 2000)
 SETTLED: Final = 200
 """By this step there were evaluations and checkpoints, and most sizes have occurred."""
+WINDOW: Final = TRIM_STEPS
 ROWS: Final = 2000
 EVALUATED: Final = 64
 
@@ -165,12 +167,16 @@ def _sample(step: int, process: psutil.Process) -> Sample:
 
 
 def growth(samples: list[Sample]) -> float:
-    """MiB for each step after SETTLED."""
-    late = [sample for sample in samples if sample.step >= SETTLED]
-    if len({sample.step for sample in late}) < 3:
+    """MiB for each step after SETTLED: a line through the means of WINDOW steps each, in which the
+    stage gives memory back once."""
+    windows: dict[int, list[float]] = {}
+    for sample in samples:
+        if SETTLED <= sample.step < samples[-1].step // WINDOW * WINDOW:
+            windows.setdefault(sample.step // WINDOW, []).append(sample.mebibytes)
+    if len(windows) < 3:
         return float("nan")
-    line = np.polyfit([s.step for s in late], [s.mebibytes for s in late], 1)
-    return float(line[0])
+    means = [float(np.mean(window)) for window in windows.values()]
+    return float(np.polyfit([number * WINDOW for number in windows], means, 1)[0])
 
 
 def row(samples: list[Sample], metrics: dict[str, float]) -> str:
