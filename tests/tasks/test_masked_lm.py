@@ -194,6 +194,10 @@ class TestMasking:
         assert all(len(values) == 1 for values in per_word)
         assert chosen.mean() == pytest.approx(0.15, abs=0.015)
 
+    def test_whole_words_where_every_token_is_one(self, masking: Masking) -> None:
+        _, labels = masking(IDS, np.ones(len(IDS), dtype=np.int8), 1, 0)
+        assert (labels != -100).mean() == pytest.approx(0.15, abs=0.015)
+
     def test_a_pure_function(self, masking: Masking, tokenizer: Any) -> None:
         def chosen(masking: Masking, draw: int, index: int) -> list[int]:
             ids, labels = masking(IDS[:64], None, draw, index)

@@ -127,6 +127,28 @@ class TestLongQuestions:
         assert all(ids.count(minilm.vocab["who"]) == 9 for ids in columns["input_ids"])
         assert max(map(len, columns["input_ids"])) == 16
 
+    @pytest.mark.parametrize(("count", "left", "shortened"), [(9, 9, 0), (10, 9, 1)])
+    def test_one_token_too_many(self, minilm: Any, count: int, left: int, shortened: int) -> None:
+        cut = Windows(minilm, QuestionAnsweringSpec(max_seq_length=16, doc_stride=3))
+        columns = cut.features(example(question="who " * count), 0, with_offsets=True)
+        assert cut.shortened == shortened
+        assert all(ids.count(minilm.vocab["who"]) == left for ids in columns["input_ids"])
+
+    @pytest.mark.parametrize("fits", [8, 7, 1, 0])
+    def test_are_cut_on_where_the_cut_text_splits_anew(
+        self, minilm: Any, monkeypatch: pytest.MonkeyPatch, fits: int
+    ) -> None:
+        """Into more tokens than it had within the whole question."""
+        cut = Windows(minilm, QuestionAnsweringSpec(max_seq_length=16, doc_stride=3))
+
+        def tokenize(text: str) -> list[str]:
+            words = text.split()
+            return words if len(words) <= fits else words * 10
+
+        monkeypatch.setattr(cut._tokenizer, "tokenize", tokenize)
+        columns = cut.features(example(question="who " * 12), 0, with_offsets=True)
+        assert all(ids.count(minilm.vocab["who"]) == fits for ids in columns["input_ids"])
+
     def test_a_stride_that_leaves_no_room_is_refused(self, minilm: Any) -> None:
         with pytest.raises(StageError, match="Lower `doc_stride`") as caught:
             Windows(minilm, QuestionAnsweringSpec(max_seq_length=16, doc_stride=12))

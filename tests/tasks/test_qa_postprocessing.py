@@ -158,6 +158,10 @@ class TestChoose:
         assert self.choose(batch, v2=True, threshold=-3.5).predictions == {"q": "cd ef"}
         assert self.choose(batch, v2=True, threshold=-3.75).predictions == {"q": ""}
 
+    def test_an_answer_may_begin_with_the_context(self) -> None:
+        batch = one_window([0, 9, 3, 0], [0, 9, 0, 2.5], [-1, 0, 3, 6])
+        assert self.choose(batch, v2=False).predictions == {"q": "ab"}
+
     def test_no_admissible_span_means_no_answer(self) -> None:
         nothing = one_window([1, 2], [2, 1], [-1, -1])
         assert self.choose(nothing, v2=False) == Answers({"q": ""}, {"q": []}, {})

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker.training import linear_loss
 
@@ -56,6 +57,32 @@ def test_is_torchs(
     )
 
 
+class _Largest(TorchDispatchMode):
+    """Inside, the rows of the largest matrix over the vocabulary that was made."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.dim() == 2 and found.shape[1] == 50:
+            self.rows = max(self.rows, len(found))
+        return found
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(3, 3), (7, 7), (20, 20), (200, 28)])
+def test_no_more_logits_are_made_than_four_parts_have(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, rows: int
+) -> None:
+    """Of seven tokens each; nor more than there are tokens."""
+    monkeypatch.setattr(linear_loss, "_NUMBERS", 7 * 50)
+    linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
+    states = torch.randn(1, tokens, 2, requires_grad=True)
+    labels = torch.randint(50, (1, tokens))
+    with _Largest() as largest:
+        linear_loss.loss_sum(linear, linear_loss.Head(states, torch.float32), labels)
+    assert largest.rows == rows
+
+
 @pytest.mark.parametrize("numbers", [1, 7 * 50, 1 << 24])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_judging_in_parts(
@@ -84,7 +111,7 @@ def test_judging_in_parts(
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:
-    linear = torch.nn.Linear(16, 50, bias=False).requires_grad_(False)
+    linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
     states = torch.randn(1, 5, 16, requires_grad=True)
     head = linear_loss.Head(states, torch.float32)
     linear_loss.loss_sum(linear, head, torch.arange(5)[None]).backward()
