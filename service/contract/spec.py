@@ -280,7 +280,7 @@ class HubSpec(SpecModel):
     revision: Text = Field("main", description="Branch to commit to; created if it is missing.")
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
     license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(
-        None, description="Licence id for the model card."
+        None, description="Licence id for the model card; default: that of the base model's card."
     )
     strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = Field(
         "end",
