@@ -30,6 +30,11 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
     yield from _missing_data(spec)
     if spec.hub is not None:
         yield f"`hub` pushes the model that a training makes, and `{spec.mode}` makes none"
+    if spec.tracking.register_as is not None:
+        yield (
+            "`tracking.register_as` registers the model that a training makes, and "
+            f"`{spec.mode}` makes none"
+        )
     if spec.peft is not None:
         yield f"`peft` describes an adapter to train, and `{spec.mode}` trains nothing"
     if spec.model.config is not None:

@@ -82,6 +82,11 @@ def test_a_training_needs_rows() -> None:
             "is a share of `dataset.train`",
         ),
         ("evaluate", {"hub": {"model_id": "me/it"}}, "`hub` pushes the model"),
+        (
+            "evaluate",
+            {"tracking": {"register_as": "squad"}},
+            "`tracking.register_as` registers the model",
+        ),
         ("predict", {"peft": {"method": "lora"}}, "`peft` describes an adapter to train"),
         (
             "predict",
