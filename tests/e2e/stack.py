@@ -62,6 +62,10 @@ class Part:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
+    def stops(self) -> int:
+        """How often it has told a stage to stop."""
+        return self._log.read_text(errors="replace").count("stopping the stage")
+
     def tail(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
 

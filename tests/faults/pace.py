@@ -20,7 +20,8 @@ class Pace:
     """Lets the job's `train` make `limit` steps, and not more than so many a second.
 
     The steps are those of its checkpoints on disk, of which there should be many; it is stopped
-    (SIGSTOP) while it is ahead. A context manager; at its end the training runs free.
+    (SIGSTOP) while it is ahead, with all its processes. A context manager; at its end the training
+    runs free. A few steps more than `limit` can be made before the stop arrives.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Pace:
 
     def _halt(self) -> None:
         if not self._halted:
-            self._halted = {process.pid for process in self._trainers()}
+            self._halted = {
+                member.pid for process in self._trainers() for member in (process, *_below(process))
+            }
             self._send(signal.SIGSTOP)
 
     def _go_on(self) -> None:
@@ -80,3 +83,9 @@ class Pace:
         for pid in self._halted:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return []
