@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 
@@ -32,7 +32,9 @@ _PATIENCE: Final = 10.0
 _LONGEST_ANSWER: Final = 1024**2
 _PASSED_ON: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "HOME")
 """Of the API's environment, which holds secrets."""
-_FORMATS: Final = f"One of {', '.join(get_args(DataFormat))}."
+_LONGEST_TASK: Final = 4000
+_LONGEST_COLUMNS: Final = 1000
+"""Characters. Escaped, one takes up to 12 bytes, and uvicorn reads a URL of up to 65,535."""
 _slots = threading.BoundedSemaphore(_AT_ONCE)
 
 
@@ -48,7 +50,7 @@ def check_file(
     task: Annotated[
         str,
         Query(
-            max_length=20_000,
+            max_length=_LONGEST_TASK,
             description="A task's name, or as JSON the `task` of a spec, with its parameters.",
             examples=["question-answering"],
         ),
@@ -58,13 +60,12 @@ def check_file(
         Query(description="What the file would be used as: test rows need no labels."),
     ] = "train",
     data_format: Annotated[
-        str,
-        Query(alias="format", max_length=20, description=_FORMATS),
+        DataFormat, Query(alias="format", description="As in `dataset`.")
     ] = "auto",
     columns: Annotated[
         str,
         Query(
-            max_length=20_000,
+            max_length=_LONGEST_COLUMNS,
             description="`dataset.columns` as JSON: the task's column → yours.",
             examples=['{"context": "passage"}'],
         ),

@@ -87,10 +87,11 @@ class TestCheck:
             ({"task": "{"}, "query.task"),
             ({"task": "causal-lm", "columns": "["}, "query.columns"),
             ({"task": "causal-lm", "columns": '{"text": 3}'}, "dataset.columns.text"),
-            ({"task": "causal-lm", "format": "xml"}, "dataset.format"),
+            ({"task": "causal-lm", "format": "xml"}, "query.format"),
             ({"task": "causal-lm", "split": "dev"}, "query.split"),
             ({"task": "causal-lm", "max_bad_fraction": "2"}, "query.max_bad_fraction"),
             ({}, "query.task"),
+            ({"task": "\U0001f600" * 4001, "columns": "\U0001f600" * 1001}, "query.task"),
         ):
             answer = client.post(f"/v1/files/{file_id}/check", params=query)
             assert answer.status_code == 422
