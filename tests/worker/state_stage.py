@@ -3,6 +3,7 @@
 `python -P -m tests.worker.state_stage <request>`, new or forked: both must write the same.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -19,6 +20,7 @@ from service.contract.stages import PublishResult, StageRequest
 from worker.stages.base import Channel, run_stage
 
 LIBRARIES = ("huggingface_hub", "datasets", "transformers", "accelerate", "peft", "tokenizers")
+NATIVE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "OMP_WAIT_POLICY", "GLIBC_TUNABLES")
 
 
 def main(request: StageRequest, channel: Channel) -> BaseModel:
@@ -42,6 +44,7 @@ def _process() -> dict[str, Any]:
         "flags": list(sys.flags),
         "cwd": str(Path.cwd()),
         "environment": {k: v for k, v in os.environ.items() if k != "FINETUNE_EVENT_FD"},
+        "getenv": {name: _getenv(name) for name in NATIVE},
         "leads": [os.getpid() == os.getsid(0), os.getpid() == os.getpgid(0)],
         "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd")],
         "umask": status["Umask"],
@@ -50,6 +53,14 @@ def _process() -> dict[str, Any]:
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         "buffered": [sys.stdout.write_through, sys.stderr.write_through, sys.stdout.encoding],
     }
+
+
+def _getenv(name: str) -> str | None:
+    """As libraries in C read it, at any time."""
+    function = ctypes.CDLL(None).getenv
+    function.restype = ctypes.c_char_p
+    value: bytes | None = function(name.encode())
+    return None if value is None else value.decode()
 
 
 def _drawn() -> list[float]:

@@ -17,12 +17,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.contract.events import Finished, StageEvent
+from service.contract.states import Stage
 from service.settings import Settings
 from tests.services import wait_until
 from tests.worker import stub_request
-from worker import launch, warm_start
+from worker import allocator, launch, warm_start
 from worker.child import Child
 from worker.launch import Start
+from worker.stage_request import stage_environment
 from worker.warm_start import WarmStart
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +174,46 @@ class TestLikeANewInterpreter:
             wait_until(child.has_exited, 10, "the stage")
         grandchild = int((tmp_path / "grandchild").read_text())
         assert not psutil.pid_exists(grandchild)  # and is no zombie of ours
+
+
+class TestOfAWorker:
+    """What a worker sets for the libraries of stages, where its operator sets nothing or another
+    value: in a new interpreter, in the server (libgomp reads it when torch is imported) and in what
+    is forked of it (oneDNN reads it at the first product)."""
+
+    @pytest.mark.parametrize(
+        "own", [{}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "OMP_WAIT_POLICY": "ACTIVE"}]
+    )
+    def test_settings_of_libraries(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
+    ) -> None:
+        for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "OMP_WAIT_POLICY", "GLIBC_TUNABLES"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        settings = Settings(home=tmp_path).model_copy(update={"malloc": allocator.KEEPING})
+        variables = stage_environment(settings, Stage.TRAIN)
+        expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "OMP_WAIT_POLICY": "PASSIVE"} | own
+        warm = WarmStart(variables, modules=(STATE,), imports=(STATE,))
+        try:
+            for start in (launch.cold, warm.start):
+                request = stub_request.write(tmp_path, "light")
+                words = command(request, STATE)
+                child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
+                assert is_forked(child, warm) == (start == warm.start)
+                assert finish(child)[0] == 0
+                state = state_of(tmp_path)
+                assert expected.items() <= state["environment"].items()
+                tunables = state["getenv"].pop("GLIBC_TUNABLES")
+                assert state["getenv"] == expected
+                assert tunables == variables["GLIBC_TUNABLES"]
+            known = Path(f"/proc/{warm.server_pid}/environ").read_text().split("\0")
+            assert {f"{name}={value}" for name, value in expected.items()} <= set(known)
+            # The C library divides the value in its place.
+            assert "GLIBC_TUNABLES=" + tunables.partition(":")[0] in known
+        finally:
+            warm.close()
 
 
 class TestServer:
