@@ -2,11 +2,13 @@
 and without packing, in the environment that a worker gives it.
 
     python -m benchmarks.memory [question-answering masked-lm ...] [--steps 2000]
-        [--evaluate-every 100] [--only packed|padded] [--malloc auto|system|glibc|LIBRARY] [--full]
+        [--evaluate-every 100] [--only packed|padded] [--malloc auto|system|glibc|LIBRARY]
+        [--full | --tiny]
 
 Batches of random order and length, so that hardly two have one shape. Models are small and from
 scratch, so that the whole table takes less than half an hour on two quiet cores; with `--full`
-question answering and the classifiers train MiniLM. Printed are MiB at some steps, what memory
+question answering and the classifiers train MiniLM, and with `--tiny` models are 32 wide and texts
+half as long, for a few minutes each on a busy core. Printed are MiB at some steps, what memory
 grows by in each step after the 200th (the slope of a line through means of 100 steps), threads and
 open files at step 200 and at the end, processor time per step, and real tokens per second.
 """
@@ -46,6 +48,11 @@ BERT: Final = {
     "intermediate_size": 512,
 }
 GPT2: Final = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}
+TINY: Final[dict[str, dict[str, Any]]] = {
+    "bert": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "intermediate_size": 64},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128},
+}  # fmt: skip
 WIKITEXT: Final = ("wikitext/train.txt", "wikitext/validation.txt")
 TASKS: Final[dict[str, tuple[str, tuple[str, str], dict[str, Any]]]] = {
     "question-answering": (
@@ -88,21 +95,28 @@ class Sample:
     files: int
 
 
-def model_of(kind: str, folder: Path, *, full: bool) -> dict[str, Any]:
+def model_of(kind: str, folder: Path, *, full: bool, tiny: bool) -> dict[str, Any]:
     if kind == "t5":
         texts = [(EXAMPLES / file).read_text() for file in TASKS["summarization"][1]]
         return {"name_or_path": str(save_tiny_t5(folder / "t5", texts))}
     if kind == "bert" and full:
         return {"name_or_path": str(minilm_dir())}
-    config = {"model_type": kind, "config_overrides": BERT if kind == "bert" else GPT2}
+    overrides = TINY[kind] if tiny else BERT if kind == "bert" else GPT2
+    config = {"model_type": kind, "config_overrides": overrides}
     return {"config": config, "tokenizer_name": str(minilm_dir())}
 
 
-def spec(name: str, folder: Path, *, full: bool) -> dict[str, Any]:
+def halved(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Lengths of texts alone."""
+    lengths = ("max_seq_length", "doc_stride", "block_size", "max_source_length")
+    return {name: n // 2 if name in lengths else n for name, n in parameters.items()}
+
+
+def spec(name: str, folder: Path, *, full: bool, tiny: bool) -> dict[str, Any]:
     kind, (train, validation), parameters = TASKS[name]
     return {
-        "task": {"type": name, **parameters},
-        "model": model_of(kind, folder, full=full and name != "masked-lm"),
+        "task": {"type": name, **(halved(parameters) if tiny else parameters)},
+        "model": model_of(kind, folder, full=full and name != "masked-lm", tiny=tiny),
         "dataset": {
             "source": "path",
             "train": str(EXAMPLES / train),
@@ -196,7 +210,7 @@ def row(samples: list[Sample], metrics: dict[str, float]) -> str:
 
 def measure(name: str, folder: Path, options: argparse.Namespace) -> None:
     folder.mkdir()
-    body = spec(name, folder, full=options.full)
+    body = spec(name, folder, full=options.full, tiny=options.tiny)
     prepared = stage("prepare", folder / "prepare", body).result
     for packed in (True, False):
         how = "packed" if packed else "padded"
@@ -222,7 +236,9 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=100)
     parser.add_argument("--only", choices=["packed", "padded"])
     parser.add_argument("--malloc", default=allocator.AUTO)
-    parser.add_argument("--full", action="store_true")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true")
+    size.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
     columns = [*(f"step {mark}" for mark in MARKS), "MiB/step", "threads", "files"]
     print(f"| task | batches | {' | '.join([*columns, 'CPU ms/step', 'tokens/s'])} |")
