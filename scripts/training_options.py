@@ -62,6 +62,10 @@ Of the evaluation and of the test split there are `eval_runtime`, `eval_samples`
 training are `all_results.json`, `train_results.json`, `eval_results.json`, `test_results.json` and
 `trainer_state.json`, which `transformers.TrainerState.load_from_json` reads. Its `log_history` is
 that of all attempts; beyond 10,000 entries every second loss is left out.
+`tracking.tensorboard: true` adds `tensorboard/events.out.tfevents.<job id>`: the same numbers and
+those of the test split, with the Trainer's tags (`train/loss`, `eval/loss`, `test/f1`). It is
+written when the training ends.
+`tensorboard --logdir` shows several jobs together when each file lies in a folder of its own.
 """
 
 

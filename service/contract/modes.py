@@ -35,6 +35,11 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
             "`tracking.register_as` registers the model that a training makes, and "
             f"`{spec.mode}` makes none"
         )
+    if spec.tracking.tensorboard:
+        yield (
+            "`tracking.tensorboard` writes the numbers of a training by step, and "
+            f"`{spec.mode}` makes no steps"
+        )
     if spec.peft is not None:
         yield f"`peft` describes an adapter to train, and `{spec.mode}` trains nothing"
     if spec.model.config is not None:

@@ -96,7 +96,8 @@ REMOVED: Final[dict[str, str]] = {
     "include_inputs_for_metrics": _OWN_METRICS,
     "include_tokens_per_second": "always so: `tokens_per_second` is reported at each logging step",
     "jit_mode_eval": _INFERENCE,
-    "logging_dir": "every job reports to MLflow; its log is GET /v1/jobs/{id}/logs",
+    "logging_dir": "every job reports to MLflow, and with `tracking.tensorboard: true` it has "
+    "TensorBoard's event file as an artifact; its log is GET /v1/jobs/{id}/logs",
     "mp_parameters": "it belongs to SageMaker's model parallelism; see `resources.strategy`",
     "overwrite_output_dir": "each job has a workspace of its own: there is nothing to overwrite",
     "past_index": "no task here trains on the hidden states of the batch before",

@@ -251,6 +251,11 @@ class TrackingSpec(SpecModel):
         default_factory=dict, max_length=50
     )
     log_model: bool = Field(True, description="Log the finished model as an MLflow artifact.")
+    tensorboard: bool = Field(
+        False,
+        description="Write TensorBoard's event file of the training, as an artifact of the job "
+        "and of its run: `tensorboard/events.out.tfevents.<job id>`.",
+    )
     register_as: RegisteredName | None = Field(
         None,
         description="Register the finished model under this name in MLflow's model registry: one "

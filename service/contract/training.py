@@ -72,7 +72,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "push_to_hub_organization": "use `hub.model_id`, as `organization/name`",
     "push_to_hub_token": "the token is the operator's setting FINETUNE_HUB_TOKEN, never part of a "
     "spec",
-    "report_to": "every job reports to MLflow; see `tracking`",
+    "report_to": "every job reports to MLflow; see `tracking`, whose `tensorboard: true` also "
+    "writes TensorBoard's event file",
     "run_name": "use `tracking.run_name`",
     "do_train": "a job trains unless `mode` says otherwise",
     "do_eval": "set `eval_strategy`, and give `dataset.validation`; to score a model without "

@@ -103,6 +103,32 @@ class TestCommandLines:
         assert spec["dataset"]["columns"] == {"text": "sentence1", "text_pair": "sentence2"}
 
 
+class TestTrackers:
+    BASE = "python run_qa.py --model_name_or_path o/m --dataset_name d/d "
+
+    @pytest.mark.parametrize(
+        ("flags", "tracking", "left"),
+        [
+            ("--do_train --report_to tensorboard", {"tensorboard": True}, None),
+            ("--do_train --report_to tensorboard mlflow", {"tensorboard": True}, None),
+            ("--do_train --report_to tensorboard wandb", {"tensorboard": True}, "wandb"),
+            (
+                "--do_train --run_name x --report_to tensorboard",
+                {"run_name": "x", "tensorboard": True},
+                None,
+            ),
+            ("--do_train --report_to wandb", None, "wandb"),
+            ("--do_eval --report_to tensorboard", None, "tensorboard"),
+        ],
+    )
+    def test_tensorboard_is_an_option_of_the_job(
+        self, cli: Cli, flags: str, tracking: Any, left: Any
+    ) -> None:
+        answer = cli("convert", write(self.BASE + flags), "--json").json()
+        assert answer["spec"].get("tracking") == tracking
+        assert {o["option"]: o["given"] for o in answer["left_out"]}.get("report_to") == left
+
+
 class TestLeftOut:
     def left_out(self, cli: Cli, command: str) -> dict[str, str]:
         answer = cli("convert", write(command), "--json").json()

@@ -87,6 +87,11 @@ def test_a_training_needs_rows() -> None:
             {"tracking": {"register_as": "squad"}},
             "`tracking.register_as` registers the model",
         ),
+        (
+            "evaluate",
+            {"tracking": {"tensorboard": True}},
+            "`tracking.tensorboard` writes the numbers of a training",
+        ),
         ("predict", {"peft": {"method": "lora"}}, "`peft` describes an adapter to train"),
         (
             "predict",

@@ -244,7 +244,7 @@ class TestReporter:
             "total_flos": 6.5e14,
             "train_mfu": 0.5,
         }
-        assert history.entries == [
+        assert history.for_trainer_state() == [
             {
                 "train_loss": 0.5,
                 "train_runtime": 25.0,

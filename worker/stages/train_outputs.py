@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,11 @@ from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker import checkpoints, hub
-from worker.stages import artifacts, result_files
+from worker.stages import artifacts, event_file, result_files
 from worker.stages.promotion import promoted
 from worker.training import best_model, checkpoint, loop, speed
 from worker.training.best_model import Choice
+from worker.training.log_history import WALL_TIME
 from worker.training.objective import Evaluation
 from worker.training.trainer_state import trainer_state
 from worker.training.validation import Validation
@@ -57,6 +59,8 @@ def finish(job: Job) -> TrainResult | None:
     progress, best = state.progress, _best(job, chosen)
     found = {**final.metrics, **final.speed, **tested.metrics, **tested.speed, **summary}
     _announce(job, _result_files(job, found, best))
+    if job.request.spec.tracking.tensorboard:
+        _announce(job, _event_file(job, chosen.step, {**tested.metrics, **tested.speed}))
     result = TrainResult(
         output_dir=str(output.relative_to(job.request.workspace)),
         steps=progress.step,
@@ -87,6 +91,18 @@ def _result_files(job: Job, metrics: dict[str, float], best: Mapping[str, Any]) 
     told = trainer_state(plan, state, chosen, training.reporter.total_flos)
     epoch = plan.epoch_after(state.progress.step)
     return result_files.write(job.request.attempt_dir / "results", metrics, epoch, told)
+
+
+def _event_file(job: Job, step: int, tested: Mapping[str, float]) -> dict[str, Path]:
+    """What was logged, and the test split's numbers at the finished model's step."""
+    history = list(job.training.state.history.entries)
+    if tested:
+        epoch = job.training.plan.epoch_after(step)
+        history.append({**tested, "epoch": epoch, "step": step, WALL_TIME: time.time()})
+    name = f"{event_file.FOLDER}/events.out.tfevents.{job.request.job_id}"
+    file = job.request.attempt_dir / name
+    event_file.write(file, history)
+    return {name: file}
 
 
 def _load_best(job: Job) -> Choice:

@@ -3,12 +3,16 @@
 Each checkpoint holds it, so that a resumed training ends with the history of the whole.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 LIMIT: Final = 10_000
 """Entries: a checkpoint must not grow with the number of steps."""
+WALL_TIME: Final = "wall_time"
+"""When an entry was made, in seconds since 1970; TrainerState has no such field. Entries of older
+releases' checkpoints lack it."""
 
 Entry = dict[str, float]
 
@@ -16,11 +20,17 @@ Entry = dict[str, float]
 @dataclass
 class LogHistory:
     entries: list[Entry] = field(default_factory=list)
+    clock: Callable[[], float] = time.time
 
     def add(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
-        self.entries.append({**values, "epoch": epoch, "step": step})
+        entry = {**values, "epoch": epoch, "step": step, WALL_TIME: self.clock()}
+        self.entries.append(entry)
         if len(self.entries) > LIMIT:
             self.entries = _thinned(self.entries)
+
+    def for_trainer_state(self) -> list[Entry]:
+        """The entries with what the Trainer puts into them, and nothing else."""
+        return [{k: v for k, v in each.items() if k != WALL_TIME} for each in self.entries]
 
 
 def _thinned(entries: list[Entry]) -> list[Entry]:

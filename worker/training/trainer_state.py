@@ -28,7 +28,7 @@ def trainer_state(plan: Plan, state: State, best: Best, total_flos: float) -> di
         "is_hyper_param_search": False,
         "is_local_process_zero": True,
         "is_world_process_zero": True,
-        "log_history": state.history.entries,
+        "log_history": state.history.for_trainer_state(),
         "logging_steps": plan.interval(spec.logging_steps),
         "max_steps": plan.total_steps,
         "num_input_tokens_seen": seen[spec.include_num_input_tokens_seen],

@@ -66,6 +66,7 @@ def convert_arguments(flags: Mapping[str, Any]) -> Conversion:
 def _finish(conversion: Conversion, command: Command | None, wanted: Mapping[str, bool]) -> None:
     convert_launcher(conversion, command)
     _convert_names(conversion)
+    _convert_trackers(conversion, trains=wanted["train"])
     _convert_hub(conversion, trains=wanted["train"])
     convert_training(conversion, trains=wanted["train"])
     leave_out_rest(conversion)
@@ -154,7 +155,21 @@ def _convert_names(conversion: Conversion) -> None:
         conversion.spec["name"] = name
     run_name = conversion.take("run_name")
     if run_name not in (None, output):
-        conversion.spec["tracking"] = {"run_name": run_name}
+        conversion.section("tracking")["run_name"] = run_name
+
+
+def _convert_trackers(conversion: Conversion, *, trains: bool) -> None:
+    """MLflow is always one, TensorBoard where the script has it; others are left out later."""
+    given = conversion.flags.get("report_to")
+    trackers = [given] if isinstance(given, str) else list(given or ())
+    if not trains or "tensorboard" not in trackers:
+        return
+    conversion.section("tracking")["tensorboard"] = True
+    others = [tracker for tracker in trackers if tracker not in ("tensorboard", "mlflow")]
+    if others:
+        conversion.flags["report_to"] = ", ".join(others)
+    else:
+        del conversion.flags["report_to"]
 
 
 def _convert_hub(conversion: Conversion, *, trains: bool) -> None:
