@@ -22,9 +22,9 @@ from service.contract.events import (
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import TrainResult
 from service.contract.states import Phase
-from tests.faults.small_disk import NoMountError, small_disk
+from tests.faults.small_disk import NoMountError, leave_free, small_disk
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
-from worker import checkpoints
+from worker import checkpoints, hub
 from worker.stages.base import Stopped
 
 EVERY_STEP = {
@@ -334,9 +334,13 @@ class TestUnreadable:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
+    """A file system of 1 MiB for the checkpoints; the model's settings lie elsewhere."""
     try:
         with small_disk(tmp_path / "small", mebibytes=1) as folder:
+            settings, elsewhere = hub.settings_dir(folder / "attempts" / "1"), tmp_path / "settings"
+            elsewhere.mkdir()
+            settings.parent.mkdir(parents=True)
+            settings.symlink_to(elsewhere)
             yield folder
     except NoMountError as error:
         pytest.skip(str(error))
@@ -370,6 +374,18 @@ class TestDiskFull:
             run(job.request())
         assert caught.value.failure.code is FailureCode.DISK_FULL
         assert "checkpoint of step 1" in caught.value.failure.message
+
+    def test_the_settings_that_come_before_it(
+        self, make_job: Callable[..., Job], disk: Path
+    ) -> None:
+        hub.settings_dir(disk / "attempts" / "1").unlink()
+        leave_free(disk, 8_192)
+        job = make_job(max_steps=1)
+        (job.home / "job").symlink_to(disk)
+        with pytest.raises(StageError) as caught:
+            run(job.request())
+        assert caught.value.failure.code is FailureCode.DISK_FULL
+        assert "the model's settings were written" in caught.value.failure.message
 
 
 def run_process(

@@ -162,7 +162,8 @@ def leave_settings(job: Job) -> None:
     for jobs that begin with a checkpoint."""
     with job.training.state.strategy.whole() as model:
         if job.training.state.ranks.is_first:
-            _save_settings(job, model, hub.settings_dir(job.request.attempt_dir))
+            with checkpoint.disk_full_explained("the model's settings were written"):
+                _save_settings(job, model, hub.settings_dir(job.request.attempt_dir))
 
 
 def _save_settings(job: Job, model: Any, folder: Path) -> None:
