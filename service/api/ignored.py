@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from service.api.redact import cut, shown
 from service.api.schemas.jobs import IgnoredOption
-from service.contract.aliases import ALIASES, OLDER_VALUES, SWITCHES, says_nothing
+from service.contract.aliases import ALIASES, DIFFERENCES, OLDER_VALUES, SWITCHES, says_nothing
 from service.contract.refused import REFUSED, REMOVED
 from service.contract.script_options import PLACES
 from service.contract.training import ELSEWHERE, ignored_options
@@ -37,4 +37,4 @@ def _reasons(training: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, values in OLDER_VALUES.items():
         value = training.get(name)
         if isinstance(value, str) and value in values:
-            yield name, f"`{value}` is read as `{values[value]}`, which computes the same"
+            yield name, f"`{value}` is read as `{values[value]}`; {DIFFERENCES[value]}"

@@ -26,9 +26,13 @@ SWITCHES: Final[dict[str, tuple[str, str]]] = {
     "group_by_length": ("train_sampling_strategy", "group_by_length"),
 }
 
-# Values that older releases had → today's for the same.
+# Values that older releases had → those that took their place.
 OLDER_VALUES: Final[dict[str, dict[str, str]]] = {
     "optim": {"adamw_hf": "adamw_torch"},
+}
+# In what these differ.
+DIFFERENCES: Final[dict[str, str]] = {
+    "adamw_hf": "the two apply `adam_epsilon` and `weight_decay` slightly differently",
 }
 
 # What an older name says when nobody set it; each says nothing when it is null, too.

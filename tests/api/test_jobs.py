@@ -101,7 +101,8 @@ class TestIgnoredOptions:
         (
             "training.optim",
             "adamw_hf",
-            "`adamw_hf` is read as `adamw_torch`, which computes the same",
+            "`adamw_hf` is read as `adamw_torch`; the two apply `adam_epsilon` and `weight_decay` "
+            "slightly differently",
         ),
         (
             "training.predict_with_generate",
