@@ -247,7 +247,8 @@ def _show_failure(console: Console, failure: Json) -> None:
     console.print(f"[bold]{escape(failure['code'])}[/]: {escape(failure['message'])}")
     rows = failure.get("details", {}).get("bad_rows", [])
     if len(rows) > 1:
-        output.print_table(("place", "reason", "problem"), rows)
+        splits = ("split",) if len({row.get("split") for row in rows}) > 1 else ()
+        output.print_table((*splits, "place", "reason", "problem"), rows)
     console.print(f"What to do: {escape(failure['action'])}")
 
 

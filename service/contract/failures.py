@@ -79,7 +79,8 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.LABEL_MISMATCH: FailureRule(
         False,
-        "Mend the labels that the message names, or list all of them in `task.label_names`.",
+        "Correct the labels that the message names, or list all labels in `task.label_names`; or "
+        "leave those rows out with `dataset.on_bad_row: skip`.",
     ),
     FailureCode.EMPTY_DATASET: FailureRule(
         False, "Give a split with at least one usable row; check slices, filters and the format."

@@ -6,9 +6,10 @@ import datasets
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from worker.data.checking import Checking, Columns, Policy
+from worker.data.checking import Checking, Columns
 from worker.data.load import Examples
 from worker.data.table import RowError, Table
+from worker.data.verdict import Policy, Split
 
 SCHEMA = datasets.Features({"a": datasets.Value("string"), "b": datasets.Value("int64")})
 
@@ -42,7 +43,8 @@ def write(
     checking = Checking(names or columns(), clean, limit, skips)
     counts: list[int] = []
     tally = Examples(checking, SCHEMA).write(tables, target / "e.arrow", counts.append)
-    problem = Policy(skips, max_bad_fraction).problem("train", tally, ["f"] * len(tables))
+    split = Split("train", tally, ["f"] * len(tables))
+    problem = Policy(skips, max_bad_fraction).problem([split])
     if problem is not None:
         raise problem
     rows = datasets.Dataset.from_file(str(target / "e.arrow")).to_list()
@@ -87,6 +89,7 @@ class TestWrite:
         places = [row["place"] for row in failure.details["bad_rows"]]
         assert places == [f"f, row {n}" for n in range(1, 151) if n % 3 != 1]
         assert failure.details["bad_rows"][0] == {
+            "split": "train",
             "place": "f, row 2",
             "reason": "not_text",
             "problem": "`a` must be text",

@@ -239,11 +239,69 @@ class TestFeatures:
 
 class TestLabelFaults:
     def test_an_unknown_label_of_the_validation_split(self, make_job: MakeJob) -> None:
-        job = make_job({"train": ROWS, "validation": [*ROWS[:3], {"text": "t", "label": 7}]})
-        with pytest.raises(StageError, match=r"Row 4 of the validation split: the label '7'") as e:
+        rows = [*ROWS[:3], {"text": "t", "label": 7}, {"text": "t", "label": ["a"]}]
+        job = make_job({"train": ROWS, "validation": rows})
+        message = r"2 of 5 rows of the validation split .*validation\.jsonl, line 4: the label '7'"
+        with pytest.raises(StageError, match=message) as e:
             job.prepare()
         assert e.value.failure.code is FailureCode.LABEL_MISMATCH
-        assert e.value.failure.details == {"split": "validation", "row": 4, "label": "7"}
+        details = e.value.failure.details
+        assert (details["split"], details["place"]) == ("validation", "validation.jsonl, line 4")
+        assert details["bad_by_reason"] == {"mixed_labels": 1, "unknown_label": 1}
+
+    def test_is_left_out_with_skip_as_if_it_was_not_there(self, make_job: MakeJob) -> None:
+        fit = make_job({"train": ROWS, "validation": ROWS[:4]})
+        expected = load_splits(fit.prepare().prepared_dir)["validation"]
+        unknown = {"text": "t", "label": 7}
+        job = make_job({"train": ROWS, "validation": [unknown, *ROWS[:4]], "test": [unknown]})
+        job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.2}
+        prepared = job.prepare()
+        splits = load_splits(prepared.prepared_dir)
+        assert splits["validation"].examples.to_list() == expected.examples.to_list()
+        assert splits["validation"].features.to_list() == expected.features.to_list()
+        assert len(splits["test"].examples) == 1  # its rows need no labels
+        assert prepared.data_report is not None
+        counts = prepared.data_report["splits"]["validation"]
+        assert (counts["rows_read"], counts["rows_used"]) == (5, 4)
+        assert counts["skipped_by_reason"] == {"unknown_label": 1}
+        job.body["dataset"]["max_bad_fraction"] = 0.19
+        with pytest.raises(StageError, match=r"20\.00% of them") as e:
+            job.prepare()
+        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
+
+    def test_faults_of_several_splits_are_named_together(self, make_job: MakeJob) -> None:
+        bad = {"text": " ", "label": "a"}
+        job = make_job({"train": [*ROWS, bad], "validation": [*ROWS[:3], bad, bad], "test": [bad]})
+        with pytest.raises(StageError) as e:
+            job.prepare()
+        failure = e.value.failure
+        assert failure.message.startswith(
+            f"1 of {len(ROWS) + 1} rows of the train split cannot be used (empty_text 1); "
+            "2 of 5 rows of the validation split cannot be used (empty_text 2); "
+            "1 of 1 rows of the test split cannot be used (empty_text 1). train.jsonl, line "
+        )
+        rows = [(row["split"], row["place"]) for row in failure.details["bad_rows"]]
+        assert rows == [
+            ("train", f"train.jsonl, line {len(ROWS) + 1}"),
+            ("validation", "validation.jsonl, line 4"),
+            ("validation", "validation.jsonl, line 5"),
+            ("test", "test.jsonl, line 1"),
+        ]
+        assert failure.details["rows_bad"] == 4
+        counts = {name: split["rows_bad"] for name, split in failure.details["splits"].items()}
+        assert counts == {"train": 1, "validation": 2, "test": 1}
+        report = json.loads((job.workspace / "attempts/1/data_report.json").read_text())
+        assert [split["rows_skipped"] for split in report["splits"].values()] == [1, 2, 1]
+
+    def test_labels_are_compared_once_all_training_rows_can_be_used(
+        self, make_job: MakeJob
+    ) -> None:
+        """Those that have to be corrected may have the label."""
+        train = [*ROWS, {"text": " ", "label": "rare"}]
+        job = make_job({"train": train, "validation": [{"text": "t", "label": "rare"}]})
+        with pytest.raises(StageError) as e:
+            job.prepare()
+        assert list(e.value.failure.details["splits"]) == ["train"]
 
     def test_a_row_without_its_label_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
         job = make_job({"train": [*ROWS, {"text": "t", "label": None}]})

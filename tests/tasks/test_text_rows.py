@@ -79,27 +79,25 @@ class TestTargets:
         ],
     )
     def test_of_each_problem(self, labels: list[Any], targets: list[Any]) -> None:
-        assert scheme(labels).targets("train", 0, cleaned(labels)[:]) == targets
+        assert scheme(labels).targets("train", cleaned(labels)[:]) == targets
 
     @pytest.mark.parametrize(
         ("train", "other", "problem"),
         [
-            (["a", "b"], ["a", "c"], "the label 'c' does not occur in the training rows"),
-            ([["a"], ["b"]], [["a"], "a"], "the label is one label, but others are lists"),
-            (["a", "b"], ["a", ["a"]], "the label is a list, but others are no lists"),
-            ([0.5], [0.5, "a"], "the label is no number, but others are"),
+            (["a", "b"], "c", "the label 'c' does not occur in the training rows"),
+            ([["a"], ["b"]], "a", "the label is one label, but others are lists"),
+            (["a", "b"], ["a"], "the label is a list, but others are no lists"),
+            ([0.5], "a", "the label is no number, but those of the training rows are"),
         ],
     )
-    def test_a_label_that_does_not_fit_is_named_with_its_row(
-        self, train: list[Any], other: list[Any], problem: str
-    ) -> None:
-        with pytest.raises(
-            StageError, match=f"Row 42 of the validation split: {problem}"
-        ) as caught:
-            scheme(train).targets("validation", 40, cleaned(other)[:])
-        failure = caught.value.failure
-        assert failure.code is FailureCode.LABEL_MISMATCH
-        assert (failure.details["split"], failure.details["row"]) == ("validation", 42)
+    def test_a_label_that_does_not_fit(self, train: list[Any], other: Any, problem: str) -> None:
+        found, rows = scheme(train), cleaned([other])
+        with pytest.raises(RowError, match=problem) as caught:
+            found.require(rows[0])
+        assert caught.value.code is FailureCode.LABEL_MISMATCH
+        with pytest.raises(RowError, match=problem):  # never a class of its own choice
+            found.targets("validation", rows[:])
+        assert found.targets("test", rows[:]) in ([0], [[0, 0]])
 
 
 class TestRowCleaner:
@@ -134,6 +132,14 @@ class TestRowCleaner:
         clean({"text": "a", "label": "x"})
         with pytest.raises(RowError, match="earlier rows have none"):
             clean({"text": "a", "text_pair": "b", "label": "x"})
+
+    @pytest.mark.parametrize("labels", [[["a"], "a"], ["a", ["a"]], [3, ["a"]], [[], 0.5]])
+    def test_all_labels_are_lists_or_none(self, labels: list[Any]) -> None:
+        with pytest.raises(RowError, match="but others are") as caught:
+            cleaned(labels)
+        assert caught.value.code is FailureCode.LABEL_MISMATCH
+        clean = RowCleaner("test", TextClassificationSpec())
+        assert [clean({"text": "t", "label": v})["form"] != "none" for v in labels] == [True] * 2
 
     def test_the_test_split_needs_no_label(self) -> None:
         assert RowCleaner("test", TextClassificationSpec())({"text": "a"})["form"] == "none"

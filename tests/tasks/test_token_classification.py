@@ -263,11 +263,16 @@ class TestFaults:
     def test_an_unknown_tag_of_the_validation_split(self, make_job: MakeJob) -> None:
         odd = {"tokens": ["Ada", "wrote"], "tags": ["B-ORG", "O"]}
         job = make_job({"train": ROWS, "validation": [ROWS[0], odd]})
-        with pytest.raises(
-            StageError, match=r"Row 2 of the validation split: the label 'B-ORG'"
-        ) as e:
+        with pytest.raises(StageError, match=r"validation\.jsonl, line 2: the label 'B-ORG'") as e:
             job.prepare()
         assert e.value.failure.code is FailureCode.LABEL_MISMATCH
+        job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.5}
+        report = job.prepare().data_report
+        assert report is not None
+        assert report["splits"]["validation"]["skipped_by_reason"] == {"unknown_label": 1}
+        assert load_splits(job.prepare().prepared_dir)["validation"].examples["tags"][:] == [
+            ROWS[0]["tags"]
+        ]
 
     def test_a_bad_row_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
         job = make_job({"train": [*ROWS, {"tokens": ["Ada"], "tags": ["O", "O"]}]})

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.spec import JobSpec, UploadDataset
-from worker.data.checking import Checking, Policy, by_reason, listed
+from worker.data.checking import Checking
 from worker.data.table import Row, RowError, Source, Table
+from worker.data.verdict import Policy, Split, by_reason, listed
 
 _MIB: Final = 1024**2
 _LOOKS_EVERY: Final = 64  # rows between two looks at the clock
@@ -106,7 +107,8 @@ def _answer(request: Request) -> Answer:
     usable = []
     if failure is None and tally is not None:
         policies = {"fail": Policy(False, 0), "skip": Policy(True, dataset.max_bad_fraction)}
-        refusals = {n: p.problem(request.split, tally, names) for n, p in policies.items()}
+        split = Split(request.split, tally, names)
+        refusals = {n: p.problem([split]) for n, p in policies.items()}
         usable = [name for name, problem in refusals.items() if problem is None]
         if not bad and refusals["fail"] is not None:  # no rows at all
             failure = refusals["fail"].failure

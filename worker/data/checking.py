@@ -16,7 +16,6 @@ SHOWN: Final = 100
 """Bad rows that are named."""
 _CHARACTERS: Final = 300
 """Of a fault that is kept; of a place, half of them."""
-_IN_MESSAGE: Final = 5
 _FRUITLESS: Final = 1000
 """Rows without a needed column, and none with it, that tell that there is no such column."""
 
@@ -86,6 +85,8 @@ class Tally:
     used: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     """Kind of fault → rows."""
+    codes: list[FailureCode] = field(default_factory=list)
+    """Those of the faults, each once."""
     bad_rows: list[BadRow] = field(default_factory=list)
     """The first of them."""
     changes: dict[str, int] = field(default_factory=dict)
@@ -101,6 +102,8 @@ class Tally:
 
     def add(self, table: int, place: str, error: RowError) -> None:
         self.reasons[error.reason] = self.reasons.get(error.reason, 0) + 1
+        if error.code not in self.codes:
+            self.codes.append(error.code)
         if len(self.bad_rows) < SHOWN:
             problem = failures.mask(str(error))[:_CHARACTERS]
             place = place[: _CHARACTERS // 2]
@@ -200,94 +203,4 @@ def missing_column(
     message += "".join(f" Did you mean {best!r} for {name!r}?" for name, best in near.items())
     return StageError(
         FailureCode.MISSING_COLUMN, message, missing=theirs, found=list(found), nearest=near
-    )
-
-
-# ---- the verdict --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Policy:
-    """`dataset.on_bad_row` and `dataset.max_bad_fraction`."""
-
-    skips: bool
-    max_bad_fraction: float
-
-    def problem(self, split: str, tally: Tally, names: list[str]) -> StageError | None:
-        """Why the split cannot be used; `names` are those of its tables."""
-        if tally.read == 0:
-            message = f"The {split} split has no rows"
-            return StageError(FailureCode.EMPTY_DATASET, message, split=split)
-        if not tally.bad:
-            return None
-        if not self.skips:
-            return _bad_rows(split, tally, names)
-        if tally.bad > self.max_bad_fraction * tally.read:
-            return _too_many(split, tally, names, self.max_bad_fraction)
-        if tally.used == 0:
-            message = f"All {tally.read:,} rows of the {split} split were skipped"
-            return StageError(FailureCode.EMPTY_DATASET, message, split=split)
-        return None
-
-
-def place_of(row: BadRow, names: list[str]) -> str:
-    """As its user knows it: `train.jsonl, line 3`."""
-    name = names[row.table] if row.table < len(names) else ""
-    return f"{name}, {row.place}" if name else row.place
-
-
-def listed(tally: Tally, names: list[str]) -> list[dict[str, str]]:
-    """The bad rows that are named, each with its place, its reason and what is wrong with it."""
-    return [
-        {"place": place_of(row, names), "reason": row.reason, "problem": row.problem}
-        for row in tally.bad_rows
-    ]
-
-
-def by_reason(tally: Tally) -> dict[str, int]:
-    """The most frequent first; of equals the first of the alphabet."""
-    return dict(sorted(tally.reasons.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _bad_rows(split: str, tally: Tally, names: list[str]) -> StageError:
-    first = tally.bad_rows[0]
-    message = f"{place_of(first, names)}: {first.problem}"
-    if tally.bad > 1:
-        message = f"{_counted(split, tally)}. {_first_of(tally, names)}"
-    return _error(first.code, message, split, tally, names)
-
-
-def _too_many(split: str, tally: Tally, names: list[str], allowed: float) -> StageError:
-    message = (
-        f"{_counted(split, tally)}: {tally.bad / tally.read:.2%} of them, and "
-        f"`dataset.max_bad_fraction` allows {allowed:.2%}. {_first_of(tally, names)}"
-    )
-    return _error(FailureCode.UNREADABLE_ROW, message, split, tally, names)
-
-
-def _counted(split: str, tally: Tally) -> str:
-    reasons = ", ".join(f"{name} {count:,}" for name, count in by_reason(tally).items())
-    return f"{tally.bad:,} of {tally.read:,} rows of the {split} split cannot be used ({reasons})"
-
-
-def _first_of(tally: Tally, names: list[str]) -> str:
-    shown = tally.bad_rows[:_IN_MESSAGE]
-    rows = "; ".join(f"{place_of(row, names)}: {row.problem}" for row in shown)
-    if tally.bad == len(shown):
-        return rows
-    return f"The first: {rows}"
-
-
-def _error(
-    code: FailureCode, message: str, split: str, tally: Tally, names: list[str]
-) -> StageError:
-    return StageError(
-        code,
-        message,
-        split=split,
-        place=place_of(tally.bad_rows[0], names),
-        rows_bad=tally.bad,
-        rows_read=tally.read,
-        bad_by_reason=by_reason(tally),
-        bad_rows=listed(tally, names),
     )

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from service.contract.failures import FailureCode
-from worker.data import checking
-from worker.data.checking import BadRow, Policy, Tally
+from worker.data import verdict
+from worker.data.checking import BadRow, Tally
+from worker.data.verdict import Policy
 
 NAME: Final = "data_report.json"
 _BINS: Final = 20
@@ -111,6 +112,7 @@ def read(folder: Path) -> tuple[dict[str, Tally], dict[str, Any]] | None:
 
 def _tally(stored: dict[str, Any]) -> Tally:
     rows = [BadRow(**{**row, "code": FailureCode(row["code"])}) for row in stored.pop("bad_rows")]
+    stored["codes"] = [FailureCode(code) for code in stored.get("codes", ())]
     return Tally(**stored, bad_rows=rows)
 
 
@@ -129,7 +131,7 @@ def render(
         "max_bad_fraction": policy.max_bad_fraction if policy.skips else None,
         "splits": {
             split: {**counts(tally), **measures.get(split, {})}
-            | {"bad_rows": checking.listed(tally, names[split])}
+            | {"bad_rows": verdict.listed(tally, names[split])}
             for split, tally in tallies.items()
         },
     }
@@ -140,7 +142,7 @@ def counts(tally: Tally) -> dict[str, Any]:
         "rows_read": tally.read,
         "rows_used": tally.used,
         "rows_skipped": tally.bad,
-        "skipped_by_reason": checking.by_reason(tally),
+        "skipped_by_reason": verdict.by_reason(tally),
         **tally.changes,
     }
 

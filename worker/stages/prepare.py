@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,27 @@ from service.contract import prepared
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
-from service.contract.splits import TEST, TRAIN, VALIDATION, kind
+from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
 from service.contract.stages import BaseCard, BaseJob, PrepareResult, StageRequest
 from service.contract.states import Phase
 from worker import base_card, checkpoints, hub
 from worker.data import cache, report, sources
-from worker.data.checking import Checking, Policy, Tally
+from worker.data.checking import Checking, Tally
 from worker.data.held_out import HeldOut
 from worker.data.load import Examples
 from worker.data.sources import Data
+from worker.data.table import Cleaner, Row
+from worker.data.verdict import Policy, Split
 from worker.stages import finished_model, model_checks, model_files, scratch
 from worker.stages.base import Channel, run_stage
 from worker.stages.model_files import Located
 from worker.tasks import registry, row_checks
-from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PrepareContext, Task
+from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, ComparesLabels, PrepareContext, Task
 
 _LAYOUT = 1  # of an entry in the cache
 _WHERE_LOADED = frozenset({"name_or_path", "is_local", "local_files_only", "tokenizer_file"})
 """Of a saved tokenizer's settings: they change nothing."""
+LabelCheck = Callable[[Row], None]
 _LIMITS = {
     TRAIN: "max_train_samples",
     VALIDATION: "max_eval_samples",
@@ -273,15 +276,12 @@ class Reporting:
         self._events = events
 
     def require_usable(self, tallies: Mapping[str, Tally]) -> None:
-        """StageError for splits that cannot be used, the first of them; the report says all."""
-        problems = [
-            problem
-            for split, tally in tallies.items()
-            if (problem := self.policy.problem(split, tally, self._data.names(split))) is not None
-        ]
-        if problems:
+        """StageError that names the rows for which splits cannot be used."""
+        splits = [Split(name, tally, self._data.names(name)) for name, tally in tallies.items()]
+        problem = self.policy.problem(splits)
+        if problem is not None:
             self._write(tallies, {})
-            raise problems[0]
+            raise problem
         for split, tally in tallies.items():
             if said := {name: count for name, count in report.told(tally).items() if count}:
                 text = ", ".join(f"{name} {count:,}" for name, count in said.items())
@@ -359,7 +359,7 @@ class Preparation:
         counts: cache.Counts = {}
         measures = {}
         self._events.phase(Phase.CHECKING)
-        tallies = {split: self._check(split, folder / split) for split in self._data.splits()}
+        tallies = self._check_all(folder)
         self._reporting.require_usable(tallies)
         self._events.phase(Phase.TOKENIZING)
         for split, tally in tallies.items():
@@ -369,12 +369,32 @@ class Preparation:
         report.write(folder, tallies, measures)
         return counts
 
-    def _check(self, split: str, folder: Path) -> Tally:
+    def _check_all(self, folder: Path) -> dict[str, Tally]:
+        """The training rows come first: their labels are those that validation rows can have."""
+        tallies: dict[str, Tally] = {}
+        label_check = None
+        for split in self._data.splits():
+            check = label_check if is_validation(split) else None
+            tallies[split] = self._check(split, folder / split, check)
+            if split == TRAIN:
+                label_check = self._label_check(folder / split, tallies[split])
+        return tallies
+
+    def _label_check(self, folder: Path, train: Tally) -> LabelCheck | None:
+        """None where no labels are compared, or where it is not known yet which there are: rows
+        that have to be corrected first may have more."""
+        known = train.used > 0 and (self._reporting.policy.skips or not train.bad)
+        if not known or not isinstance(self._task, ComparesLabels):
+            return None
+        return self._task.label_check(self._spec, _examples(folder))
+
+    def _check(self, split: str, folder: Path, label_check: LabelCheck | None) -> Tally:
         folder.mkdir()
         task = self._task.name
+        clean = row_checks.ROW_CHECKS[task].cleaner(split, self._spec.task)
         checking = Checking(
             columns=row_checks.columns(task, split, self._spec.columns),
-            clean=row_checks.ROW_CHECKS[task].cleaner(split, self._spec.task),
+            clean=clean if label_check is None else _both(clean, label_check),
             limit=self._limit(split),
             skips=self._reporting.policy.skips,
         )
@@ -401,6 +421,15 @@ class Preparation:
     def _limit(self, split: str) -> int | None:
         limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])
         return limit
+
+
+def _both(clean: Cleaner, label_check: LabelCheck) -> Cleaner:
+    def check(row: Row) -> dict[str, Any]:
+        cleaned = clean(row)
+        label_check(cleaned)
+        return cleaned
+
+    return check
 
 
 def _examples(folder: Path) -> Any:

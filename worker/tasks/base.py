@@ -10,6 +10,7 @@ from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN
 from service.contract.types import TaskParametersModel
 from worker.data.report import Measures
+from worker.data.table import Row
 from worker.training.objective import Features, Objective
 
 P = TypeVar("P", bound=TaskParametersModel)
@@ -121,6 +122,15 @@ class HasLabels(Protocol):
 
         StageError(invalid_option) when the job's own labels cannot be those.
         """
+
+
+@runtime_checkable
+class ComparesLabels(Protocol):
+    """A task whose training rows say which labels the other rows can have."""
+
+    def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
+        """A function that raises RowError for a cleaned row of a validation split whose label the
+        training rows, `examples`, lack. StageError where these cannot be trained on."""
 
 
 def train_features(splits: Mapping[str, PreparedSplit]) -> Features:

@@ -29,18 +29,12 @@ class Classes:
         """What a model's configuration holds of them."""
         return {"id2label": dict(enumerate(self.names)), "label2id": dict(self.ids)}
 
-    def id_of(self, name: str, split: str, row: int) -> int:
-        """StageError when the training rows have no such label; `row` counts from 0."""
-        number = self.ids.get(name)
-        if number is None:
-            raise mismatch(
-                split,
-                row,
-                f"the label {name!r:.80} does not occur in the training rows, which have "
-                f"{_listed(self.names)}",
-                label=name[:200],
-            )
-        return number
+    def require(self, names: Iterable[str]) -> None:
+        """RowError when the training rows have no such label."""
+        for name in names:
+            if name not in self.ids:
+                known = f"does not occur in the training rows, which have {_listed(self.names)}"
+                raise mismatch(f"the label {name!r:.80} {known}", "unknown_label")
 
 
 class ModelLabels(list[str]):
@@ -78,15 +72,9 @@ def settings(names: Sequence[str] | None) -> Any:
     return {"of_model": list(names)} if isinstance(names, ModelLabels) else names
 
 
-def mismatch(split: str, row: int, problem: str, **details: Any) -> StageError:
-    """What is wrong with the label of a row, counted from 0."""
-    return StageError(
-        FailureCode.LABEL_MISMATCH,
-        f"Row {row + 1} of the {split} split: {problem}",
-        split=split,
-        row=row + 1,
-        **details,
-    )
+def mismatch(problem: str, reason: str) -> RowError:
+    """A label that does not go with those of other rows, or is not among the known ones."""
+    return RowError(problem, FailureCode.LABEL_MISMATCH, reason=reason)
 
 
 def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Classes:
@@ -137,7 +125,7 @@ def named(value: Any, column: str, names: Sequence[str] | None) -> str:
 
 
 def _unlisted(problem: str, names: Sequence[str]) -> RowError:
-    return RowError(problem + _listed(names), FailureCode.LABEL_MISMATCH, reason="unknown_label")
+    return mismatch(problem + _listed(names), "unknown_label")
 
 
 def as_list(value: Any, column: str) -> list[Any]:

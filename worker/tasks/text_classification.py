@@ -1,7 +1,7 @@
 """One label, several labels or a number for a text or a pair of texts."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
+from worker.data.table import Row
 from worker.tasks import classification_metrics, feature_file, labels, predictions, text_rows
 from worker.tasks.base import (
     PrepareContext,
@@ -83,12 +84,15 @@ class TextClassification:
         parameters = parameters_of(spec, TextClassificationSpec)
         return Scheme.of(parameters, train_examples(splits)).config()
 
+    def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
+        return Scheme.of(parameters_of(spec, TextClassificationSpec), examples).require
+
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         parameters = parameters_of(context.spec, TextClassificationSpec)
         scheme = Scheme.of(parameters, context.train_examples)
         inputs, cut = feature_file.inputs(context.tokenizer), 0
 
-        def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+        def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
             nonlocal cut
             encoded = _encode(context, rows)
 
@@ -98,7 +102,7 @@ class TextClassification:
 
             lengths = context.measures.tokens
             cut += feature_file.measure(lengths, encoded["input_ids"], context.max_length, whole)
-            targets = scheme.targets(split, first, rows)
+            targets = scheme.targets(split, rows)
             return {**{name: encoded[name] for name in inputs}, "labels": targets}
 
         schema = {**inputs, "labels": scheme.target_type()}

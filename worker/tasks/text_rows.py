@@ -30,6 +30,8 @@ class RowCleaner:
         self._names = parameters.label_names
         self._pairs: bool | None = None
         """Whether the rows have two texts, as the first one has or has not."""
+        self._lists: bool | None = None
+        """Likewise, whether their labels are lists."""
 
     def __call__(self, row: Row) -> dict[str, Any]:
         cleaned: dict[str, Any] = {
@@ -40,9 +42,20 @@ class RowCleaner:
             "form": "none",
         }
         cleaned |= self._label_of_test(row) if self._is_test else self._label(row["label"])
-        if self._pairs is None:  # the first row that can be used decides
-            self._pairs = cleaned["text_pair"] is not None
+        self._require_like_the_first(cleaned)
         return cleaned
+
+    def _require_like_the_first(self, cleaned: Row) -> None:
+        """The first row that can be used decides what all others look like."""
+        if self._pairs is None:
+            self._pairs = cleaned["text_pair"] is not None
+        if self._is_test:
+            return
+        lists = cleaned["form"] == "names"
+        if self._lists is None:
+            self._lists = lists
+        if self._lists != lists:
+            raise _other_form(lists)
 
     def _pair(self, value: Any) -> str | None:
         if value is not None and self._pairs is False:
@@ -76,6 +89,11 @@ class RowCleaner:
         name = labels.named(value, "label", self._names)
         form = "name" if number is None else "fraction" if _has_fraction(value) else "whole"
         return {"labels": [name], "number": number, "form": form}
+
+
+def _other_form(is_list: bool) -> RowError:
+    one, others = ("a list", "no lists") if is_list else ("one label", "lists")
+    return labels.mismatch(f"the label is {one}, but others are {others}", "mixed_labels")
 
 
 def _looks_like_list(value: Any) -> bool:
@@ -121,49 +139,46 @@ class Scheme:
         single: dict[str, Any] = {SINGLE: Value("int32"), REGRESSION: Value("float32")}
         return single.get(self.problem, List(Value("int8")))
 
-    def targets(self, split: str, first: int, rows: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """What the model should say for each row, the first of which has number `first`.
-
-        A class number, a list of 0 and 1, or a number; nothing in particular for a row of the
-        test split without a label. StageError(label_mismatch) names the first row that does not
-        fit, where it must.
-        """
-        columns = zip(rows["form"], rows["labels"], rows["number"], strict=True)
+    def targets(self, split: str, rows: Mapping[str, Sequence[Any]]) -> list[Any]:
+        """What the model should say for each row: a class number, a list of 0 and 1, or a number;
+        nothing in particular for a row of the test split without a label that the model knows."""
+        columns = ("form", "labels", "number")
         target = self._target_of_test if split == TEST else self._target
-        return [
-            target(split, number, *columns_of_row)
-            for number, columns_of_row in enumerate(columns, start=first)
-        ]
+        found = zip(*(rows[name] for name in columns), strict=True)
+        return [target(dict(zip(columns, row, strict=True))) for row in found]
 
     def scores(self, examples: Any) -> bool:
         """Whether each of the rows has a label that the model knows."""
         rows = examples.select_columns(["form", "labels", "number"])
-        try:
-            for number, row in enumerate(rows):
-                self._target(TEST, number, row["form"], row["labels"], row["number"])
-        except StageError:
-            return False
-        return "none" not in examples.with_format("arrow")[:]["form"].to_pylist()
+        return all(row["form"] != "none" and self._fits(row) for row in rows)
 
-    def _target_of_test(self, *row: Any) -> Any:
-        try:
-            return self._target(*row)
-        except StageError:
-            return self._nothing()
-
-    def _target(
-        self, split: str, row: int, form: str, names: Sequence[str], number: float | None
-    ) -> Any:
-        if form == "none":
-            return self._nothing()
+    def require(self, row: Row) -> None:
+        """RowError for a cleaned row whose label does not go with those of the training rows."""
         if self.problem == REGRESSION:
-            if number is None:
-                raise labels.mismatch(split, row, "the label is no number, but others are")
-            return number
-        if (self.problem == MULTI) != (form == "names"):
-            one, other = ("one label", "lists") if self.problem == MULTI else ("a list", "no lists")
-            raise labels.mismatch(split, row, f"the label is {one}, but others are {other}")
-        ids = [self.classes.id_of(name, split, row) for name in names]
+            if row["number"] is None:
+                problem = "the label is no number, but those of the training rows are"
+                raise labels.mismatch(problem, "mixed_labels")
+            return
+        if (self.problem == MULTI) != (row["form"] == "names"):
+            raise _other_form(row["form"] == "names")
+        self.classes.require(row["labels"])
+
+    def _fits(self, row: Row) -> bool:
+        try:
+            self.require(row)
+        except RowError:
+            return False
+        return True
+
+    def _target_of_test(self, row: Row) -> Any:
+        fits = row["form"] != "none" and self._fits(row)
+        return self._target(row) if fits else self._nothing()
+
+    def _target(self, row: Row) -> Any:
+        self.require(row)
+        if self.problem == REGRESSION:
+            return row["number"]
+        ids = [self.classes.ids[name] for name in row["labels"]]
         if self.problem == SINGLE:
             return ids[0]
         hot = [0] * len(self.classes.names)

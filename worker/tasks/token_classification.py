@@ -1,7 +1,7 @@
 """A tag for each word: named entities, parts of speech, marked spans."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from service.contract.events import Notice
 from service.contract.parameters import TokenClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
+from worker.data.table import Row
 from worker.tasks import chunk_metrics, feature_file, labels, predictions
 from worker.tasks.base import (
     PrepareContext,
@@ -71,6 +72,10 @@ class TokenClassification:
         self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
     ) -> Mapping[str, Any]:
         return _classes(spec, train_examples(splits)).config()
+
+    def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
+        classes = _classes(spec, examples)
+        return lambda row: classes.require(row["tags"])
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         give_words_their_space(context.tokenizer)
@@ -135,13 +140,10 @@ class Words:
         self.cut = 0
 
     def features(
-        self, split: str, first: int, rows: Mapping[str, Sequence[Any]]
+        self, split: str, _first: int, rows: Mapping[str, Sequence[Any]]
     ) -> dict[str, list[Any]]:
-        """Columns for rows, the first of which has number `first`.
-
-        `labels` has a class for each token that is trained on, `firsts` the place of each word's
-        first token. StageError(label_mismatch) for a tag that the training rows lack.
-        """
+        """`labels` has a class for each token that is trained on, `firsts` the place of each word's
+        first token. A row of the test split with a tag that the training rows lack has none."""
         encoded = self._encode(rows["tokens"])
 
         def whole(numbers: list[int]) -> Any:
@@ -156,7 +158,7 @@ class Words:
         for number, tags in enumerate(rows["tags"]):
             if split == TEST and not self._classes.ids.keys() >= set(tags):
                 tags = []
-            ids = [self._classes.id_of(tag, split, first + number) for tag in tags]
+            ids = [self._classes.ids[tag] for tag in tags]
             word_ids = encoded.word_ids(number)
             firsts = first_tokens(word_ids)
             count = len(rows["tokens"][number])
