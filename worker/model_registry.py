@@ -3,14 +3,17 @@
 Neither holds a second copy: both lead to what the run has under `model/`.
 """
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import LoggedModel, Run
+    from mlflow.entities.model_registry import ModelVersion
 
 _JOB_TAG = "finetune.job_id"
+_VERSIONS_TAG = "mlflow.modelVersions"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class FinishedModel:
     alias: str
 
 
-def log(client: "MlflowClient", run: "Run", source: str, model: FinishedModel) -> None:
+def log(client: "MlflowClient", run: "Run", source: str, model: FinishedModel) -> "LoggedModel":
     """The run gets one logged model, however often this is called."""
     from mlflow.entities import LoggedModelOutput
 
@@ -43,21 +46,33 @@ def log(client: "MlflowClient", run: "Run", source: str, model: FinishedModel) -
         client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, model.step)])
     if logged.status != "READY":
         client.finalize_logged_model(logged.model_id, "READY")
+    return logged
 
 
 def register(
-    client: "MlflowClient", run_id: str, source: str, name: str, model: FinishedModel
+    client: "MlflowClient", logged: "LoggedModel", source: str, name: str, model: FinishedModel
 ) -> None:
     """The registered model gets one version for this run, and the alias moves there, unless a
     newer version has it already."""
+    run_id = logged.source_run_id
     _ensure_registered_model(client, name)
     found = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
     version = next(iter(found), None) or client.create_model_version(
         name, source=source, run_id=run_id, tags={_JOB_TAG: model.job_id}
     )
+    _show_version(client, logged, version)
     aliases = client.get_registered_model(name).aliases
     if int(aliases.get(model.alias, 0)) < int(version.version):
         client.set_registered_model_alias(name, model.alias, str(version.version))
+
+
+def _show_version(client: "MlflowClient", logged: "LoggedModel", version: "ModelVersion") -> None:
+    """On the logged model's page, which says "Not registered" otherwise: MLflow does so itself only
+    for versions whose files are the logged model's own."""
+    known = json.loads(logged.tags.get(_VERSIONS_TAG, "[]"))
+    this = {"name": version.name, "version": str(version.version)}
+    if this not in known:
+        client.set_logged_model_tags(logged.model_id, {_VERSIONS_TAG: json.dumps([*known, this])})
 
 
 def _ensure_registered_model(client: "MlflowClient", name: str) -> None:

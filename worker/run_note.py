@@ -12,17 +12,21 @@ _SHOWN_FILES: Final = 5
 
 
 def with_link(note: str, job_id: str, public_url: str | None) -> str:
-    """`public_url`: where users reach the service, if that is known."""
+    """`public_url`: where users reach the service, if that is known.
+
+    The link is at the top, because MLflow folds a description after its first lines.
+    """
     if public_url is None:
         return note
-    address = f"{public_url.rstrip('/')}/v1/jobs/{job_id}"
-    return f"{note}\n- [{address}]({address})"
+    plain = _job_line(_code(job_id))
+    linked = _job_line(f"[{_code(job_id)}]({public_url.rstrip('/')}/v1/jobs/{job_id})")
+    return note.replace(plain, linked, 1)
 
 
 def write(job_id: str, spec: JobSpec, file_names: Mapping[str, str]) -> str:
     """`file_names`: uploaded file id → the name it was uploaded with."""
     lines = [
-        f"- Job: {_code(job_id)}",
+        _job_line(_code(job_id)),
         f"- Task: {_code(spec.task.type)}, mode {_code(spec.mode)}",
         f"- Model: {_code(spec.model.title)}",
         *(
@@ -32,6 +36,10 @@ def write(job_id: str, spec: JobSpec, file_names: Mapping[str, str]) -> str:
     ]
     heading = [_code(spec.name), ""] if spec.name else []
     return "\n".join([*heading, *lines])
+
+
+def _job_line(job: str) -> str:
+    return f"- Job: {job}"
 
 
 def _data(spec: JobSpec, value: Any, file_names: Mapping[str, str]) -> str:

@@ -300,9 +300,9 @@ class MlflowTracker:
         with _translated():
             run = self._client.get_run(run_id)
             source = f"{run.info.artifact_uri}/{MODEL_FOLDER.rstrip('/')}"
-            model_registry.log(self._client, run, source, model)
+            logged = model_registry.log(self._client, run, source, model)
             if model.register_as is not None:
-                model_registry.register(self._client, run_id, source, model.register_as, model)
+                model_registry.register(self._client, logged, source, model.register_as, model)
 
     def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag

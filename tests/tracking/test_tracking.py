@@ -187,16 +187,14 @@ class TestDescription:
         tracker = MlflowTracker(mlflow_server.uri, public_url="http://here:8000/")
         sync(database, tracker, job.id, tmp_path)
         run = job.the_run(client)
-        link = f"http://here:8000/v1/jobs/{job.id}"
         assert run.data.tags["mlflow.note.content"].splitlines() == [
             "`my job`",
             "",
-            f"- Job: `{job.id}`",
+            f"- Job: [`{job.id}`](http://here:8000/v1/jobs/{job.id})",
             "- Task: `question-answering`, mode `train`",
             "- Model: `org/model`",
             "- Data, train: `my'data.json`",
             "- Data, validation: `file-2`",
-            f"- [{link}]({link})",
         ]
         client.set_tag(run.info.run_id, "mlflow.note.content", "edited")
         sync(database, tracker, job.id, tmp_path)
@@ -367,13 +365,15 @@ class TestEnd:
         newest = client.get_model_version_by_alias(name, "newest")
         assert (int(newest.version), newest.source) == (2, f"{runs[1].info.artifact_uri}/model")
         assert newest.tags == {"finetune.job_id": newer.id}
-        for job, run in zip(jobs_made, runs, strict=True):
+        for number, (job, run) in enumerate(zip(jobs_made, runs, strict=True), start=1):
             (output,) = run.outputs.model_outputs
             logged = client.get_logged_model(output.model_id)
             assert (logged.name, logged.status, output.step) == ("a-b", "READY", 15)
             assert logged.source_run_id == run.info.run_id
             assert logged.tags["finetune.artifacts"] == f"{run.info.artifact_uri}/model"
             assert logged.tags["finetune.job_id"] == job.id
+            shown = json.loads(logged.tags["mlflow.modelVersions"])
+            assert shown == [{"name": name, "version": str(number)}]
 
     def test_a_failed_job_registers_nothing(
         self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
