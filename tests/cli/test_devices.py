@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.cli import up
+from service.cli import orphans, up
 from service.cli.devices import visible_gpus
 from service.settings import Settings
 from service.store.database import Database
@@ -66,7 +66,7 @@ class TestWorkersOfUp:
         seen = {}
         for size in (1, 2, 3):
             settings = Settings(home=tmp_path, gpus_per_worker=size)
-            stack = up.Stack(settings, "http://127.0.0.1:1", None, None)
+            stack = up.Stack(settings, orphans.Mark(tmp_path), "http://127.0.0.1:1", None, None)
             database = Database("sqlite://")
             *_, workers = up._tiers(stack, database)
             database.dispose()

@@ -103,7 +103,7 @@ class TestLineage:
     ) -> None:
         job = stack.job(corpus_job["id"])
         assert job["mlflow_url"] == corpus_job["mlflow_url"]
-        run_id = job["mlflow_url"].rpartition("/")[2]
+        run_id = job["mlflow_url"].partition("?")[0].rpartition("/")[2]
         client = mlflow.MlflowClient(mlflow_uri)
         wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
         run = client.get_run(run_id)
@@ -163,6 +163,6 @@ class TestLineage:
         assert card.data.base_model == MODEL_ID
         assert base in card.text
         run = mlflow.MlflowClient(job["mlflow_url"].partition("/#/")[0]).get_run(
-            job["mlflow_url"].rpartition("/")[2]
+            job["mlflow_url"].partition("?")[0].rpartition("/")[2]
         )
         assert run.data.tags["finetune.base_job"] == base
