@@ -132,6 +132,12 @@ class TestHub:
         failure = run(filled.spec()).failure
         assert failure.code is FailureCode.UNREADABLE_ROW
         assert failure.message.startswith(f"{filled.data.id}, split train, row 2: the answer")
+        body = filled.spec(on_bad_row="skip", max_bad_fraction=0.34)
+        ended = run(body)
+        assert ended.status == 0, ended.log
+        assert ended.result["splits"]["train"]["examples"] == 2
+        counts = ended.result["data_report"]["splits"]["train"]
+        assert counts["skipped_by_reason"] == {"answer_not_found": 1}
 
     @pytest.mark.parametrize(
         ("changes", "code"),

@@ -28,8 +28,8 @@ _FROM_PICKLE: Final = (
     "save_file({k: v.clone().contiguous() for k, v in w.items()}, 'model.safetensors', "
     "metadata={'format': 'pt'})\""
 )
-# Releases of transformers 4 read these, and 4.46 with a new torch as well. The class is named in
-# config.json.
+# Releases of transformers 4 read these. The class is named in config.json. Tried on BERT with torch
+# 2.14 and flax 0.12, and with tensorflow 2.21.
 _WITH_TRANSFORMERS_4: Final = (
     "python -m venv old && "
     "old/bin/pip install 'transformers==4.46.3' 'huggingface-hub<1' torch {library} && "
