@@ -3,7 +3,7 @@ and without packing, in the environment that a worker gives it.
 
     python -m benchmarks.memory [question-answering masked-lm ...] [--steps 2000]
         [--evaluate-every 100] [--only packed|padded] [--malloc auto|system|glibc|LIBRARY]
-        [--full | --tiny]
+        [--full | --tiny] [--threads N]
 
 Batches of random order and length, so that hardly two have one shape. Models are small and from
 scratch, so that the whole table takes less than half an hour on two quiet cores; with `--full`
@@ -49,9 +49,9 @@ BERT: Final = {
 }
 GPT2: Final = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}
 TINY: Final[dict[str, dict[str, Any]]] = {
-    "bert": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "bert": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 64},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128},
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 128},
 }  # fmt: skip
 WIKITEXT: Final = ("wikitext/train.txt", "wikitext/validation.txt")
 TASKS: Final[dict[str, tuple[str, tuple[str, str], dict[str, Any]]]] = {
@@ -142,13 +142,13 @@ def training(steps: int, evaluate_every: int, *, packed: bool) -> dict[str, Any]
     }
 
 
-def environment(malloc: str) -> dict[str, str]:
+def environment(malloc: str, threads: int) -> dict[str, str]:
     """A worker's stage's."""
     if malloc not in (allocator.SYSTEM, allocator.KEEPING):
         malloc = allocator.find(malloc, beside_gpu=torch.cuda.is_available())
     settings = Settings(home=Path(tempfile.gettempdir())).model_copy(update={"malloc": malloc})
     own = stage_environment(settings, Stage.TRAIN)
-    return {**own, "OMP_NUM_THREADS": str(os.cpu_count())}
+    return {**own, "OMP_NUM_THREADS": str(threads)}
 
 
 def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dict[str, float]]:
@@ -225,7 +225,7 @@ def measure(name: str, folder: Path, options: argparse.Namespace) -> None:
             data_roots=[EXAMPLES],
             model_roots=[minilm_dir(), folder],
         )
-        found = trained(request, environment(options.malloc))
+        found = trained(request, environment(options.malloc, options.threads))
         print(f"| {name} | {how} | {row(*found)} |", flush=True)
 
 
@@ -236,6 +236,7 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=100)
     parser.add_argument("--only", choices=["packed", "padded"])
     parser.add_argument("--malloc", default=allocator.AUTO)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true")
     size.add_argument("--tiny", action="store_true")
@@ -246,7 +247,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in TASKS if "all" in options.tasks else options.tasks:
             measure(name, Path(folder) / name, options)
-    preloaded = environment(options.malloc).get("LD_PRELOAD", "the C library's")
+    preloaded = environment(options.malloc, options.threads).get("LD_PRELOAD", "the C library's")
     print(f"malloc {preloaded}   load {os.getloadavg()[0]:.1f}")
 
 
