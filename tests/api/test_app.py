@@ -217,5 +217,9 @@ class TestSlowClient:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         with socket.create_connection(address) as connection:
             head = "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{json.dumps({})}".encode())
-        assert server.client.get("/health/live").status_code == 200
+            body = json.dumps(SPEC)  # a whole spec, of which one byte more was announced
+            connection.sendall(f"{head}Content-Length: {len(body) + 1}\r\n\r\n{body}".encode())
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(30)
+            assert connection.recv(1000) == b""
+        assert server.client.get("/v1/jobs").json()["data"] == []

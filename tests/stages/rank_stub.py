@@ -24,7 +24,10 @@ def main(request: StageRequest, channel: Channel) -> PublishResult | None:
     if behaviour == "one is killed":
         _lose(other, is_killed=rank == 1)
     elif behaviour == "stops softly":
-        _stop(channel, seconds=0.5 if rank == 0 else 0)
+        _stop(request.workspace, channel, rank or 0)
+    elif behaviour == "waits":
+        (request.workspace / f"at-work-{rank}").touch()
+        time.sleep(60)
     elif behaviour != "finishes":
         _fail(behaviour, rank)
     return PublishResult() if rank == 0 else None
@@ -49,11 +52,12 @@ def _lose(other: int, *, is_killed: bool) -> None:
     raise RuntimeError(PEER_LOST)
 
 
-def _stop(channel: Channel, seconds: float) -> None:
+def _stop(folder: Path, channel: Channel, rank: int) -> None:
     channel.soft_stop.postpone()
+    (folder / f"at-work-{rank}").touch()
     while not channel.soft_stop():
         time.sleep(0.01)
-    time.sleep(seconds)
+    time.sleep(0.5 if rank == 0 else 0)
     channel.send(Notice(message="a checkpoint"))
     raise Stopped
 

@@ -84,9 +84,7 @@ class Launcher:
     def started(self, behaviour: str) -> Child:
         """With both ranks in their work."""
         child = self.start(behaviour)
-        pids = self.folder.glob
-        wait_until(lambda: len(list(pids("pid-*"))) == 2, 60, "both ranks")
-        time.sleep(0.3)
+        wait_until(lambda: len(list(self.folder.glob("at-work-*"))) == 2, 60, "both ranks")
         return child
 
     def run(self, behaviour: str) -> Ended:

@@ -98,7 +98,10 @@ def _await_soft_stop(behaviour: str, request: StageRequest, channel: Channel) ->
         return
     channel.soft_stop.postpone()
     (request.attempt_dir / "ready").touch()
-    while behaviour == "stubborn" or not channel.soft_stop():
+    while not channel.soft_stop():
+        time.sleep(0.01)
+    (request.attempt_dir / "asked").touch()
+    while behaviour == "stubborn":
         time.sleep(0.01)
     _step(request, channel, _steps(request) + 1)
     channel.soft_stop.honour()

@@ -60,6 +60,11 @@ def ready(settings: Settings, job_id: str, epoch: int) -> Callable[[], bool]:
     return (settings.workspace(job_id) / "attempts" / str(epoch) / "ready").exists
 
 
+def asked(settings: Settings, job_id: str, epoch: int) -> Callable[[], bool]:
+    """Whether the stub, which puts it off, has been asked to stop softly."""
+    return (settings.workspace(job_id) / "attempts" / str(epoch) / "asked").exists
+
+
 def ask_to_pause(database: Database, job_id: str) -> None:
     with database.write() as session:
         jobs.move(session, job_id, JobState.RUNNING, JobState.PAUSING, "pause_requested")
@@ -387,7 +392,7 @@ class TestSoftStop:
 
         def ask() -> None:
             shutdown.ask()
-            time.sleep(0.5)
+            services.wait_until(asked(settings, job_id, 1), 20, "the soft stop")
             if how == "cancel":
                 ask_to_cancel(database, job_id)
             if how == "second signal":
@@ -425,7 +430,7 @@ class TestOutage:
 
         def outage() -> None:
             flaky.is_away = True
-            time.sleep(1.5)
+            services.wait_until(lambda: flaky.refused and not children(), 20, "the stage's end")
             flaky.is_away = False
 
         thread = meanwhile(outage, when=started(settings, job_id, 2))

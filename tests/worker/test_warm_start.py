@@ -367,7 +367,8 @@ class TestFallsBack:
         finish(begin(tmp_path / "second", "finish", warm.start))
         server = warm.server_pid
         assert server is not None
-        time.sleep(0.5)
+        waiting = psutil.Process(server)
+        wait_until(lambda: len(spares(waiting)) == 1, 10, "the process that waits")
         os.kill(server, signal.SIGSTOP)
         # The process that waited is taken; the stopped server makes no other.
         assert finish(begin(tmp_path / "third", "finish", warm.start))[0] == 0
