@@ -27,8 +27,10 @@ class StagedJob:
         return self.home / "job"
 
     def prepare(self) -> PrepareResult:
+        """Without asking the Hub whether it may push: tests/stages/test_prepare_target.py does."""
         recorder = Recorder()
         request = self.request(Stage.PREPARE, attempt=1)
+        request = request.model_copy(update={"spec": request.spec.model_copy(update={"hub": None})})
         self.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
         self.notices = recorder.events
         return self.prepared

@@ -52,7 +52,8 @@ CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
 
 
 def test_no_task_is_left_out() -> None:
-    assert set(CASES) == set(registry.REGISTRY)
+    only_predict = {"causal-lm/text-generation", "masked-lm/fill-mask"}
+    assert set(CASES) == set(registry.REGISTRY) - only_predict
 
 
 @pytest.mark.parametrize("name", CASES)
