@@ -10,6 +10,7 @@ from mlflow import MlflowClient
 
 from tests.e2e.stack import Stack, is_alive
 from tests.e2e.test_main_job import job_body
+from tests.faults.pace import Pace
 from tests.services import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
@@ -69,13 +70,21 @@ class TestWishes:
             return page
 
         job_id = stack.submit(job_body(stack, tiny_model, squad, training=_training(max_steps=100)))
-        stack.wait_for(job_id, _trained_to(15))
-        assert ask("pause", job_id)["state"] in ("pausing", "paused")
+        worker = stack.parts["worker"]
+        with Pace(worker, stack.home / "jobs" / job_id, limit=20):
+            stack.wait_for(job_id, _trained_to(15))
+            stops = worker.stops()
+            assert ask("pause", job_id)["state"] == "pausing"
+            wait_until(lambda: worker.stops() > stops, 30, "the stop")
         paused = stack.finish(job_id, "paused", seconds=15)
         assert not _trains(stack)
         ask("resume", job_id)
-        stack.wait_for(job_id, _trained_to(paused["progress"]["step"] + 10))
-        ask("cancel", job_id)
+        seen = paused["progress"]["step"] + 10
+        with Pace(worker, stack.home / "jobs" / job_id, limit=seen + 5):
+            stack.wait_for(job_id, _trained_to(seen))
+            stops = worker.stops()
+            ask("cancel", job_id)
+            wait_until(lambda: worker.stops() > stops, 30, "the stop")
         stack.finish(job_id, "cancelled", seconds=15)
         retried = ask("retry", job_id)
         assert (retried["state"], retried["stage"], retried["failure"]) == ("queued", "train", None)
