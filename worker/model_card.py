@@ -340,7 +340,9 @@ def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
 
 
 def _lineage(prepared: PrepareResult) -> str:
-    base = prepared.base_job
+    base, source = prepared.base_job, prepared.resume_source
+    if source is not None:
+        return f" The training continued that of job `{source.job}` from step {source.step} on."
     if base is None:
         return ""
     step = "" if base.step is None else f", at step {base.step},"

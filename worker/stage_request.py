@@ -20,7 +20,7 @@ from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
-from worker import allocator, base_job, checkpoints, tracking
+from worker import allocator, base_job, checkpoints, resume_source, tracking
 from worker.fork_request import LAUNCHER
 from worker.trackers import Tracker
 
@@ -96,7 +96,8 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
     """The request of this attempt, with its folder made.
 
     Raises StageError: an uploaded file is gone (dataset_not_found), the model of another job is
-    (model_not_found), or no registered checkpoint can be read (checkpoint_unreadable).
+    (model_not_found), or no registered checkpoint can be read (checkpoint_unreadable), nor that
+    of another job that it continues.
     """
     workspace = settings.workspace(claim.job_id)
     attempt_dir = workspace / "attempts" / str(claim.epoch)
@@ -124,9 +125,14 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         data_roots=settings.data_roots,
         model_roots=settings.model_roots,
         base_job=base_job.resolve(database, settings, claim.spec) if is_prepare else None,
+        resume_source=(
+            resume_source.resolve(database, settings, spec, prepared) if is_prepare else None
+        ),
         prepared=prepared,
         trained=TrainResult.model_validate(trained) if trained else None,
-        resume_from=_resume_from(database, claim, workspace, promoted) if is_train else None,
+        resume_from=(
+            _resume_from(database, claim, workspace, prepared, promoted) if is_train else None
+        ),
         promotes=promoted is not None,
         checkpoints=_to_push(database, claim, spec, workspace),
         mlflow_uri=settings.mlflow_uri,
@@ -159,11 +165,17 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
 
 
 def _resume_from(
-    database: Database, claim: Claim, workspace: Path, promoted: int | None
+    database: Database,
+    claim: Claim,
+    workspace: Path,
+    prepared: PrepareResult | None,
+    promoted: int | None,
 ) -> Path | None:
-    """The checkpoint to promote, else the newest; StageError(checkpoint_unreadable)."""
+    """The checkpoint to promote, else the newest, else that of the job that the training continues;
+    StageError(checkpoint_unreadable)."""
     if promoted is None:
-        return _newest_checkpoint(database, claim, workspace)
+        own = _newest_checkpoint(database, claim, workspace)
+        return own or _of_other_job(database, claim, prepared)
     with database.read() as session:
         registered = history.registered_checkpoints(session, claim.job_id)
     for row in registered:
@@ -192,6 +204,15 @@ def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Pat
             steps=[row.step for row in registered],
         )
     return None
+
+
+def _of_other_job(database: Database, claim: Claim, prepared: PrepareResult | None) -> Path | None:
+    source = prepared.resume_source if prepared is not None else None
+    if source is None:
+        return None
+    with database.write() as session:
+        history.resumed(session, claim.job_id, claim.epoch, source.step, of_job=source.job)
+    return source.folder
 
 
 def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:

@@ -449,8 +449,8 @@ def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
         "finetune.model": spec.model.title,
         "finetune.dataset": dataset,
     }
-    if spec.model.job is not None:
-        own["finetune.base_job"] = spec.model.job
+    if spec.base_job is not None:
+        own["finetune.base_job"] = spec.base_job
     labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}
     return {_key(key): value for key, value in spec.tracking.tags.items()} | labels | own
 

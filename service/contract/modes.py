@@ -40,6 +40,8 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
             "`tracking.tensorboard` writes the numbers of a training by step, and "
             f"`{spec.mode}` makes no steps"
         )
+    if spec.training.resume_from is not None:
+        yield f"`training.resume_from` continues a training, and `{spec.mode}` trains nothing"
     if spec.peft is not None:
         yield f"`peft` describes an adapter to train, and `{spec.mode}` trains nothing"
     if spec.model.config is not None:

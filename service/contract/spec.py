@@ -421,6 +421,12 @@ class JobSpec(SpecModel):
     def trains(self) -> bool:
         return self.mode == "train"
 
+    @property
+    def base_job(self) -> str | None:
+        """The job whose training it continues, else the one whose model it begins with."""
+        resumed = self.training.resume_from
+        return resumed.job if resumed is not None else self.model.job
+
     def variant(self) -> str:
         """Which of the worker's tasks does it."""
         return self.task.variant() if self.mode != "predict" else self.task.predicting_variant()

@@ -32,6 +32,19 @@ class BaseJob(_Frozen):
     revision: str | None = Field(description="Commit on the Hub that holds these very weights.")
 
 
+class ResumeSource(_Frozen):
+    """What `training.resume_from` came to: a checkpoint, and what its training was made of."""
+
+    job: str
+    step: int
+    folder: Path = Field(
+        description="Named by the step. The other job's; from `prepare` on in the job's own folder."
+    )
+    sha256: str = Field(description="Of the manifest.")
+    data_fingerprint: str
+    model_revision: str | None
+
+
 class BaseCard(_Frozen):
     """What the base model's own card says of it, as far as it is also true of the finished one."""
 
@@ -58,6 +71,9 @@ class PrepareResult(_Frozen):
         None, description="`hub.model_id` with its namespace: where the job may push."
     )
     base_job: BaseJob | None = Field(None, description="What `model.job` came to.")
+    resume_source: ResumeSource | None = Field(
+        None, description="What `training.resume_from` came to."
+    )
     base_card: BaseCard | None = Field(
         None, description="Of the base model; None without a card, or in results of older releases."
     )
@@ -133,6 +149,9 @@ class StageRequest(_Frozen):
     data_roots: list[Path] = Field(default_factory=list)
     model_roots: list[Path] = Field(default_factory=list)
     base_job: BaseJob | None = Field(None, description="`prepare`: what `model.job` comes to.")
+    resume_source: ResumeSource | None = Field(
+        None, description="`prepare`: what `training.resume_from` comes to."
+    )
     prepared: PrepareResult | None = None
     trained: TrainResult | None = None
     resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")
@@ -147,6 +166,12 @@ class StageRequest(_Frozen):
     mlflow_uri: str | None = None
     mlflow_run_id: str | None = None
     hub_endpoint: str | None = None
+
+    @property
+    def continues_other_job(self) -> bool:
+        """Whether `resume_from` is a checkpoint of the job that `training.resume_from` names."""
+        source = self.prepared.resume_source if self.prepared is not None else None
+        return source is not None and self.resume_from == source.folder
 
     @property
     def hub_target(self) -> HubSpec | None:

@@ -21,6 +21,7 @@ from service.contract.choices import (
     parse_optim_args,
 )
 from service.contract.refused import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.resume_from import ResumeFromSpec
 from service.contract.trainer_defaults import asks_for_nothing
 from service.contract.types import refusing
 
@@ -57,6 +58,7 @@ ADDITIONS: Final[dict[str, str]] = {
     "non_finite_rollbacks": "of `on_non_finite: rollback`",
     "rollback_learning_rate_factor": "of `on_non_finite: rollback`",
     "async_save": "by the name that torch's distributed checkpoints have for it",
+    "resume_from": "`resume_from_checkpoint` is a path, and this a checkpoint of another job",
 }
 
 # Options of TrainingArguments that live elsewhere in our job spec.
@@ -90,7 +92,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "fsdp_transformer_layer_cls_to_wrap": "use `resources.strategy` with `type: fsdp`",
     "deepspeed": "use `resources.strategy`",
     "resume_from_checkpoint": "a job resumes from its own newest checkpoint by itself; "
-    "`model.job` begins with the model of another job's checkpoint",
+    "`resume_from: {job, checkpoint}` continues from a checkpoint of another job, and `model.job` "
+    "begins with its model alone",
 }
 
 
@@ -285,6 +288,12 @@ class TrainingSpec(BaseModel):
     save_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
     save_total_limit: int | None = Field(
         None, ge=1, description="Checkpoints to keep; the best and the newest always stay."
+    )
+    resume_from: ResumeFromSpec | None = Field(
+        None,
+        description="`job` and `checkpoint` (`best`, `last` or a step; default: `last`): continue "
+        "the training of another job, with its optimizer, its schedule and all else. See "
+        "docs/checkpoints.md.",
     )
     async_save: bool = Field(
         True,

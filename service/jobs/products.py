@@ -48,11 +48,14 @@ def model_is_there(job: JobRow, settings: Settings) -> bool:
 
 def _gone_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> Iterator[str]:
     prepared = PrepareResult.model_validate(job.results[Stage.PREPARE])
-    for name, path in (
+    needed = [
         ("prepared_data", prepared.prepared_dir),
         ("base_model", prepared.model_dir),
         ("tokenizer", prepared.tokenizer_dir),
-    ):
+    ]
+    if prepared.resume_source is not None:
+        needed.append(("checkpoint_of_other_job", prepared.resume_source.folder))
+    for name, path in needed:
         in_lost = any(path.is_relative_to(settings.workspace(each)) for each in lost)
         if in_lost or _is_gone(path, job, settings):
             yield name

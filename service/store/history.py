@@ -73,13 +73,17 @@ def is_committed(session: Session, job_id: str, recorded: Recorded) -> bool:
     return event is not None and event.at == recorded.at
 
 
-def resumed(session: Session, job_id: str, epoch: int, step: int) -> bool:
-    """Note from which checkpoint the attempt goes on; False when the epoch is stale."""
+def resumed(
+    session: Session, job_id: str, epoch: int, step: int, of_job: str | None = None
+) -> bool:
+    """Note from which checkpoint the attempt continues, the job's own unless `of_job` is given;
+    False when the epoch is stale."""
     row = held(session, job_id, epoch)
     if row is None:
         return False
     session.get_one(AttemptRow, (job_id, epoch)).resumed_from_step = step
-    jobs.append_event(session, row, "resumed", {"step": step}, jobs.clock(session))
+    origin = {} if of_job is None else {"job": of_job}
+    jobs.append_event(session, row, "resumed", {"step": step} | origin, jobs.clock(session))
     session.flush()
     return True
 

@@ -99,7 +99,7 @@ def insert_all(
         row = _new(one.job_id, one.spec, now, one.cloned_from)
         row.next_publish_at += timedelta(seconds=due_in)
         said = {"to": row.state, "stage": row.stage}
-        origins = {"cloned_from": one.cloned_from, "base_job": one.spec.model.job}
+        origins = {"cloned_from": one.cloned_from, "base_job": one.spec.base_job}
         origin = {name: origin for name, origin in origins.items() if origin is not None}
         events.append(_next_event(row, "submitted", said | origin, now))
         rows.append(row)

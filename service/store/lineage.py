@@ -55,6 +55,20 @@ def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Sou
     return Source(row, None, trained["output_dir"], trained.get("weights_sha256", ""))
 
 
+def checkpoint_of(session: Session, job_id: str, checkpoint: str | int) -> Source:
+    """A checkpoint to continue the training of a job from. SourceJobError."""
+    row = _finished_job(session, job_id)
+    mode = JobSpec.model_validate(row.spec).mode
+    if mode != "train":
+        _refuse("no_model", f"job {job_id} has no training to continue: its `mode` is `{mode}`")
+    return _checkpoint(session, row, checkpoint)
+
+
+def spec_of(session: Session, job_id: str) -> JobSpec | None:
+    row = session.get(JobRow, job_id)
+    return JobSpec.model_validate(row.spec) if row is not None else None
+
+
 def _finished_job(session: Session, job_id: str) -> JobRow:
     row = session.get(JobRow, job_id)
     if row is None:
@@ -133,7 +147,9 @@ def _repository(url: str) -> str:
 
 def sources(spec: JobSpec) -> list[str]:
     """Ids of the jobs that this one begins with."""
-    return [spec.model.job] if spec.model.job is not None else []
+    resumed = spec.training.resume_from
+    found = {spec.model.job, resumed.job if resumed is not None else None}
+    return sorted(job_id for job_id in found if job_id is not None)
 
 
 def use(session: Session, spec: JobSpec) -> None:
@@ -141,10 +157,13 @@ def use(session: Session, spec: JobSpec) -> None:
 
     After it the job protects them, if it is noted with `note` or noted already. SourceJobError.
     """
-    for source_id in sorted(sources(spec)):
+    for source_id in sources(spec):
         jobs.lock(session, source_id)
     if spec.model.job is not None:
         model_of(session, spec.model.job, spec.model.checkpoint)
+    resumed = spec.training.resume_from
+    if resumed is not None:
+        checkpoint_of(session, resumed.job, resumed.checkpoint)
 
 
 def note(session: Session, new: Iterable[tuple[str, JobSpec]]) -> None:
@@ -183,7 +202,7 @@ def require_unused(session: Session, job_id: str) -> None:
     needed_by = derived(session, job_id, only_live=True)
     if needed_by:
         raise JobInUseError(
-            f"Jobs that have not ended begin with the model of {job_id}: {', '.join(needed_by)}. "
+            f"Jobs that have not ended begin with what {job_id} made: {', '.join(needed_by)}. "
             "Cancel them or wait.",
             jobs=needed_by,
         )

@@ -1,9 +1,10 @@
-"""Jobs that begin with another job's model, over HTTP."""
+"""Jobs that begin with what another job has made, over HTTP."""
 
 from typing import Any
 
 import pytest
 
+from service.store.models import CheckpointRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job, spec
 
@@ -78,3 +79,117 @@ class TestModelOfJob:
         server.client.post(f"/v1/jobs/{needs}/cancel")
         assert server.client.delete(f"/v1/jobs/{base}").status_code == 200
         assert server.client.get(f"/v1/jobs/{needs}").json()["base_job"] == base
+
+
+class TestResumeFrom:
+    def resumable(self, server: Server, **columns: Any) -> str:
+        job_id = source(server, **columns)
+        with server.database.write() as session:
+            session.add(
+                CheckpointRow(
+                    job_id=job_id,
+                    step=10,
+                    epoch=2,
+                    path="attempts/2/checkpoints/10",
+                    bytes=1,
+                    manifest_sha256="b" * 64,
+                    best=False,
+                    created_at=START,
+                )
+            )
+        return job_id
+
+    def body(self, job_id: str, **changes: Any) -> dict[str, Any]:
+        training = {"resume_from": {"job": job_id}, **changes.pop("training", {})}
+        return spec(training=training, **changes)
+
+    def faults(self, server: Server, body: dict[str, Any]) -> list[tuple[str, str]]:
+        answer = server.client.post("/v1/jobs", json=body)
+        assert answer.status_code == 422
+        return [(fault["path"], fault["code"]) for fault in answer.json()["errors"]]
+
+    def test_both_pages_and_histories_tell_it(self, server: Server) -> None:
+        base = self.resumable(server)
+        body = self.body(base, training={"num_train_epochs": 9, "save_steps": 7, "max_steps": 90})
+        answer = server.client.post("/v1/jobs", json=body)
+        assert answer.status_code == 201
+        page = answer.json()
+        assert page["base_job"] == base
+        assert page["spec"]["training"]["resume_from"] == {"job": base, "checkpoint": "last"}
+        theirs = server.client.get(f"/v1/jobs/{base}").json()
+        assert theirs["derived_jobs"] == [page["id"]]
+        first = server.client.get(f"/v1/jobs/{page['id']}/events").json()["data"][0]
+        assert first["data"]["base_job"] == base
+        answer = server.client.delete(f"/v1/jobs/{base}")
+        assert (answer.status_code, answer.json()["jobs"]) == (409, [page["id"]])
+
+    def test_a_clone_with_more_epochs_continues_what_it_is_a_clone_of(self, server: Server) -> None:
+        base = self.resumable(server)
+        change = {"training": {"resume_from": {"job": base, "checkpoint": 10}}}
+        clone = server.client.post(f"/v1/jobs/{base}/clone", json=change)
+        assert clone.status_code == 201
+        assert clone.json()["base_job"] == base
+
+    def test_what_is_not_there(self, server: Server) -> None:
+        base = self.resumable(server)
+        place = "training.resume_from"
+        unknown = self.faults(server, self.body("job-00aa"))
+        assert unknown == [(f"{place}.job", "unknown_job")]
+        chosen = {"resume_from": {"job": base, "checkpoint": 7}}
+        assert self.faults(server, self.body(base, training=chosen)) == [
+            (f"{place}.checkpoint", "unknown_checkpoint")
+        ]
+        running = self.resumable(server, state="running", results={})
+        assert self.faults(server, self.body(running)) == [(f"{place}.job", "job_not_ended")]
+        gone = self.resumable(server, workspace_pruned_at=START)
+        assert self.faults(server, self.body(gone)) == [(f"{place}.job", "model_gone")]
+
+    @pytest.mark.parametrize(
+        ("changes", "path", "theirs"),
+        [
+            ({"task": "causal-lm"}, "task", "question-answering"),
+            ({"model": {"name_or_path": "org/other"}}, "model.name_or_path", "org/model"),
+            ({"training": {"optim": "sgd"}}, "training.optim", "adamw_torch_fused"),
+            ({"training": {"learning_rate": 1}}, "training.learning_rate", "5e-05"),
+            ({"training": {"seed": 7, "data_seed": 42}}, "training.seed", "42"),
+            ({"training": {"data_seed": 7}}, "training.data_seed", "42"),
+            (
+                {"training": {"per_device_train_batch_size": 4}},
+                "training.per_device_train_batch_size",
+                "8",
+            ),
+            ({"peft": {"method": "lora"}}, "peft", "null"),
+            (
+                {"resources": {"gpus": 0, "num_processes": 2}},
+                "resources.num_processes",
+                "1",
+            ),
+        ],
+    )
+    def test_what_does_not_match(
+        self, server: Server, changes: dict[str, Any], path: str, theirs: str
+    ) -> None:
+        base = self.resumable(server)
+        body = self.body(base, **changes)
+        faults = server.client.post("/v1/jobs", json=body).json()["errors"]
+        [fault] = [fault for fault in faults if fault["path"] == path]
+        assert fault["code"] == "resume_mismatch"
+        assert theirs in fault["message"]
+        assert "`model.job`" in fault["message"]
+        validated = server.client.post("/v1/jobs/validate", json=body).json()["errors"]
+        assert [each["path"] for each in validated] == [each["path"] for each in faults]
+
+    def test_evaluations_are_compared_by_one_metric(self, server: Server) -> None:
+        judged = {"metric_for_best_model": "eval_f1"}
+        base = self.resumable(server, spec=spec(training=judged))
+        faults = self.faults(server, self.body(base))
+        assert faults == [("training.metric_for_best_model", "resume_mismatch")]
+        same = self.body(base, training={"metric_for_best_model": "f1"})
+        assert server.client.post("/v1/jobs", json=same).status_code == 201
+
+    def test_only_trainings_continue(self, server: Server) -> None:
+        base = self.resumable(server)
+        data = {"source": "hub", "name": "org/data", "validation": "validation"}
+        answer = server.client.post("/v1/jobs", json=self.body(base, mode="evaluate", dataset=data))
+        assert answer.status_code == 422
+        assert "`evaluate` trains nothing" in answer.text

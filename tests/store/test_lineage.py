@@ -207,6 +207,62 @@ class TestLineage:
             assert lineage.derived(session, base) == []
 
 
+class TestResumeFrom:
+    """`training.resume_from`, on SQLite and Postgres."""
+
+    def continuing(self, database: Database, away: Dispatcher, base: str, **changes: Any) -> str:
+        return submit(
+            database, away, make_spec(training={"resume_from": {"job": base}}, **changes)
+        ).job_id
+
+    def test_a_live_job_keeps_its_source(
+        self, database: Database, away: Dispatcher, tmp_path: Any
+    ) -> None:
+        base = source(database)
+        checkpoint(database, base, 10)
+        ended_at = get(database, base).ended_at
+        assert ended_at is not None
+        job_id = self.continuing(database, away, base)
+        assert history_of(database, job_id)[0].data["base_job"] == base
+        assert history_of(database, base)[-1].data == {"job": job_id}
+        with pytest.raises(JobInUseError, match=job_id):
+            commands.delete(database, Settings(home=tmp_path), base)
+        with database.write() as session:
+            assert retention.prune_workspace(session, EndedJob(base, ended_at)) == []
+        put(database, job_id, state=JobState.CANCELLED, ended_at=db_now())
+        commands.delete(database, Settings(home=tmp_path), base)
+
+    def test_one_job_can_be_both_sources(self, database: Database, away: Dispatcher) -> None:
+        base = source(database)
+        checkpoint(database, base, 10)
+        job_id = self.continuing(database, away, base, model={"job": base})
+        with database.read() as session:
+            assert lineage.derived(session, base) == [job_id]
+
+    def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
+        self, database: Database, away: Dispatcher
+    ) -> None:
+        base = source(database)
+        with pytest.raises(SourceJobError, match="no last checkpoint"):
+            self.continuing(database, away, base)
+
+    def test_an_adapters_checkpoint_can_be_continued(self, sqlite_database: Database) -> None:
+        base = source(sqlite_database, spec={"peft": {"method": "lora"}})
+        checkpoint(sqlite_database, base, 10)
+        with sqlite_database.read() as session:
+            assert lineage.checkpoint_of(session, base, "last").step == 10
+
+    def test_a_job_that_does_not_train_has_none(self, sqlite_database: Database) -> None:
+        data = {"source": "hub", "name": "squad", "test": "test"}
+        base = source(sqlite_database, spec={"mode": "predict", "dataset": data})
+        with (
+            sqlite_database.read() as session,
+            pytest.raises(SourceJobError, match="its `mode` is `predict`") as caught,
+        ):
+            lineage.checkpoint_of(session, base, "last")
+        assert caught.value.extra["reason"] == "no_model"
+
+
 class TestRetry:
     def failed(self, database: Database, away: Dispatcher, home: Any, base: str) -> str:
         """Failed in `train`; the model that it began with lies in the source's workspace."""

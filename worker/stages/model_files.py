@@ -97,7 +97,7 @@ def of_job(base: BaseJob, own_folder: Path) -> Located:
         raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} are not there any more")
 
     def fetch(_wanted: Iterable[str]) -> Path:
-        return base.folder if base.step is None else _linked(files, own_folder)
+        return base.folder if base.step is None else link_all(files, own_folder)
 
     return Located(name, base.revision, tuple(files), fetch)
 
@@ -118,7 +118,7 @@ def _inside(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def _linked(files: Mapping[str, Path], target: Path) -> Path:
+def link_all(files: Mapping[str, Path], target: Path) -> Path:
     """Hard links, so that they stay when the other job's checkpoint is removed; else copies."""
     target.mkdir(parents=True, exist_ok=True)
     for name, path in files.items():

@@ -12,7 +12,7 @@ from service.contract.events import ArtifactWritten, Notice, PhaseChanged, Progr
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
-from service.contract.stages import BaseCard, BaseJob, PrepareResult, StageRequest
+from service.contract.stages import BaseCard, BaseJob, PrepareResult, ResumeSource, StageRequest
 from service.contract.states import Phase
 from worker import base_card, checkpoints, hub
 from worker.data import cache, report, sources
@@ -22,7 +22,7 @@ from worker.data.load import Examples
 from worker.data.sources import Data
 from worker.data.table import Cleaner, Row
 from worker.data.verdict import Policy, Split
-from worker.stages import finished_model, model_checks, model_files, scratch
+from worker.stages import finished_model, model_checks, model_files, resumed_job, scratch
 from worker.stages.base import Channel, run_stage
 from worker.stages.model_files import Located
 from worker.tasks import registry, row_checks
@@ -74,6 +74,9 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     entry = preparation.run(request.cache_dir)
     _require_same_data(request, entry)
     _require_same_base(request)
+    resume_source = resumed_job.taken_over(request, entry.folder.name, model.revision)
+    if resume_source is not None:
+        events.continues(resume_source)
     return PrepareResult(
         prepared_dir=entry.folder,
         model_dir=model.folder,
@@ -84,6 +87,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         splits=entry.splits,
         hub_model_id=hub_model_id,
         base_job=request.base_job,
+        resume_source=resume_source,
         base_card=model.card,
         data_report=reporting.of_entry(entry),
     )
@@ -170,6 +174,10 @@ class Events:
                 sha256=checkpoints.file_sha256(file),
             )
         )
+
+    def continues(self, source: ResumeSource) -> None:
+        message = f"Continues from the checkpoint of step {source.step} of {source.job}"
+        self.notice(Notice(message=message, data={"base_job": source.job, "step": source.step}))
 
     def resolved(self, origins: "Origins", data: Data) -> None:
         known = {

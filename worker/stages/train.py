@@ -56,7 +56,10 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
         job = _load(request, channel)
         leave_settings(job)
         if request.resume_from is not None:
-            job.training.resume(request.resume_from)
+            resume = job.training.resume
+            if request.continues_other_job:
+                resume = job.training.resume_other_job
+            resume(request.resume_from)
         elif job.validation.given and request.spec.training.eval_on_start:
             _evaluate_baseline(job)
         if not request.promotes:

@@ -139,9 +139,10 @@ def precision_of(folder: Path) -> Precision | None:
         return saved.get("precision")
 
 
-def restore(state: State, plan: Plan, folder: Path) -> Plan:
+def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True) -> Plan:
     """Continue where `folder` was written, with the batches that were then in use.
 
+    `same_length`: its training has as many steps as `plan`.
     StageError(checkpoint_unreadable) for any doubt.
     """
     with _unreadable_explained(folder):
@@ -152,6 +153,8 @@ def restore(state: State, plan: Plan, folder: Path) -> Plan:
         if state.progress.batch_size is not None:
             plan = plan.with_batches_of(state.progress.batch_size)
         cursor = _cursor(plan, state.progress.step)
+        if not same_length:
+            cursor["total_steps"] = saved["data"]["total_steps"]
         _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
         _require(saved["base"] == state.base, "the base model's weights have changed since")
         _load_weights(state, folder)

@@ -17,7 +17,7 @@ from accelerate.utils.memory import clear_device_cache
 from service.contract.events import CheckpointSaved, StageEvent
 from service.contract.states import Phase
 from worker import checkpoints
-from worker.training import batch_size, best_model, checkpoint, early_stopping
+from worker.training import batch_size, best_model, checkpoint, continuation, early_stopping
 from worker.training.checkpoint import State
 from worker.training.evaluation import EvaluationLeftError, on_device
 from worker.training.loading import chunks
@@ -112,6 +112,11 @@ class Training:
         best_model.forget_lost(self.state.progress, self.workspace, self.state.ranks)
         self.plan = self.reporter.plan = plan
 
+    def resume_other_job(self, folder: Path) -> None:
+        """Continue from a checkpoint of another job. StageError: checkpoint_unreadable, or
+        invalid_option when it does not go with this job's plan."""
+        self.plan = self.reporter.plan = continuation.restore(self.state, self._first_plan, folder)
+
     def resume_newest(self) -> None:
         """Continue from the checkpoint that was written last. StageError(checkpoint_unreadable)."""
         newest = self.state.progress.last_checkpoint
@@ -150,7 +155,7 @@ def train(run: Training) -> None:
 def _train(run: Training) -> None:
     run.state.model.train()
     run.reporter.start()
-    if run.plan.spec.on_non_finite == "rollback" and run.state.progress.last_checkpoint is None:
+    if run.state.progress.last_checkpoint is None and _is_start_to_save(run):
         _save(run, beside=True)
     while run.state.progress.is_unjudged or not run.ended:
         try:
@@ -161,6 +166,13 @@ def _train(run: Training) -> None:
             roll_back(error, run.plan.spec, run.state, run.reporter, run.resume_newest)
     run.settle()
     run.reporter.stop()
+
+
+def _is_start_to_save(run: Training) -> bool:
+    """Whether the training may come back to what it begins with: after a rollback, or because
+    another job, which it continues, has evaluated that, and no later model may be better."""
+    spec = run.plan.spec
+    return spec.on_non_finite == "rollback" or (spec.saves_each_best and run.is_best_to_save)
 
 
 def _rest_of_epoch(run: Training) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import torch
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
@@ -25,6 +26,10 @@ class Schedule(Protocol):
 
     def scale(self, factor: float) -> None:
         """Multiply all learning rates from the next optimizer step on."""
+
+    def follow_plan(self) -> None:
+        """After the state of another, perhaps shorter, schedule was loaded: the next optimizer step
+        has the learning rate that this one gives it."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -50,6 +55,17 @@ class _ByStep:
         scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
         scheduler._last_lr = [rate * factor for rate in scheduler.get_last_lr()]
 
+    def follow_plan(self) -> None:
+        scheduler: Any = self._scheduler
+        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
+        for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):  # the optimizer's own, as in LRScheduler
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        scheduler._last_lr = rates
+
     def state_dict(self) -> dict[str, Any]:
         return self._scheduler.state_dict()
 
@@ -73,6 +89,9 @@ class _ByMetric:
 
     def scale(self, factor: float) -> None:
         _scale(self._optimizer, factor)
+
+    def follow_plan(self) -> None:
+        pass  # it has none
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._scheduler.state_dict()

@@ -1,14 +1,18 @@
 """What only this server knows to be wrong: missing files and jobs, folders not allowed."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
 
 from service.api.faults.collect import Findings
 from service.api.faults.walk import Path as FaultPath
 from service.api.faults.walk import dotted
-from service.api.redact import shown
+from service.api.redact import cut, shown
 from service.api.schemas.problems import Fault
-from service.contract import splits
+from service.contract import resume_from, splits
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
 from service.contract.spec import JobSpec, PathDataset, UploadDataset
 from service.errors import SourceJobError
@@ -29,6 +33,7 @@ def check(findings: Findings, settings: Settings, database: Database) -> None:
         *_data_paths(findings.spec, settings.data_roots),
         *_model_paths(findings.spec, settings.model_roots),
         *_source_job(findings.spec, database),
+        *_resumed_job(findings.spec, database),
     ]
     findings.faults += [fault for path, fault in faults if not findings.is_mended(path)]
     findings.faults.sort(key=lambda fault: fault.path)
@@ -73,11 +78,45 @@ def _source_job(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, 
         with database.read() as session:
             lineage.model_of(session, job_id, checkpoint)
     except SourceJobError as error:
-        reason = str(error.extra["reason"])
-        of_checkpoint = reason in ("unknown_checkpoint", "checkpoint_gone")
-        path = ("model", "checkpoint" if of_checkpoint else "job")
-        given = str(checkpoint) if of_checkpoint else job_id
-        yield path, _fault(path, reason, error.detail, given)
+        yield _source_fault(("model",), error, job_id, checkpoint)
+
+
+def _resumed_job(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:
+    resumed = spec.training.resume_from
+    if resumed is None:
+        return
+    with database.read() as session:
+        try:
+            lineage.checkpoint_of(session, resumed.job, resumed.checkpoint)
+        except SourceJobError as error:
+            place = ("training", "resume_from")
+            yield _source_fault(place, error, resumed.job, resumed.checkpoint)
+        source = lineage.spec_of(session, resumed.job)
+    if source is None or not source.trains:
+        return
+    for path, ours, theirs in resume_from.differences(spec, source):
+        message = (
+            f"`training.resume_from` continues job {resumed.job}, where this is {_said(theirs)}: "
+            "give the same, or begin with the model of its checkpoint alone (`model.job`)"
+        )
+        yield path, _fault(path, "resume_mismatch", message, _said(ours))
+
+
+def _said(value: Any) -> str:
+    """A value as a spec has it."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_none=True)
+    return cut(value if isinstance(value, str) else json.dumps(value))
+
+
+def _source_fault(
+    place: FaultPath, error: SourceJobError, job_id: str, checkpoint: str | int | None
+) -> tuple[FaultPath, Fault]:
+    reason = str(error.extra["reason"])
+    of_checkpoint = reason in ("unknown_checkpoint", "checkpoint_gone")
+    path = (*place, "checkpoint" if of_checkpoint else "job")
+    given = str(checkpoint) if of_checkpoint else job_id
+    return path, _fault(path, reason, error.detail, given)
 
 
 def _allowed(

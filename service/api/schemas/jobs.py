@@ -199,7 +199,10 @@ class JobPage(JobSummary):
         description="What was asked for after an end, with `action` `promote` or `publish`, until "
         "it has succeeded."
     )
-    base_job: str | None = Field(description="The job whose model it began with (`model.job`).")
+    base_job: str | None = Field(
+        description="The job whose training it continues (`training.resume_from`), else whose "
+        "model it began with (`model.job`)."
+    )
     derived_jobs: list[str] = Field(
         description="Jobs that began with its model, the oldest first; 100 at most."
     )
@@ -232,7 +235,7 @@ class JobPage(JobSummary):
             actions=_actions(job),
             follow_up=job.follow_up,
             cloned_from=job.cloned_from,
-            base_job=job.spec["model"].get("job"),
+            base_job=_base_job(job.spec),
             derived_jobs=list(derived),
             workspace_pruned_at=job.workspace_pruned_at,
             stages=[StageTimes.of(stage, attempts) for stage in STAGE_ORDER],
@@ -240,6 +243,13 @@ class JobPage(JobSummary):
             hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
             spec=job.spec,
         )
+
+
+def _base_job(spec: Json) -> str | None:
+    """Of a stored spec, perhaps of an older release."""
+    resumed = spec.get("training", {}).get("resume_from")
+    found: str | None = resumed["job"] if resumed else spec["model"].get("job")
+    return found
 
 
 def _actions(job: JobRow) -> list[Action]:

@@ -1,0 +1,86 @@
+"""`training.resume_from` through the real `prepare`: all weights, and an adapter's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.stages import ResumeSource, TrainResult
+from service.contract.states import Stage
+from tests.models import save_tiny_bert
+from tests.tasks.stages import StagedJob, write_rows
+from tests.tasks.test_pushed_models import TEXT
+from tests.training.support import Recorder, run
+from worker import checkpoints, model_card
+from worker.stages import prepare
+
+BASE = "job-00aa"
+TRAINING = {"max_steps": 4, "save_steps": 1, "learning_rate": 1e-2, "use_cpu": True}
+
+Trained = tuple[StagedJob, TrainResult]
+
+
+@pytest.fixture(scope="module", params=[None, {"method": "lora", "r": 2}], ids=["whole", "lora"])
+def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("first")
+    body: dict[str, Any] = {
+        "task": {"type": "masked-lm", "max_seq_length": 16},
+        "model": {"name_or_path": str(save_tiny_bert(folder / "model"))},
+        "dataset": {"source": "path", "train": write_rows(folder / "text.jsonl", [TEXT] * 8)},
+        "training": TRAINING,
+    }
+    if request.param is not None:
+        body["peft"] = request.param
+    job = StagedJob(folder, body)
+    result, _ = job.train()
+    return job, result
+
+
+def source(job: StagedJob, step: int) -> ResumeSource:
+    assert job.prepared is not None
+    folder = job.workspace / "attempts" / "2" / "checkpoints" / str(step)
+    return ResumeSource(
+        job=BASE,
+        step=step,
+        folder=folder,
+        sha256=checkpoints.manifest_sha256(folder),
+        data_fingerprint=job.prepared.data_fingerprint,
+        model_revision=None,
+    )
+
+
+def prepared(job: StagedJob, taken: ResumeSource) -> Recorder:
+    recorder = Recorder()
+    request = job.request(Stage.PREPARE, attempt=1).model_copy(update={"resume_source": taken})
+    job.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
+    return recorder
+
+
+def test_the_new_job_ends_as_the_other_one(tmp_path: Path, first: Trained) -> None:
+    other, whole = first
+    job = StagedJob(tmp_path, other.body)
+    recorder = prepared(job, source(other, 2))
+    told = [event.message for event in recorder.of(Notice)]
+    assert f"Continues from the checkpoint of step 2 of {BASE}" in told
+    assert job.prepared is not None
+    taken = job.prepared.resume_source
+    assert taken is not None
+    assert taken.folder == job.workspace / "attempts" / "1" / "resume_from" / "2"
+    made, again = run(job.request(attempt=2, resume_from=taken.folder))
+    assert made.weights_sha256 == whole.weights_sha256
+    assert made.metrics["train_loss"] == whole.metrics["train_loss"]
+    assert again.checkpoint_steps() == [3, 4]
+    request = job.request(Stage.PUBLISH, attempt=3).model_copy(update={"trained": made})
+    card = model_card.render(request, job.prepared, made)
+    assert f"The training continued that of job `{BASE}` from step 2 on." in card
+
+
+def test_other_rows_end_it_before_the_training(tmp_path: Path, first: Trained) -> None:
+    other, _ = first
+    rows = {"source": "path", "train": write_rows(tmp_path / "text.jsonl", [TEXT] * 9)}
+    job = StagedJob(tmp_path, {**other.body, "dataset": rows})
+    with pytest.raises(StageError, match="fingerprint of its prepared data") as caught:
+        prepared(job, source(other, 2))
+    assert caught.value.failure.code is FailureCode.INVALID_OPTION

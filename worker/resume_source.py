@@ -1,0 +1,39 @@
+"""The checkpoint of another job that a training continues from, for the stages."""
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import JobSpec
+from service.contract.stages import PrepareResult, ResumeSource
+from service.contract.states import Stage
+from service.errors import SourceJobError
+from service.settings import Settings
+from service.store import lineage
+from service.store.database import Database
+
+
+def resolve(
+    database: Database, settings: Settings, spec: JobSpec, prepared: PrepareResult | None
+) -> ResumeSource | None:
+    """What `training.resume_from` comes to: what an earlier `prepare` took, if it is still there,
+    or what the other job has now. None where it is not given. StageError(checkpoint_unreadable)."""
+    wanted = spec.training.resume_from
+    if wanted is None:
+        return None
+    earlier = prepared.resume_source if prepared is not None else None
+    if earlier is not None and earlier.folder.is_dir():
+        return earlier
+    try:
+        with database.read() as session:
+            source = lineage.checkpoint_of(session, wanted.job, wanted.checkpoint)
+            made = PrepareResult.model_validate(source.job.results[Stage.PREPARE])
+    except SourceJobError as error:
+        code = FailureCode.CHECKPOINT_UNREADABLE
+        raise StageError(code, error.detail, reason=error.extra["reason"]) from error
+    assert source.step is not None, "it is a checkpoint"
+    return ResumeSource(
+        job=wanted.job,
+        step=source.step,
+        folder=settings.workspace(wanted.job) / source.path,
+        sha256=source.sha256,
+        data_fingerprint=made.data_fingerprint,
+        model_revision=made.model_revision,
+    )
