@@ -1,5 +1,6 @@
 """Where our options bear the names of `transformers.TrainingArguments`, they do the same."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,13 @@ def run_both(
     job = make_job(train=TRAIN, validation=VALIDATION, dropout=0.0, **options)
     _, recorder = run(job.request())
     return recorder, trainer.state.log_history, watch
+
+
+def _new_bests(log: list[dict[str, Any]]) -> set[int]:
+    """Steps whose evaluation had a lower loss than all before it."""
+    losses = [(entry["eval_loss"], entry["step"]) for entry in log if "eval_loss" in entry]
+    before = [min((loss for loss, _ in losses[:n]), default=math.inf) for n in range(len(losses))]
+    return {step for (loss, step), least in zip(losses, before, strict=True) if loss < least}
 
 
 NUMBERS = [
@@ -187,4 +195,6 @@ class TestMoments:
         last = max(entry["step"] for entry in theirs)
         # Ours has the baseline before, and always knows the finished model's numbers.
         assert list(ours.evaluations()) == [0, *evaluated, *({last} - set(evaluated))]
-        assert ours.checkpoint_steps() == watch.saved
+        # With load_best_model_at_end, ours also saves each new best when it occurs.
+        bests = _new_bests(theirs) if options.get("load_best_model_at_end") else set()
+        assert ours.checkpoint_steps() == sorted(bests | set(watch.saved))
