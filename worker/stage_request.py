@@ -183,7 +183,7 @@ def _resume_from(
             return workspace / row.path
     raise StageError(
         FailureCode.CHECKPOINT_UNREADABLE,
-        f"The checkpoint of step {promoted}, which is to be the job's model, cannot be read.",
+        f"The checkpoint of step {promoted}, which was to become the job's model, cannot be read.",
         steps=[promoted],
     )
 

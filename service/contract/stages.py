@@ -156,7 +156,7 @@ class StageRequest(_Frozen):
     trained: TrainResult | None = None
     resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")
     promotes: bool = Field(
-        False, description="`resume_from` is to be the job's model, without another step."
+        False, description="`resume_from` becomes the job's model, without another step."
     )
     checkpoints: list[Path] = Field(
         default_factory=list,

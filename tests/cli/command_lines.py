@@ -18,7 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
           --num_train_epochs 2 \
           --max_seq_length 384 \
           --doc_stride 128 \
-          --output_dir /tmp/debug_squad/
+          --output_dir runs/debug_squad/
         """,
         {
             "name": "debug_squad",
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             --do_eval \
             --block_size 512 \
             --ddp_find_unused_parameters False \
-            --output_dir /tmp/test-clm
+            --output_dir runs/test-clm
         """,
         {
             "name": "test-clm",
@@ -211,7 +211,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
           --validation_file path/valid.txt --do_train --do_eval --line_by_line \
           --mlm_probability 0.2 --max_seq_length 128 --pad_to_max_length \
           --fsdp "full_shard auto_wrap" --fsdp_transformer_layer_cls_to_wrap RobertaLayer \
-          --output_dir /tmp/test-mlm
+          --output_dir runs/test-mlm
         """,
         {
             "name": "test-mlm",
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
           --per_device_train_batch_size 32 \
           --learning_rate 2e-5 \
           --num_train_epochs 3 \
-          --output_dir /tmp/$TASK_NAME/
+          --output_dir runs/$TASK_NAME/
         """,
         {
             "name": "mrpc",
@@ -312,7 +312,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ner": (
         r"""
         python run_ner.py --model_name_or_path google-bert/bert-base-uncased \
-          --dataset_name conll2003 --output_dir /tmp/test-ner --do_train --do_eval --do_predict \
+          --dataset_name conll2003 --output_dir runs/test-ner --do_train --do_eval --do_predict \
           --label_all_tokens --return_entity_level_metrics
         """,
         {
@@ -338,7 +338,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             --dataset_name cnn_dailymail \
             --dataset_config_name "3.0.0" \
             --source_prefix "summarize: " \
-            --output_dir /tmp/tst-summarization \
+            --output_dir runs/tst-summarization \
             --per_device_train_batch_size=4 \
             --per_device_eval_batch_size=4 \
             --overwrite_output_dir \

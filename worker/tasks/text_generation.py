@@ -91,8 +91,8 @@ def _pad_token(tokenizer: Any) -> int:
 
 def _cut_notice(split: str, count: int, length: int) -> Notice:
     return Notice(
-        message=f"{count} prompts of the {split} split were cut to their last {length} tokens: the "
-        "model takes no more beside the new ones. Lower `max_new_tokens` to keep more of them.",
+        message=f"{count} prompts of the {split} split were cut to their last {length} tokens, "
+        "because the model has to hold the new ones as well. Lower `max_new_tokens` to keep more.",
         data={"split": split, "prompts": count, "tokens": length},
     )
 

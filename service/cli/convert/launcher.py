@@ -69,7 +69,7 @@ def _processes(conversion: Conversion, options: dict[str, Any]) -> int:
         if not isinstance(count, int):
             conversion.note(
                 f"the launcher starts `{count}` processes; set `resources.gpus` to how many GPUs "
-                "the training is to have"
+                "the training needs"
             )
     return max([count for count in counts if isinstance(count, int)], default=1)
 
