@@ -1,3 +1,4 @@
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -102,7 +103,8 @@ class TestFailed:
             assert end(database, claimed, Ending.failed(NETWORK)) is JobState.QUEUED
             row = get(database, job_id)
             waits.append(round((row.not_before - row.updated_at).total_seconds()))
-            assert row.next_publish_at == row.not_before
+            # Postgres reads its clock once for each of them.
+            assert abs(row.next_publish_at - row.not_before) < timedelta(seconds=1)
             assert row.failure is None
             put(database, job_id, not_before=db_now())
         assert waits == [10, 20, 40]

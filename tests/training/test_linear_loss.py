@@ -111,7 +111,7 @@ def test_judging_in_parts(
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:
-    linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
+    linear = torch.nn.Linear(16, 50, bias=False).requires_grad_(False)
     states = torch.randn(1, 5, 16, requires_grad=True)
     head = linear_loss.Head(states, torch.float32)
     linear_loss.loss_sum(linear, head, torch.arange(5)[None]).backward()
