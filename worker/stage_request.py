@@ -35,15 +35,17 @@ _SCRUBBED: Final = frozenset(
     {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HF_TOKEN_PATH"}
 )
 
+_SPINS: Final = "GOMP_SPINCOUNT"
 # What the operator can set otherwise, as libraries read it when they are loaded.
 _LIBRARIES: Final = {
     # oneDNN keeps its programs for so many shapes, a third of a megabyte each, where its own limit
     # is 1,024. A step of 32 packed sequences needs 170; with fewer than it needs each layer makes
     # its own.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
-    # Threads that wait for the others of a step sleep: spinning they take the core from another
-    # training on this machine.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    # How often a thread that waits for the others of its process looks before it sleeps. Of
+    # libgomp's own 300,000, two trainings on the same cores take them from each other; asleep at
+    # once, one that is alone waits for its threads to wake.
+    _SPINS: "10000",
 }
 
 
@@ -75,12 +77,21 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
     environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
     if settings.hub_endpoint is not None:
         environment["HF_ENDPOINT"] = settings.hub_endpoint
-    environment = allocator.preloading(settings.malloc, _LIBRARIES | environment)
+    environment = allocator.preloading(settings.malloc, _for_libraries(environment))
     if stage is Stage.TRAIN:
         return environment | {"HF_HUB_OFFLINE": "1"}
     if settings.hub_token is not None:
         environment["HF_TOKEN"] = settings.hub_token.get_secret_value()
     return environment
+
+
+def _for_libraries(environment: dict[str, str]) -> dict[str, str]:
+    """With what the operator has left open. Of the two ways to say how threads wait libgomp takes
+    the count, so there is none where the operator has named a policy."""
+    own = dict(_LIBRARIES)
+    if "OMP_WAIT_POLICY" in environment:
+        del own[_SPINS]
+    return own | environment
 
 
 def push_command(request_file: Path) -> list[str]:

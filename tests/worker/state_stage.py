@@ -20,7 +20,12 @@ from service.contract.stages import PublishResult, StageRequest
 from worker.stages.base import Channel, run_stage
 
 LIBRARIES = ("huggingface_hub", "datasets", "transformers", "accelerate", "peft", "tokenizers")
-NATIVE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "OMP_WAIT_POLICY", "GLIBC_TUNABLES")
+NATIVE = (
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+    "GOMP_SPINCOUNT",
+    "OMP_WAIT_POLICY",
+    "GLIBC_TUNABLES",
+)
 
 
 def main(request: StageRequest, channel: Channel) -> BaseModel:
@@ -44,7 +49,7 @@ def _process() -> dict[str, Any]:
         "flags": list(sys.flags),
         "cwd": str(Path.cwd()),
         "environment": {k: v for k, v in os.environ.items() if k != "FINETUNE_EVENT_FD"},
-        "getenv": {name: _getenv(name) for name in NATIVE},
+        "getenv": {name: value for name in NATIVE if (value := _getenv(name)) is not None},
         "leads": [os.getpid() == os.getsid(0), os.getpid() == os.getpgid(0)],
         "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd")],
         "umask": status["Umask"],

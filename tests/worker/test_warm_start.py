@@ -21,6 +21,7 @@ from service.contract.states import Stage
 from service.settings import Settings
 from tests.services import wait_until
 from tests.worker import stub_request
+from tests.worker.state_stage import NATIVE
 from worker import allocator, launch, warm_start
 from worker.child import Child
 from worker.launch import Start
@@ -182,19 +183,19 @@ class TestOfAWorker:
     is forked of it (oneDNN reads it at the first product)."""
 
     @pytest.mark.parametrize(
-        "own", [{}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "OMP_WAIT_POLICY": "ACTIVE"}]
+        "own", [{}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "GOMP_SPINCOUNT": "300000"}]
     )
     def test_settings_of_libraries(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
     ) -> None:
-        for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "OMP_WAIT_POLICY", "GLIBC_TUNABLES"):
+        for name in NATIVE:
             monkeypatch.delenv(name, raising=False)
         for name, value in own.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         settings = Settings(home=tmp_path).model_copy(update={"malloc": allocator.KEEPING})
         variables = stage_environment(settings, Stage.TRAIN)
-        expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "OMP_WAIT_POLICY": "PASSIVE"} | own
+        expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "GOMP_SPINCOUNT": "10000"} | own
         warm = WarmStart(variables, modules=(STATE,), imports=(STATE,))
         try:
             for start in (launch.cold, warm.start):
