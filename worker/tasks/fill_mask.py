@@ -13,6 +13,7 @@ from worker.tasks import feature_file, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.masked_lm import MaskedLM, require_mask_token
 from worker.tasks.padding import Padding
+from worker.tasks.predictions import PredictsOnly
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
@@ -72,7 +73,7 @@ class _Found(NamedTuple):
     counts: torch.Tensor
 
 
-class FillMaskObjective:
+class FillMaskObjective(PredictsOnly):
     """It fills masks; it is not trained."""
 
     def __init__(
@@ -86,12 +87,6 @@ class FillMaskObjective:
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padding.inputs(features)
-
-    def item_count(self, batch: Batch) -> int:
-        raise NotImplementedError
-
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        raise NotImplementedError
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:

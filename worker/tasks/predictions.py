@@ -5,10 +5,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from service.contract.splits import prefix
+from worker.training.objective import Batch
 
 SAMPLES: Final = 3
 _SHOWN: Final = 300  # characters of a text
+
+
+class PredictsOnly:
+    """An objective that is never trained: it has no loss."""
+
+    def item_count(self, batch: Batch) -> int:
+        raise NotImplementedError
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        raise NotImplementedError
 
 
 def write(rows: Sequence[Mapping[str, Any]], split: str, folder: Path) -> dict[str, Path]:

@@ -16,6 +16,7 @@ from worker.data.report import Lengths
 from worker.tasks import feature_file, predictions
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.causal_lm import CausalLM
+from worker.tasks.predictions import PredictsOnly
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
@@ -134,7 +135,7 @@ class _Prompts:
         return ids[-self._length :] or [int(begin)]
 
 
-class TextGenerationObjective:
+class TextGenerationObjective(PredictsOnly):
     """It generates; it is not trained."""
 
     def __init__(
@@ -158,12 +159,6 @@ class TextGenerationObjective:
             ids[number, longest - len(row) :] = torch.tensor(row)
             mask[number, longest - len(row) :] = 1
         return {"input_ids": ids, "attention_mask": mask}
-
-    def item_count(self, batch: Batch) -> int:
-        raise NotImplementedError
-
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        raise NotImplementedError
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
