@@ -1,16 +1,17 @@
 """Jobs that the API has made; what a worker would write is written into the store here."""
 
 import hashlib
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import update
 
-from service.cli import watch
+from service.cli import jobs, watch
 from service.store.database import Database, db_now
 from service.store.models import ArtifactRow, JobRow
 from tests.cli.conftest import Cli
@@ -47,6 +48,15 @@ def end(store: Database, job_id: str, state: str, **values: Any) -> None:
     write(store, job_id, state=state, ended_at=db_now(), **values)
 
 
+def in_pauses(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, *happens: Callable[[], None]
+) -> None:
+    """Instead of each wait of a command between two looks, the next of these happens."""
+    coming = iter(happens)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: next(coming)())
+    monkeypatch.setattr(module, "time", clock)
+
+
 class TestList:
     def test_shows_the_jobs_and_filters_them(self, cli: Cli, job_id: str) -> None:
         outcome = cli("list")
@@ -71,17 +81,16 @@ class TestGet:
 
 
 class TestWatch:
-    def test_follows_to_success(self, cli: Cli, store: Database, job_id: str) -> None:
-        def work() -> None:
-            time.sleep(0.3)
-            write(store, job_id, state="running", stage="train", phase="training")
-            time.sleep(1)
-            end(store, job_id, "succeeded", results={"train": RESULT})
-
-        worker = threading.Thread(target=work)
-        worker.start()
+    def test_follows_to_success(
+        self, cli: Cli, store: Database, job_id: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        in_pauses(
+            monkeypatch,
+            watch,
+            lambda: write(store, job_id, state="running", stage="train", phase="training"),
+            lambda: end(store, job_id, "succeeded", results={"train": RESULT}),
+        )
         outcome = cli("watch", job_id)
-        worker.join()
         assert outcome.status == 0
         assert "running  train · training" in outcome.err
         assert outcome.out.splitlines()[0] == f"{job_id} succeeded"
@@ -127,22 +136,24 @@ class TestLogs:
         assert "".join(part["content"] for part in parts) == "one\ntwo — ü\n"
 
     def test_follow_goes_on_until_the_job_has_ended(
-        self, cli: Cli, home: Path, store: Database, job_id: str
+        self,
+        cli: Cli,
+        home: Path,
+        store: Database,
+        job_id: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         log = home / "jobs" / job_id / "job.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("one\n")
 
         def work() -> None:
-            time.sleep(0.5)
             with log.open("a") as file:
                 file.write("two\n")
             end(store, job_id, "succeeded")
 
-        worker = threading.Thread(target=work)
-        worker.start()
+        in_pauses(monkeypatch, jobs, work)
         outcome = cli("logs", job_id, "--follow")
-        worker.join()
         assert outcome.out == "one\ntwo\n"
 
 
