@@ -9,13 +9,14 @@ from tests.training.support import PLAIN, Job, TinyTask
 from worker.tasks import registry
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
     """Golden numbers depend on how sums are split; and the machine is shared."""
     before = torch.get_num_threads()
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
     torch.set_num_threads(before)
 
 
