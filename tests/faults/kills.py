@@ -87,7 +87,7 @@ def _kill_many(
         stack.revive()
         work.go_on()
         kind = rng.choices(_KINDS, _WEIGHTS)[0]
-        victim = _find(stack, kind, rng)
+        victim = find(stack, kind, rng)
         if victim is not None:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
@@ -97,7 +97,7 @@ def _kill_many(
     return killed
 
 
-def _find(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
+def find(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
     """A process of the kind, waited for a while; None when there is none."""
     # Not every job and not every moment needs a helper: a fork server, or one that uploads.
     deadline = time.monotonic() + (0.5 if kind == "helper" else _SEARCH_SECONDS)

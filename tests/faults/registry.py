@@ -14,6 +14,7 @@ from tests.faults import (
     full_disk,
     hub_weather,
     kills,
+    lineage,
     mlflow_weather,
     postgres,
     races,
@@ -44,5 +45,6 @@ TRAININGS: Final[dict[str, Attack]] = {
     "retention": retention_pressure.run,
     "damaged-checkpoints": damage.run,
     "exact-resume": exact_resume.run,
+    "lineage": lineage.run,
 }
 ATTACKS: Final = {**PROCESSES, **REQUESTS, **TRAININGS}
