@@ -6,11 +6,11 @@ and without packing, in the environment that a worker gives it.
         [--full | --tiny] [--threads N]
 
 Batches of random order and length, so that hardly two have one shape. Models are small and from
-scratch, so that the whole table takes less than half an hour on two quiet cores; with `--full`
-question answering and the classifiers train MiniLM, and with `--tiny` models are 32 wide and texts
-half as long, for a few minutes each on a busy core. Printed are MiB at some steps, what memory
-grows by in each step after the 200th (the slope of a line through means of 100 steps), threads and
-open files at step 200 and at the end, processor time per step, and real tokens per second.
+scratch; with `--full` question answering and the classifiers train MiniLM, and with `--tiny` models
+are 32 wide and texts half as long, for one to seven minutes each on one core. Printed are MiB at
+some steps, what memory grows by in each step after the 200th (the slope of a line through means of
+100 steps), threads and open files at step 200 and at the end, processor time per step, and real
+tokens per second.
 """
 
 import argparse

@@ -42,9 +42,9 @@ _LIBRARIES: Final = {
     # is 1,024. A step of 32 packed sequences needs 170; with fewer than it needs each layer makes
     # its own.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
-    # How often a thread that waits for the others of its process looks before it sleeps. Of
-    # libgomp's own 300,000, two trainings on the same cores take them from each other; asleep at
-    # once, one that is alone waits for its threads to wake.
+    # How often a waiting thread checks before it sleeps. With libgomp's own 300,000 the waiting
+    # threads of one training keep the cores from another one; with 0 a training that is alone
+    # loses time whenever its threads wake up.
     _SPINS: "10000",
 }
 
@@ -86,8 +86,8 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
 
 
 def _for_libraries(environment: dict[str, str]) -> dict[str, str]:
-    """With what the operator has left open. Of the two ways to say how threads wait libgomp takes
-    the count, so there is none where the operator has named a policy."""
+    """`environment`, and what the operator has not set. libgomp ignores OMP_WAIT_POLICY where there
+    is a spin count, so none is added to an operator's policy."""
     own = dict(_LIBRARIES)
     if "OMP_WAIT_POLICY" in environment:
         del own[_SPINS]

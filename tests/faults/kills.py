@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import Any, Final
 
 from tests.e2e.stack import Part
@@ -87,17 +86,26 @@ def _kill_many(
         stack.revive()
         work.go_on()
         kind = rng.choices(_KINDS, _WEIGHTS)[0]
-        victim = find(stack, kind, rng)
+        victim = kill_one(stack, kind, rng)
         if victim is not None:
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-                killed[kind] += 1
-                # The full attack takes long: one that is ended early has told what it did.
-                sys.stderr.write(f"SIGKILL {killed.total()} of {kills}: {kind} {victim}\n")
+            killed[kind] += 1
+            # The full attack takes long: one that is ended early has told what it did.
+            sys.stderr.write(f"SIGKILL {killed.total()} of {kills}: {kind} {victim}\n")
     return killed
 
 
-def find(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
+def kill_one(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
+    """The process of the kind that got a SIGKILL; None when there is none, or it had just ended."""
+    victim = _find(stack, kind, rng)
+    if victim is not None:
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+    return victim
+
+
+def _find(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
     """A process of the kind, waited for a while; None when there is none."""
     # Not every job and not every moment needs a helper: a fork server, or one that uploads.
     deadline = time.monotonic() + (0.5 if kind == "helper" else _SEARCH_SECONDS)

@@ -1,16 +1,13 @@
 """SIGKILL of jobs that build on what another one made: its model, its training, its checkpoint."""
 
-import os
 import random
-import signal
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import Any, Final
 
 from tests.e2e.stack import ENDED
 from tests.faults import checker
-from tests.faults.kills import find
+from tests.faults.kills import kill_one
 from tests.faults.rows import Row, Scale, timed
 from tests.faults.stack import JOB_SECONDS, FaultStack, running
 from tests.faults.work import Undisturbed
@@ -117,9 +114,6 @@ def _kill_some(
         if all(stack.job(job_id)["state"] in ENDED for job_id in job_ids):
             break
         kind = rng.choices(_KINDS, _WEIGHTS)[0]
-        victim = find(stack, kind, rng)
-        if victim is not None:
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-                killed[kind] += 1
+        if kill_one(stack, kind, rng) is not None:
+            killed[kind] += 1
     return killed

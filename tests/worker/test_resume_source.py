@@ -70,8 +70,7 @@ class TestPrepare:
     ) -> None:
         """The other job, retried meanwhile, may have newer ones, or be gone."""
         job_id = make_job(database, training={"resume_from": {"job": base}})
-        taken = first_source(settings, job_id, base)
-        prepared = PREPARED | {"resume_source": taken.model_dump(mode="json")}
+        taken, prepared = already_taken(settings, job_id, base)
         put(database, job_id, results={"prepare": prepared})
         request = build(database, settings, claim_job(database, job_id))
         assert request.resume_source == taken
@@ -86,10 +85,13 @@ class TestPrepare:
         assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE
 
 
-def first_source(settings: Settings, job_id: str, base: str) -> ResumeSource:
+def already_taken(
+    settings: Settings, job_id: str, base: str
+) -> tuple[ResumeSource, dict[str, Any]]:
+    """The checkpoint in the job's own folder, and the result of the `prepare` that linked it."""
     folder = settings.workspace(job_id) / "attempts/1/resume_from/10"
     folder.mkdir(parents=True)
-    return ResumeSource(
+    taken = ResumeSource(
         job=base,
         step=10,
         folder=folder,
@@ -97,6 +99,7 @@ def first_source(settings: Settings, job_id: str, base: str) -> ResumeSource:
         data_fingerprint="f" * 64,
         model_revision="c" * 40,
     )
+    return taken, PREPARED | {"resume_source": taken.model_dump(mode="json")}
 
 
 class TestTrain:
@@ -104,8 +107,7 @@ class TestTrain:
         self, database: Database, settings: Settings, base: str
     ) -> None:
         job_id = make_job(database, training={"resume_from": {"job": base}})
-        taken = first_source(settings, job_id, base)
-        prepared = PREPARED | {"resume_source": taken.model_dump(mode="json")}
+        taken, prepared = already_taken(settings, job_id, base)
         put(database, job_id, stage=Stage.TRAIN, results={"prepare": prepared})
         first = claim_job(database, job_id)
         request = build(database, settings, first)

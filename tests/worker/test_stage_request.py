@@ -35,7 +35,7 @@ class TestStageEnvironment:
                 {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024", "GOMP_SPINCOUNT": "300000"},
                 {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024", "GOMP_SPINCOUNT": "300000"},
             ),
-            # Beside a count libgomp would not look at the policy.
+            # libgomp ignores the policy where there is a count.
             (
                 {"OMP_WAIT_POLICY": "PASSIVE"},
                 {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "OMP_WAIT_POLICY": "PASSIVE"},
