@@ -19,13 +19,14 @@ HOLDS: Final = (
 _KINDS: Final = ("stage", "supervisor", "worker")
 _WEIGHTS: Final = (4, 2, 1)
 _KEPT: Final[dict[str, Any]] = {"save_total_limit": 10}
+_A_ROUND: Final = 5
+"""SIGKILLs for each three jobs at most."""
 _STEP: Final = 4
 """The checkpoint that is promoted, neither the first job's last nor its best."""
 
 
 def run(seed: int, scale: Scale) -> Row:
-    rounds = scale.pick(short=1, full=8)
-    kills = scale.pick(short=5, full=10)
+    kills = scale.pick(short=3, full=40)
     rng = random.Random(seed)
     database = scale.pick(short="sqlite", full="postgres")
     with (
@@ -40,12 +41,13 @@ def run(seed: int, scale: Scale) -> Row:
         promoted = _undisturbed_promotion(stack, first)
         killed: Counter[str] = Counter()
         expected: dict[str, Undisturbed | None] = {}
-        for _ in range(rounds):
+        while killed.total() < kills:
             ended = _ended(stack, first)
             jobs = dict(zip(map(stack.submit, bodies), known, strict=True))
             _promote(stack, ended)
             jobs[ended] = promoted
-            killed += _kill_some(stack, rng, kills, list(jobs))
+            left = min(kills - killed.total(), _A_ROUND)
+            killed += _kill_some(stack, rng, left, list(jobs))
             stack.wait_for_ends(list(jobs))
             expected |= jobs
         report.faults += checker.broken(stack, expected)
@@ -109,7 +111,7 @@ def _kill_some(
     killed: Counter[str] = Counter()
     deadline = time.monotonic() + JOB_SECONDS
     while killed.total() < kills and time.monotonic() < deadline:
-        time.sleep(rng.expovariate(1 / 2))
+        time.sleep(rng.expovariate(1))
         stack.revive()
         if all(stack.job(job_id)["state"] in ENDED for job_id in job_ids):
             break
