@@ -1,42 +1,14 @@
-from typing import Any
-
 import pynvml
 import pytest
 
+from tests.fakes.nvml import Gpu, Nvml
 from worker import devices
-
-
-class Driver:
-    """NVML of a machine with two GPUs, where the test's machine has none."""
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlShutdown(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> int:
-        if name != "GPU-second":
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return 1
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return ["first", "second"][handle]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return type("Memory", (), {"total": (handle + 1) * 1024})
 
 
 @pytest.fixture
 def _driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver()
-    for name in dir(Driver):
-        if name.startswith("nvml"):
-            monkeypatch.setattr(pynvml, name, getattr(driver, name))
+    first = Gpu("GPU-first", name="first", memory_bytes=1024)
+    Nvml([first, Gpu("GPU-second", name="second", memory_bytes=2048)]).install(monkeypatch)
 
 
 class TestGpus:
@@ -71,10 +43,7 @@ class TestGpus:
         assert devices.devices() == [gpu]
 
     def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def no_driver() -> None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-        monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
+        Nvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND).install(monkeypatch)
         [cpu] = devices.devices()
         assert cpu["type"] == "cpu"
         assert cpu["name"]
