@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AttentionMaskInterface
+import transformers
+from transformers import AttentionMaskInterface, masking_utils
 from transformers.masking_utils import sdpa_mask
 
 from tests.data.squad_sample import squad_rows
@@ -31,6 +32,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
     found = HostReadsOnGPU() if HAS_GPU else HostReads()
     monkeypatch.setitem(registry.REGISTRY, "causal-lm", CausalLM())
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masks._read_positions)
     if not HAS_GPU:
         for choice in ("choose_attention", "quicken"):
             choose = getattr(build, choice)
@@ -73,6 +75,14 @@ def masked_lm(home: Path) -> dict[str, Any]:
 
 def causal_lm(home: Path) -> dict[str, Any]:
     return {
+        "task": {"type": "causal-lm", "block_size": 16},
+        "model": {"name_or_path": str(save_tiny_gpt2(home / "model"))},
+        "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
+    }
+
+
+def separate_documents(home: Path) -> dict[str, Any]:
+    return {
         "task": {"type": "causal-lm", "block_size": 16, "separate_documents": True},
         "model": {"name_or_path": str(save_tiny_gpt2(home / "model"))},
         "dataset": {"train": write_rows(home / "train.jsonl", TEXTS)},
@@ -88,7 +98,9 @@ def summarization(home: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("of", [question_answering, masked_lm, causal_lm, summarization])
+@pytest.mark.parametrize(
+    "of", [question_answering, masked_lm, causal_lm, separate_documents, summarization]
+)
 def test_steps_read_nothing_from_the_device(
     of: Callable[[Path], dict[str, Any]],
     tmp_path: Path,
@@ -113,6 +125,7 @@ class TestMasks:
     @pytest.fixture(autouse=True)
     def fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(masks, "_hides_nothing", None)
+        monkeypatch.setattr(masks, "_counts_up", False)
 
     @pytest.mark.parametrize("lengths", [(5, 5), (5, 3)])
     @pytest.mark.parametrize("causal", [False, True])
@@ -137,6 +150,78 @@ class TestMasks:
         assert masks._mask(**options) is None
         with HostReads().forbidden(), pytest.raises(HostReadError):
             masks._mask(**options)
+
+
+DECODER: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+}
+SHORT: dict[str, Any] = {"vocab_size": 50, "n_positions": 32, "n_embd": 16, "n_layer": 2}
+SMALL = {
+    "gpt2": {**SHORT, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0},
+    "gpt_neo": {
+        **{"vocab_size": 50, "hidden_size": 16, "num_layers": 2, "num_heads": 2},
+        **{"attention_types": [[["global", "local"], 1]], "window_size": 4},
+        **{"bos_token_id": 0, "eos_token_id": 0},
+    },
+    "llama": DECODER,
+    "mistral": {**DECODER, "sliding_window": 4},
+    "qwen3": DECODER,
+    "gemma2": {**DECODER, "sliding_window": 4},
+    "mixtral": {**DECODER, "num_local_experts": 2, "num_experts_per_tok": 1},
+}
+
+
+class TestPositions:
+    """worker.training.masks: a batch without a mask is not looked at, and gives the same."""
+
+    @pytest.fixture(autouse=True)
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(masks, "_hides_nothing", None)
+        monkeypatch.setattr(masks, "_counts_up", False)
+        monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masks._packed_sequences)
+
+    @pytest.mark.parametrize("kind", SMALL)
+    def test_of_ordinary_rows_are_not_read(self, kind: str) -> None:
+        config = transformers.AutoConfig.for_model(kind, **SMALL[kind])
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        # A token that may be taken for padding or for the end of a document changes nothing.
+        batch = {"input_ids": torch.randint(3, 50, (2, 9)).index_fill(1, torch.tensor([4]), 0)}
+        with torch.no_grad():
+            expected = model(**batch, use_cache=False).logits
+        with HostReads().forbidden(), pytest.raises(HostReadError):
+            model(**batch, use_cache=False)
+        masks.see(batch)
+        with HostReads().forbidden(), torch.no_grad():
+            found = model(**batch, use_cache=False).logits
+        assert torch.equal(found, expected)
+
+    @pytest.mark.parametrize("seen", ["positions", "padding"])
+    def test_of_rows_that_several_share_are_read(self, seen: str) -> None:
+        ids = torch.arange(6)[None]
+        batches = {
+            "positions": {"input_ids": ids, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
+            "padding": {"input_ids": ids, "attention_mask": (ids < 3).long()},
+        }
+        masks.see(batches[seen])
+        positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+        found = masking_utils.find_packed_sequence_indices(positions)
+        assert torch.equal(found, torch.tensor([[0, 0, 0, 1, 1, 1]]))
+
+    def test_a_whole_rectangle_goes_in_without_its_mask(self) -> None:
+        """As `worker.training.packing` hands it on."""
+        ids = torch.arange(6)[None]
+        masks.see({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        with HostReads().forbidden():
+            assert masking_utils.find_packed_sequence_indices(ids) is None
 
 
 @pytest.mark.parametrize(
