@@ -61,7 +61,7 @@ class Queue:
         begun = time.perf_counter()
         with self.database.write() as session:
             claim = claims.claim(
-                session, job_id, "benchmark", queues=[CPU_QUEUE], gpus=0, lease_seconds=60
+                session, job_id, "benchmark", queues=[CPU_QUEUE], gpus=(), lease_seconds=60
             )
         taken = time.perf_counter() - begun
         assert claim is not None, job_id

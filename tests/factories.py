@@ -46,7 +46,7 @@ def claim_job(
             job_id,
             worker_id,
             queues=["cpu", "gpu"],
-            gpus=0,
+            gpus=(),
             lease_seconds=lease_seconds,
         )
     assert claimed is not None

@@ -17,7 +17,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """[{"type": "cuda", "index", "name", "memory_bytes"}]; empty where there is no driver."""
+    """[{"type": "cuda", "index", "uuid", "name", "memory_bytes"}]; empty without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -33,8 +33,9 @@ def gpus() -> list[dict[str, Any]]:
 
 def _describe(index: int, handle: Any) -> dict[str, Any]:
     name = pynvml.nvmlDeviceGetName(handle)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-    return {"type": "cuda", "index": index, "name": name, "memory_bytes": int(memory)}
+    memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    return {"type": "cuda", "index": index, "uuid": uuid, "name": name, "memory_bytes": memory}
 
 
 def _visible_handles() -> list[Any]:

@@ -17,9 +17,9 @@ MAX_MESSAGE: Final = 1 << 20
 LAUNCHER: Final = "worker.stages.launch"
 """The stage that forks once more: its ranks."""
 
-LATE: Final = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE"})
-"""Variables that differ from stage to stage. The server has neither; all others it has from its
-start, because libraries read them when they are loaded."""
+LATE: Final = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"})
+"""Variables that differ from stage to stage. The server has none of them; all others it has from
+its start, because libraries read them when they are loaded."""
 
 
 class ForkRequest(BaseModel):

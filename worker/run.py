@@ -11,7 +11,7 @@ from celery import signals
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service import broker
-from service.contract.routing import WAKE_TASK
+from service.contract.routing import WAKE_TASK, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
@@ -41,7 +41,8 @@ class Receiver:
     tracker: Tracker
     supervisor: Supervisor
     ring: Ring
-    gpus: int
+    gpus: tuple[str, ...]
+    """UUIDs."""
     warm: WarmStart | None = None
 
     def wake(self, job_id: str, worker_id: str, queues: list[str]) -> None:
@@ -65,14 +66,18 @@ class Receiver:
 
     def _claim(self, job_id: str, worker_id: str, queues: list[str]) -> Claim | None:
         claimed: Claim | None = None
+        with self.database.read() as session:
+            queue = jobs.waits_in(session, job_id)
+        if queue is None or queue not in queues:
+            return None
         try:
             with self.database.write() as session:
                 claimed = claims.claim(
                     session,
                     job_id,
                     worker_id,
-                    queues=queues,
-                    gpus=self.gpus,
+                    queues=[queue],
+                    gpus=self.gpus[: gpus_of(queue)],
                     lease_seconds=self.settings.lease_seconds,
                 )
         except DBAPIError as error:
@@ -135,7 +140,7 @@ def receiver() -> Receiver:
         ring=lambda message: broker.ring(
             publisher, message.job_id, message.queue, message.priority
         ),
-        gpus=len(devices),
+        gpus=tuple(device["uuid"] for device in devices),
         warm=warm,
     )
 

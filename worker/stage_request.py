@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,8 +58,11 @@ def stage_command(request: StageRequest, request_file: Path) -> list[str]:
     return [sys.executable, "-P", "-m", *command]
 
 
-def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
-    """Ours without its secrets; only `prepare` and `publish` get the Hub token."""
+def stage_environment(settings: Settings, stage: Stage, gpus: Sequence[str] = ()) -> dict[str, str]:
+    """Ours without its secrets; only `prepare` and `publish` get the Hub token.
+
+    `gpus`: UUIDs of those that the stage may use; it sees no other.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -72,6 +75,9 @@ def stage_environment(settings: Settings, stage: Stage) -> dict[str, str]:
         # No token of the account that the worker runs under, either.
         "HF_TOKEN_PATH": os.devnull,
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        # For a user's eyes: as nvidia-smi numbers them, and not the fastest first.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
     # What is downloaded lies with our other caches, unless the operator keeps one for all.
     environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
@@ -99,8 +105,8 @@ def push_command(request_file: Path) -> list[str]:
 
 
 def push_environment(settings: Settings) -> dict[str, str]:
-    """That of `publish`, beside a training whose GPU it must not touch."""
-    return stage_environment(settings, Stage.PUBLISH) | {"CUDA_VISIBLE_DEVICES": ""}
+    """That of `publish`, which sees no GPU either."""
+    return stage_environment(settings, Stage.PUBLISH)
 
 
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
@@ -149,6 +155,7 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         mlflow_uri=settings.mlflow_uri,
         mlflow_run_id=run_id,
         hub_endpoint=settings.hub_endpoint,
+        gpus=list(claim.gpus),
     )
 
 

@@ -122,7 +122,7 @@ class Supervisor:
         pushes: Pushes,
     ) -> Ending | None:
         command = self._command(request, request.attempt_dir / "request.json")
-        environment = stage_request.stage_environment(self._settings, claim.stage)
+        environment = stage_request.stage_environment(self._settings, claim.stage, claim.gpus)
         log_file = request.workspace / "job.log"
         folder, start = request.attempt_dir, self._start
         with Child(command, environment, folder, log_file, start=start) as child:

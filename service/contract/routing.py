@@ -22,10 +22,18 @@ QUEUES: Final = (CPU_QUEUE, *map(gpu_queue, range(1, MOST_PROCESSES + 1)))
 
 
 def queue_for(stage: Stage, spec: JobSpec) -> str:
-    """Only `train` needs GPUs, and only if the spec does not say `resources.gpus: 0`."""
-    if stage is Stage.TRAIN and spec.resources.gpus != 0:
+    """Only `train` needs GPUs, and only if the spec does not keep it on the CPU."""
+    on_cpu = spec.resources.gpus == 0 or spec.training.use_cpu
+    if stage is Stage.TRAIN and not on_cpu:
         return gpu_queue(spec.resources.gpus or 1)
     return CPU_QUEUE
+
+
+def gpus_of(queue: str) -> int:
+    """How many GPUs a job that waits in this queue takes, where the worker has some."""
+    if queue == CPU_QUEUE:
+        return 0
+    return 1 if queue == GPU_QUEUE else int(queue.removeprefix(f"{GPU_QUEUE}."))
 
 
 def heard_by(queues: Iterable[str], gpus: int) -> list[str]:

@@ -166,6 +166,11 @@ class StageRequest(_Frozen):
     mlflow_uri: str | None = None
     mlflow_run_id: str | None = None
     hub_endpoint: str | None = None
+    gpus: list[str] | None = Field(
+        None,
+        description="UUIDs of the GPUs that the worker has given to this attempt; empty: the CPU; "
+        "None: request of an older release.",
+    )
 
     @property
     def continues_other_job(self) -> bool:

@@ -34,6 +34,8 @@ class Claim:
     started_at: datetime
     created_at: datetime
     follow_up: dict[str, Any] | None = None
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that the attempt has; none: the CPU."""
 
 
 def claim(
@@ -42,10 +44,13 @@ def claim(
     worker_id: str,
     *,
     queues: Sequence[str],
-    gpus: int,
+    gpus: Sequence[str],
     lease_seconds: float,
 ) -> Claim | None:
-    """Win the job for one attempt of the stage it waits for; None: someone else has, drop it."""
+    """Win the job for one attempt of the stage it waits for; None: someone else has, drop it.
+
+    `queues`: one of which it waits in; `gpus`: UUIDs of those that the attempt is to have.
+    """
     row = jobs.move(
         session,
         job_id,
@@ -53,14 +58,14 @@ def claim(
         JobState.RUNNING,
         "stage_started",
         JobRow.not_before <= db_now(),
-        JobRow.min_gpus <= gpus,
+        JobRow.min_gpus <= len(gpus),
         JobRow.queue.in_(queues),
         JobRow.spec_version <= SPEC_VERSION,
         epoch=JobRow.epoch + 1,
         stage_attempt=JobRow.stage_attempt + 1,
         worker_id=worker_id,
         lease_until=db_now(lease_seconds),
-        data={"worker": worker_id},
+        data={"worker": worker_id, "gpus": list(gpus)},
     )
     if row is None:
         return None
@@ -88,6 +93,7 @@ def claim(
         started_at=row.updated_at,
         created_at=row.created_at,
         follow_up=row.follow_up,
+        gpus=tuple(gpus),
     )
 
 

@@ -1,7 +1,7 @@
 """The job's row and its history: insert, the one function that writes a state, and the outbox.
 
 Types in the `events` table. Each that changed the state has `from` and `to` in its data:
-`submitted`, `stage_started` {stage, attempt, worker}, `stage_finished` {stage, seconds},
+`submitted`, `stage_started` {stage, worker, gpus}, `stage_finished` {stage, seconds},
 `attempt_failed` {stage, failure, retry, wait_seconds}, `lease_expired` {stage, failure, retry},
 `released` {stage}, and the user's wishes (store/wishes.py): `cancel_requested`, `cancelled`,
 `pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing},
@@ -249,6 +249,12 @@ def due(session: Session, limit: int) -> list[Message]:
         .limit(limit)
     )
     return [Message(*row) for row in session.execute(query)]
+
+
+def waits_in(session: Session, job_id: str) -> str | None:
+    """The queue of a job that waits; None for any other."""
+    query = select(JobRow.queue).where(JobRow.id == job_id, JobRow.state == JobState.QUEUED)
+    return session.scalar(query)
 
 
 def message_if_due(session: Session, job_id: str) -> Message | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.contract.routing import QUEUES, heard_by, queue_for
+from service.contract.routing import QUEUES, gpus_of, heard_by, queue_for
 from service.contract.states import Stage
 from tests.contract.factories import job_spec
 
@@ -16,6 +16,10 @@ class TestQueue:
         assert queue_for(Stage.TRAIN, spec) == queue
         assert queue in QUEUES
         assert queue_for(Stage.PREPARE, spec) == queue_for(Stage.PUBLISH, spec) == "cpu"
+        assert gpus_of(queue) == (1 if gpus is None else gpus)
+
+    def test_of_a_training_that_uses_the_cpu(self) -> None:
+        assert queue_for(Stage.TRAIN, job_spec(training={"use_cpu": True})) == "cpu"
 
 
 class TestHeardBy:

@@ -284,7 +284,7 @@ class _Service:
     def _claim(self, job_id: str) -> Claim:
         with self.database.write() as session:
             claimed = claims.claim(
-                session, job_id, "worker", queues=["cpu", "gpu"], gpus=0, lease_seconds=600
+                session, job_id, "worker", queues=["cpu", "gpu"], gpus=(), lease_seconds=600
             )
         assert claimed is not None
         return claimed

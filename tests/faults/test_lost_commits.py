@@ -83,7 +83,7 @@ def types(database: Database, job_id: str) -> list[str]:
 def receiver(database: Database, settings: Settings) -> Receiver:
     tracker = NullTracker()
     supervisor = Supervisor(database, settings, tracker, command=stub_stage.command)
-    return Receiver(settings, database, tracker, supervisor, lambda _: True, gpus=0)
+    return Receiver(settings, database, tracker, supervisor, lambda _: True, gpus=())
 
 
 class TestSubmit:

@@ -129,7 +129,7 @@ class TestRaces:
             def claim(job_id: str = job_id) -> object:
                 with database.write() as session:
                     return claims.claim(
-                        session, job_id, "w", queues=["cpu"], gpus=0, lease_seconds=60
+                        session, job_id, "w", queues=["cpu"], gpus=(), lease_seconds=60
                     )
 
             paused, claimed = self.at_once(partial(pause, database, job_id), claim)

@@ -13,7 +13,11 @@ from tests.store.test_jobs import get, history_of, put
 
 
 def try_claim(
-    database: Database, job_id: str, *, queues: tuple[str, ...] = ("cpu",), gpus: int = 0
+    database: Database,
+    job_id: str,
+    *,
+    queues: tuple[str, ...] = ("cpu",),
+    gpus: tuple[str, ...] = (),
 ) -> Claim | None:
     with database.write() as session:
         return claims.claim(session, job_id, "w", queues=queues, gpus=gpus, lease_seconds=60)
@@ -87,8 +91,11 @@ class TestClaim:
     def test_only_with_the_gpus_that_it_needs(self, database: Database) -> None:
         job_id = make_job(database)
         put(database, job_id, min_gpus=1)
-        assert try_claim(database, job_id, gpus=0) is None
-        assert try_claim(database, job_id, gpus=1) is not None
+        assert try_claim(database, job_id, gpus=()) is None
+        claimed = try_claim(database, job_id, gpus=("GPU-a",))
+        assert claimed is not None
+        assert claimed.gpus == ("GPU-a",)
+        assert history_of(database, job_id)[-1].data["gpus"] == ["GPU-a"]
 
     def test_a_claim_that_was_rolled_back_is_not_committed(self, database: Database) -> None:
         """The same worker's other process claims with the same epoch: still not ours."""
@@ -98,7 +105,7 @@ class TestClaim:
         def lose_the_commit() -> None:
             with database.write() as session:
                 claimed = claims.claim(
-                    session, job_id, "w", queues=["cpu"], gpus=0, lease_seconds=60
+                    session, job_id, "w", queues=["cpu"], gpus=(), lease_seconds=60
                 )
                 assert claimed is not None
                 lost.append(claimed)

@@ -77,7 +77,7 @@ class TestPause:
         wish(database, job_id, "pause")
         with database.write() as session:
             found = claims.claim(
-                session, job_id, "w", queues=["cpu", "gpu"], gpus=0, lease_seconds=60
+                session, job_id, "w", queues=["cpu", "gpu"], gpus=(), lease_seconds=60
             )
             assert found is None
             assert jobs.due(session, 10) == []

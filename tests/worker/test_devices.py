@@ -40,7 +40,7 @@ class TestGpus:
     def test_description(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         gpu = {"type": "cuda", "index": 0, "name": "second", "memory_bytes": 2048}
-        assert devices.devices() == [gpu]
+        assert devices.devices() == [gpu | {"uuid": "GPU-second"}]
 
     def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND).install(monkeypatch)

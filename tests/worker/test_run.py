@@ -28,7 +28,7 @@ def receiver(flaky: Flaky, settings: Settings, rung: list[jobs.Message]) -> Rece
 
     tracker = NullTracker()
     supervisor = Supervisor(flaky, settings, tracker, command=stub_stage.command)
-    return Receiver(settings, flaky, tracker, supervisor, ring, gpus=0)
+    return Receiver(settings, flaky, tracker, supervisor, ring, gpus=())
 
 
 def wake(receiver: Receiver, job_id: str) -> None:
@@ -70,7 +70,7 @@ class TestWake:
             receiver.database, slow, receiver.tracker, command=stub_stage.command
         )
         patient = Receiver(
-            slow, receiver.database, receiver.tracker, supervisor, receiver.ring, gpus=0
+            slow, receiver.database, receiver.tracker, supervisor, receiver.ring, gpus=()
         )
         wake(patient, job_id)
         assert get(database, job_id).retry_count == 1

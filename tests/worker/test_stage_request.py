@@ -6,7 +6,7 @@ import pytest
 
 from service.contract.states import Stage
 from service.settings import Settings
-from worker.stage_request import stage_environment
+from worker.stage_request import push_environment, stage_environment
 
 
 class TestStageEnvironment:
@@ -56,6 +56,21 @@ class TestStageEnvironment:
             monkeypatch.setenv(name, value)
         given = stage_environment(settings, Stage.TRAIN)
         assert {name: given[name] for name in names if name in given} == expected
+
+    def test_a_stage_sees_the_gpus_that_it_was_given_and_no_other(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+        given = stage_environment(settings, Stage.TRAIN, ["GPU-b", "GPU-a"])
+        assert given["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+        assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        for none in (
+            stage_environment(settings, Stage.TRAIN),
+            stage_environment(settings, Stage.PREPARE),
+            push_environment(settings),
+        ):
+            assert none["CUDA_VISIBLE_DEVICES"] == ""
 
     def test_what_libraries_note_for_a_worker_makes_no_stage_another(
         self, settings: Settings
