@@ -47,7 +47,7 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     if spec.training.full_determinism:
         enable_full_determinism(spec.training.seed)
     set_seed(spec.training.seed)
-    loaded = load_parts(request, request.prepared, accelerator.device, send)
+    loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
     model, together = _on_device(accelerator, loaded.model, spec, ranks)
     batches = Batches(send, _batches(request.prepared, spec))

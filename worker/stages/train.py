@@ -92,12 +92,13 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     if spec.full_determinism:
         enable_full_determinism(spec.seed)
     set_seed(spec.seed)  # a new head starts from these random numbers
-    loaded = load_parts(request, request.prepared, accelerator.device, send)
+    loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
     flops_per_token = speed.flops_per_token(loaded.model)  # before its weights may be sharded
     state = _state(accelerator, loaded.model, request.spec, plan, ranks)
+    state.fast_paths = loaded.fast_paths
     for held in state.strategy.notices():
         send(held)
     if request.spec.peft is not None:

@@ -14,7 +14,9 @@ from worker.stages import finished_model
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import build, checkpoint, device_lock, precision, quantized
+from worker.training.fast_paths import FastPaths
 from worker.training.objective import Objective
+from worker.training.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Loaded:
     objective: Objective
     splits: dict[str, int]
     """With the number of their features."""
+    fast_paths: FastPaths
 
 
 def with_precision(request: StageRequest) -> StageRequest:
@@ -45,8 +48,11 @@ def load_parts(
     prepared: PrepareResult,
     device: torch.device,
     send: Callable[[StageEvent], None],
+    ranks: Ranks,
 ) -> Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled."""
+    recorded = checkpoint.fast_paths_of(request.resume_from) if request.resume_from else None
+    paths = FastPaths.of(recorded, ranks)
     device_lock.share(request.cache_dir / "devices", device)
     task = registry.get(request.spec.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -62,7 +68,7 @@ def load_parts(
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     build.quicken(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
-    return Loaded(tokenizer, model, objective, sizes)
+    return Loaded(tokenizer, model, objective, sizes, paths)
 
 
 def _load_model(

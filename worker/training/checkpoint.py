@@ -21,7 +21,8 @@ from safetensors.torch import save_file
 
 from service.contract.failures import FailureCode, StageError
 from worker import checkpoints
-from worker.training import randomness, weights
+from worker.training import fast_paths, randomness, weights
+from worker.training.fast_paths import FastPaths
 from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
 from worker.training.precision import Precision
@@ -44,6 +45,7 @@ class State:
     tally: LossTally
     ranks: Ranks = field(default_factory=Ranks)
     history: LogHistory = field(default_factory=LogHistory)
+    fast_paths: FastPaths = field(default_factory=FastPaths)
     base: str | None = None
     """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
     export: Callable[[Any], dict[str, torch.Tensor]] = lambda _model: {}
@@ -108,6 +110,7 @@ def snapshot(state: State, plan: Plan) -> Snapshot | None:
                 "data": _cursor(plan, state.progress.step),
                 "base": state.base,
                 "precision": plan.spec.precision,
+                fast_paths.KEY: copy.deepcopy(state.fast_paths.chosen),
             },
         )
 
@@ -132,11 +135,23 @@ def write(taken: Snapshot, folder: Path) -> None:
 def precision_of(folder: Path) -> Precision | None:
     """What the training that wrote `folder` computed in; None of one of an older release, which
     had no choice. StageError(checkpoint_unreadable)."""
+    precision: Precision | None = _progress_of(folder).get("precision")
+    return precision
+
+
+def fast_paths_of(folder: Path) -> dict[str, Any]:
+    """What the training that wrote `folder` had chosen (`worker.training.fast_paths`); nothing in
+    one of an older release. StageError(checkpoint_unreadable)."""
+    chosen: dict[str, Any] = _progress_of(folder).get(fast_paths.KEY, {})
+    return chosen
+
+
+def _progress_of(folder: Path) -> dict[str, Any]:
     with _unreadable_explained(folder):
         intact = checkpoints.verify(folder, only="progress.json")
         _require(intact, "its manifest does not match its files")
         saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
-        return saved.get("precision")
+        return saved
 
 
 def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True) -> Plan:

@@ -1,0 +1,96 @@
+"""worker.training.fast_paths: a resumed training takes the paths that it began with."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.contract.failures import FailureCode, StageError
+from tests.training.support import Job, run
+from worker import checkpoints
+from worker.training import checkpoint, loop
+from worker.training.fast_paths import FastPaths
+from worker.training.ranks import Ranks
+
+OPTIONS = {"max_steps": 4, "save_steps": 2}
+
+
+class TestChoose:
+    def test_measures_once(self) -> None:
+        measured = iter([5])
+        paths = FastPaths.of(None, Ranks())
+        assert paths.choose("rows", lambda: next(measured), before=1) == 5
+        assert paths.choose("rows", lambda: next(measured), before=1) == 5
+        assert paths.chosen == {"rows": 5}
+
+    def test_a_resumed_training_measures_nothing(self) -> None:
+        def measure() -> int:
+            raise AssertionError
+
+        paths = FastPaths.of({"rows": 5}, Ranks())
+        assert paths.choose("rows", measure, before=1) == 5
+        assert paths.choose("compile", measure, before=0) == 0
+        assert paths.chosen == {"rows": 5, "compile": 0}
+
+    def test_of_several_processes_the_first_one_measures_for_all(self) -> None:
+        class Second(Ranks):
+            def from_first(self, value: Any) -> Any:
+                return {"mine": "the first one's"}[value]
+
+        paths = FastPaths.of(None, Second(number=1, count=2))
+        assert paths.choose("path", lambda: "mine", before="") == "the first one's"
+
+
+class TestCheckpoints:
+    @pytest.fixture
+    def found(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What each training was told, of a choice that comes out differently each time."""
+        said: list[str] = []
+        measured: Iterator[str] = iter(["first", "second"])
+        train = loop.train
+
+        def choosing(training: loop.Training) -> None:
+            paths = training.state.fast_paths
+            said.append(paths.choose("path", lambda: next(measured), before="older"))
+            train(training)
+
+        monkeypatch.setattr(loop, "train", choosing)
+        return said
+
+    def test_hold_what_was_chosen(self, make_job: Callable[..., Job], found: list[str]) -> None:
+        job = make_job(**OPTIONS)
+        run(job.request(1))
+        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        assert json.loads((kept / "progress.json").read_text())["fast_paths"]["path"] == "first"
+        run(job.request(2, resume_from=kept))
+        again = job.workspace / "attempts" / "2" / "checkpoints" / "4"
+        assert checkpoint.fast_paths_of(again)["path"] == "first"
+        assert found == ["first", "first"]
+
+    def test_of_an_older_release(
+        self, make_job: Callable[..., Job], found: list[str], tmp_path: Path
+    ) -> None:
+        job = make_job(**OPTIONS)
+        run(job.request(1))
+        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        with checkpoints.writing(tmp_path / "2") as older:
+            for file in kept.iterdir():
+                if file.name != checkpoints.MANIFEST:
+                    (older / file.name).write_bytes(file.read_bytes())
+            progress = json.loads((kept / "progress.json").read_text())
+            del progress["fast_paths"]
+            (older / "progress.json").write_text(json.dumps(progress))
+        assert checkpoint.fast_paths_of(tmp_path / "2") == {}
+        run(job.request(2, resume_from=tmp_path / "2"))
+        assert found == ["first", "older"]
+
+    def test_that_are_damaged_say_so(self, make_job: Callable[..., Job], found: list[str]) -> None:
+        job = make_job(**OPTIONS)
+        run(job.request(1))
+        kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
+        (kept / "progress.json").write_text("{")
+        with pytest.raises(StageError) as caught:
+            checkpoint.fast_paths_of(kept)
+        assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE
