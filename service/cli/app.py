@@ -7,7 +7,19 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import OperationalError
 
-from service.cli import actions, checkpoints, files, jobs, keys, output, servers, submit, up, watch
+from service.cli import (
+    actions,
+    checkpoints,
+    doctor,
+    files,
+    jobs,
+    keys,
+    output,
+    servers,
+    submit,
+    up,
+    watch,
+)
 from service.cli.client import ApiError, UnreachableError
 from service.cli.convert.command import convert_command
 from service.cli.exits import UNREACHABLE, USAGE, UsageError
@@ -47,6 +59,7 @@ _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
     "api": servers.api,
     "reconciler": servers.reconciler,
     "migrate": servers.migrate,
+    "doctor": doctor.doctor,
 }
 for _name, _command in _CLIENT_COMMANDS.items():
     app.command(_name, rich_help_panel=_CLIENT)(_command)

@@ -1,0 +1,93 @@
+"""`python -m worker.doctor`: what `finetune doctor` runs. Exit status: 0 nothing failed (there may
+be warnings), 1 a check failed, 2 wrong options, 130 interrupted."""
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from service.settings import Settings
+from worker.doctor import report, scratch
+from worker.doctor.check import Check
+from worker.doctor.privacy import Cleaner
+from worker.doctor.registry import CHECKS
+from worker.doctor.runner import Doctor, Line
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def main() -> None:
+    arguments = _parse()
+    # Ctrl-C and SIGTERM end the check at hand, and the report says how far it came.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    checks = [check for check in CHECKS if _is_wanted(check, arguments)]
+    if not arguments.json:
+        _print(report.terminal_header())
+    with scratch.folder(Settings().home) as folder:
+        doctor = Doctor(checks, folder, quick=arguments.quick)
+        examination = doctor.examine(_ignore if arguments.json else _show)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        found = report.as_json(examination, quick=arguments.quick)
+    if arguments.json:
+        _print(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(f"\n{report.terminal_summary(examination)}")
+    is_written = _write(found, arguments)
+    if examination.interrupted:
+        sys.exit(INTERRUPTED)
+    sys.exit(FAILED if found["status"] == "failed" or not is_written else OK)
+
+
+def _parse() -> argparse.Namespace:
+    names = [check.name for check in CHECKS]
+    parser = argparse.ArgumentParser(prog="finetune doctor", description="Check this machine.")
+    parser.add_argument("--quick", action="store_true", help="less than a minute")
+    parser.add_argument("--only", action="append", choices=names, metavar="NAME", default=[])
+    parser.add_argument("--report", type=Path, help="folder of the two files; default: this one")
+    parser.add_argument("--json", action="store_true", help="print JSON; files only with --report")
+    return parser.parse_args()
+
+
+def _is_wanted(check: Check, arguments: argparse.Namespace) -> bool:
+    if arguments.only:
+        return check.name in arguments.only
+    return check.quick or not arguments.quick
+
+
+def _show(line: Line) -> None:
+    _print(Cleaner().text(report.terminal_lines(line)))
+
+
+def _ignore(_: Line) -> None:
+    return
+
+
+def _write(found: dict[str, JsonValue], arguments: argparse.Namespace) -> bool:
+    """Whether the files are there; with --json they are only made in a folder that is named."""
+    if arguments.json and arguments.report is None:
+        return True
+    folder = arguments.report or Path()
+    try:
+        files = report.write(found, folder)
+    except OSError as error:
+        sys.stderr.write(
+            f"The report cannot be written to {folder} ({error.strerror}): name a folder that can "
+            "be written with --report.\n"
+        )
+        return False
+    if not arguments.json:
+        _print(f"Report: {' and '.join(str(file) for file in files)}")
+    return True
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

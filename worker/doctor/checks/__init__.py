@@ -1,0 +1,1 @@
+"""One file for each topic; worker/doctor/registry.py lists the checks in their order."""

@@ -1,0 +1,89 @@
+"""What a report says of the machine it was made on."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pynvml
+from pydantic import JsonValue
+
+from worker.cores import cores
+from worker.devices import devices
+from worker.doctor.check import TorchView
+
+PACKAGES: Final = (
+    *("finetune-service", "torch", "triton", "transformers", "accelerate", "peft", "datasets"),
+    *("tokenizers", "safetensors", "bitsandbytes", "torchao", "liger-kernel", "deepspeed"),
+    *("numpy", "mlflow-skinny", "mlflow", "huggingface-hub", "nvidia-ml-py", "psutil"),
+    *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+)
+_GIB: Final = 1024**3
+
+
+def describe(torch: TorchView) -> dict[str, JsonValue]:
+    """Plain JSON; the names of its members are what the Markdown report shows."""
+    memory = psutil.virtual_memory()
+    return {
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "cpu": _cpu_name(),
+        "cores": cores(),
+        "memory_gib": round(memory.total / _GIB, 1),
+        "memory_available_gib": round(memory.available / _GIB, 1),
+        "container": container(),
+        "driver": driver_version(),
+        "gpus": [dict(device) for device in devices() if device["type"] != "cpu"],
+        "torch": torch.model_dump(mode="json"),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def driver_version() -> str | None:
+    """NVIDIA's, as NVML says; None where there is none."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def container(root: Path = Path("/")) -> str:
+    """`docker`, `podman`, `kubernetes` or `none`, by the marks that these leave."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    return "docker" if (root / ".dockerenv").exists() else "none"
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):  # not Linux
+        return f"{platform.system()} {platform.release()}"
+
+
+def _cpu_name() -> str:
+    """As the kernel tells it, also on a machine with GPUs."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

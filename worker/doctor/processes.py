@@ -1,0 +1,93 @@
+"""Processes with a time limit, ended with all that they started."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+import psutil
+
+from worker import linux
+
+_TAIL_CHARACTERS: Final = 1500
+_KEPT_BYTES: Final = 256 * 1024
+# A process that the kernel cannot end (in a driver's call) must not hold up the others.
+_KILL_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a process ended."""
+
+    status: int | None
+    """As subprocess gives it; None: it was killed at its limit."""
+    output: str
+    """The end of stdout and stderr together."""
+
+    @property
+    def tail(self) -> str:
+        """The last lines of the output, short enough for a reason."""
+        return self.output[-_TAIL_CHARACTERS:].strip()
+
+
+def run(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    seconds: float,
+    environment: Mapping[str, str],
+    folder: Path,
+) -> Done:
+    """Run a module in a session of its own; whatever it started is killed when it has ended.
+
+    It dies with this process (`worker.lifeline`). Its output goes to a file, because a pipe stays
+    open as long as any process holds it. From now on this process adopts orphans.
+    """
+    linux.adopt_orphans()
+    earlier = set(_descendants())
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "worker.lifeline", str(os.getpid()), module, *arguments],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        status: int | None = None
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            _kill_all_but(earlier)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        return Done(status, _end_of(output))
+
+
+def _descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _kill_all_but(earlier: set[psutil.Process]) -> None:
+    """Kill the descendants of this process that were not there before, until none is left."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while (left := [p for p in _descendants() if p not in earlier]) and time.monotonic() < deadline:
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.2)
+
+
+def _end_of(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _KEPT_BYTES))
+    return file.read().decode(errors="replace")

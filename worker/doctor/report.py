@@ -1,0 +1,183 @@
+"""The examination as a table for the terminal and as the two files to attach to an issue."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from worker.doctor.check import Status
+from worker.doctor.machine import describe
+from worker.doctor.privacy import Cleaner
+from worker.doctor.runner import Examination, Line
+
+FORMAT: Final = 1
+JSON_NAME: Final = "doctor-report.json"
+MARKDOWN_NAME: Final = "doctor-report.md"
+# The worst last. A line that was not run says nothing about the machine.
+_RANKS: Final[tuple[Status, ...]] = ("not_run", "ok", "warning", "failed")
+_SHOWN: Final[dict[Status, str]] = {
+    "ok": "ok",
+    "warning": "WARNING",
+    "failed": "FAILED",
+    "not_run": "not run",
+}
+_NAME_WIDTH: Final = 24
+_STATUS_WIDTH: Final = 9
+_NARROWEST: Final = 80
+
+
+def worst(lines: Sequence[Line]) -> Status:
+    """`ok` where nothing is wrong, also if some checks were not run; `not_run` if none was."""
+    return max((line.finding.status for line in lines), key=_RANKS.index, default="not_run")
+
+
+def as_json(examination: Examination, *, quick: bool) -> dict[str, JsonValue]:
+    """The whole report, clean of what must not be public."""
+    lines = examination.lines
+    cleaner = Cleaner()
+    report: dict[str, JsonValue] = {
+        "format": FORMAT,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "status": worst(lines),
+        "quick": quick,
+        "interrupted": examination.interrupted,
+        "counts": {rank: sum(x.finding.status == rank for x in lines) for rank in _RANKS},
+        "checks": [_line_as_json(line) for line in lines],
+        "machine": describe(examination.torch),
+    }
+    cleaned = cleaner.value(report)
+    assert isinstance(cleaned, dict)
+    return {**cleaned, "environment": dict(cleaner.variables())}
+
+
+def _line_as_json(line: Line) -> dict[str, JsonValue]:
+    named = {"name": line.check.name, "title": line.check.title, "seconds": line.seconds}
+    return {**named, **line.finding.model_dump(mode="json")}
+
+
+def write(report: dict[str, JsonValue], folder: Path) -> list[Path]:
+    """Both files; OSError where the folder cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / JSON_NAME, folder / MARKDOWN_NAME]
+    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    for file, content in zip(files, (text, as_markdown(report)), strict=True):
+        file.write_text(content, encoding="utf-8")
+    return files
+
+
+# ---- the terminal ---------------------------------------------------------------------------
+
+
+def terminal_header() -> str:
+    return f"{'check':{_NAME_WIDTH}}{'result':{_STATUS_WIDTH}}what was found"
+
+
+def terminal_lines(line: Line) -> str:
+    """One line of the table; below it why, and what to do, each wrapped to the terminal."""
+    finding, indent = line.finding, " " * (_NAME_WIDTH + _STATUS_WIDTH)
+    summary = finding.reason if finding.status == "not_run" and finding.reason else finding.summary
+    head = f"{line.check.name:{_NAME_WIDTH - 1}} {_SHOWN[finding.status]:{_STATUS_WIDTH}}"
+    rows = [_wrapped(summary, head, indent)]
+    if finding.status in ("warning", "failed"):
+        rows += [_wrapped(finding.reason, f"{indent}why:  ", f"{indent}      ")]
+        rows += [_wrapped(finding.remedy, f"{indent}to do: ", f"{indent}       ")]
+    return "\n".join(rows)
+
+
+def _wrapped(text: str, first: str, others: str) -> str:
+    """Line by line: what a process wrote keeps its lines."""
+    width = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+    rows: list[str] = []
+    for part in text.splitlines() or [""]:
+        prefix = others if rows else first
+        options: dict[str, Any] = {"initial_indent": prefix, "subsequent_indent": others}
+        rows += textwrap.wrap(part, width, break_long_words=False, **options) or [prefix.rstrip()]
+    return "\n".join(rows)
+
+
+def terminal_summary(examination: Examination) -> str:
+    counts = {rank: sum(x.finding.status == rank for x in examination.lines) for rank in _RANKS}
+    told = [
+        f"{counts['ok']} ok",
+        f"{counts['warning']} with a warning",
+        f"{counts['failed']} failed",
+        f"{counts['not_run']} not run",
+    ]
+    ending = " The doctor was interrupted." if examination.interrupted else ""
+    return f"{', '.join(told)}.{ending}"
+
+
+# ---- Markdown -------------------------------------------------------------------------------
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    parts = [
+        "# finetune doctor",
+        f"Made {report['made_at']}; {'the quick checks' if report['quick'] else 'all checks'}"
+        f"{', interrupted' if report['interrupted'] else ''}; result: "
+        f"**{_SHOWN[report['status']]}**.",
+        "## Checks",
+        _table(
+            ("check", "result", "what was found", "seconds"),
+            [
+                (c["name"], _SHOWN[c["status"]], _found(c), f"{c['seconds']:g}")
+                for c in report["checks"]
+            ],
+        ),
+        *_details(report["checks"]),
+        "## Machine",
+        _table(("", ""), _machine_rows(report["machine"])),
+        "## Packages",
+        _table(
+            ("package", "version"),
+            [(n, v or "not installed") for n, v in report["machine"]["packages"].items()],
+        ),
+        "## Environment variables",
+        _table(("variable", "value"), list(report["environment"].items())),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _found(check: dict[str, Any]) -> str:
+    is_reason = check["status"] == "not_run" and check["reason"]
+    return str(check["reason"] if is_reason else check["summary"])
+
+
+def _details(checks: list[dict[str, Any]]) -> list[str]:
+    """Why, what to do and the numbers, for each line that is not as it should be."""
+    parts = []
+    for check in checks:
+        if check["status"] in ("warning", "failed"):
+            parts += [
+                f"### {check['name']}: {_SHOWN[check['status']]}",
+                f"{check['summary']}\n\nWhy:\n\n```\n{check['reason']}\n```",
+                f"To do: {check['remedy']}",
+            ]
+    return parts
+
+
+def _machine_rows(machine: dict[str, Any]) -> list[tuple[str, str]]:
+    left_out = {"packages", "torch", "gpus"}
+    rows = [(name, str(value)) for name, value in machine.items() if name not in left_out]
+    rows += [(f"GPU (NVML) {n}", _pairs(gpu)) for n, gpu in enumerate(machine["gpus"])]
+    torch = machine["torch"]
+    rows += [(f"GPU (torch) {n}", _pairs(gpu)) for n, gpu in enumerate(torch["devices"])]
+    told = f"{torch['version']}, CUDA build {torch['cuda_build']}, CUDA available: "
+    return [*rows, ("torch", told + ("yes" if torch["available"] else f"no: {torch['reason']}"))]
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if name != "type")
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def row(cells: Sequence[str]) -> str:
+        clean = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+        return f"| {' | '.join(clean)} |"
+
+    return "\n".join([row(columns), row(["---"] * len(columns)), *map(row, rows)])

@@ -1,0 +1,51 @@
+"""Where the checks write: one folder for each run, removed at its end or by the next run."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+_LOCK: Final = "lock"
+_PREFIX: Final = "run-"
+
+
+@contextmanager
+def folder(home: Path) -> Iterator[Path]:
+    """An empty folder on the disk that jobs use, `home`, else where temporary files go.
+
+    What a run left that was killed is removed: nobody holds its lock any more.
+    """
+    root = home / "doctor"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_left_over(root)
+        own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+    except OSError:
+        own = Path(tempfile.mkdtemp(prefix="finetune-doctor-"))
+    descriptor = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield own
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _remove_left_over(root: Path) -> None:
+    for left in root.glob(f"{_PREFIX}*"):
+        if _is_free(left / _LOCK):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held; or its run has only just made the folder
+        return False
+    return True

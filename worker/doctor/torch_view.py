@@ -1,0 +1,62 @@
+"""`python -m worker.doctor.torch_view <file>`: write what torch says of CUDA, as JSON."""
+
+import sys
+import warnings
+from pathlib import Path
+
+from worker.doctor.check import TorchView
+
+
+def look() -> TorchView:
+    """Starts CUDA where there is some: only for a process that does nothing else."""
+    import torch
+
+    version, build = str(torch.__version__), torch.version.cuda
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    if not available:
+        return TorchView(version=version, cuda_build=build, reason=_reason(said))
+    try:
+        devices = [_device(index) for index in range(torch.cuda.device_count())]
+    except RuntimeError as error:  # CUDA counts devices that it then cannot start
+        return TorchView(version=version, cuda_build=build, reason=str(error))
+    return TorchView(version=version, cuda_build=build, available=True, devices=devices)
+
+
+def _reason(said: list[warnings.WarningMessage]) -> str:
+    """In torch's own words: what it warned of, else what starting CUDA raises."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        own = str(error)
+    else:
+        own = ""
+    return "; ".join(dict.fromkeys([*(str(warning.message) for warning in said), own])).strip("; ")
+
+
+def _device(index: int) -> dict[str, object]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return {
+        "index": index,
+        "name": properties.name,
+        "uuid": f"GPU-{properties.uuid}",
+        "capability": [properties.major, properties.minor],
+        "memory_bytes": properties.total_memory,
+    }
+
+
+def main() -> None:
+    try:
+        view = look()
+    except ImportError as error:
+        view = TorchView(reason=str(error))
+    Path(sys.argv[1]).write_text(view.model_dump_json(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
