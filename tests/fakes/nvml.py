@@ -111,6 +111,7 @@ class Nvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
         if not 0 <= index < len(self.gpus):
             _raise(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        _raise(self.gpus[index].errors.get("nvmlDeviceGetHandleByIndex"))
         return self.gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:

@@ -40,7 +40,12 @@ class Worker(BaseModel):
     hostname: str
     pid: int
     queues: list[str]
-    devices: list[dict[str, Any]]
+    devices: list[dict[str, Any]] = Field(
+        description="What it computes on. A GPU: `type` (`cuda`), `index`, `uuid`, `name`, "
+        "`memory_bytes`, `compute_capability`, `driver_version`, and `mig` (one instance of a GPU "
+        "in MIG mode). A CPU: `type` (`cpu`), `name`, `cores`. Either may have a `problem`: why no "
+        "job gets that GPU, or why there is no GPU."
+    )
     version: str
     started_at: datetime
     last_seen_at: datetime
