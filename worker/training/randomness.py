@@ -10,28 +10,43 @@ import torch
 
 
 def capture() -> dict[str, Any]:
-    """Python, numpy, torch and every CUDA device: plain values and tensors only."""
+    """Python, numpy, torch and the GPU that this process computes on: plain values and tensors."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
         "numpy": (name, [int(key) for key in keys], position, has_gauss, cached),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": torch.cuda.get_rng_state() if _is_on_gpu() else None,
     }
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put `capture`'s value back. Raises KeyError, TypeError, ValueError or RuntimeError."""
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if len(state["cuda"]) != devices:
-        raise ValueError(f"it was made with {len(state['cuda'])} GPUs, here are {devices}")
+    """Put `capture`'s value back. Raises KeyError, TypeError, ValueError or RuntimeError.
+
+    On a CPU the state of a GPU is left out, and on a GPU that of a training on a CPU has none: then
+    the GPU's generator stays as the seed has made it.
+    """
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
-    if devices:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    on_gpu = _of_gpu(state["cuda"])
+    if on_gpu is not None and _is_on_gpu():
+        torch.cuda.set_rng_state(on_gpu)
+
+
+def _is_on_gpu() -> bool:
+    """Whether this process computes on a GPU; no question here may be what starts CUDA."""
+    return bool(torch.cuda.is_initialized())
+
+
+def _of_gpu(saved: torch.Tensor | list[torch.Tensor] | None) -> torch.Tensor | None:
+    """This process's part of what older releases kept: the state of each device that it saw."""
+    if not isinstance(saved, list):
+        return saved
+    own = torch.cuda.current_device() if _is_on_gpu() else 0
+    return saved[own] if own < len(saved) else None
 
 
 @contextmanager
