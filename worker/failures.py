@@ -14,9 +14,13 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXT = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _MEMORY_TEXT = re.compile(
     r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|"
-    r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+    r"CU[A-Z]+_STATUS_\w*ALLOC\w*_FAILED|cudaErrorMemoryAllocation|Failed to CUDA [cm]alloc",
     re.IGNORECASE,
 )
+# NCCL's own words follow these of torch, to the end of the line.
+_NCCL_LAST_ERROR = re.compile(r"Last error:\s*(.+)")
+_SHARED_MEMORY_TEXT = re.compile(r"shared memory segment|/dev/shm", re.IGNORECASE)
+_SAME_GPU_TEXT = re.compile(r"Duplicate GPU detected", re.IGNORECASE)
 _DEVICE_TEXT = re.compile(
     r"CUDA error|CUDA driver|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|NCCL error|HIP error|"
     r"device-side assert"
@@ -48,7 +52,7 @@ def from_exception(error: BaseException) -> Failure:
     The message holds the exception's type and first line, with secrets masked.
     """
     for link in causes(error):
-        for classify in (_disk, _memory, _hub, _network, _device):
+        for classify in (nccl_cause, _disk, _memory, _hub, _network, _device):
             code = classify(link)
             if code is not None:
                 return Failure.of(code, f"{_LEADS[code]}: {describe(link)}")
@@ -81,8 +85,9 @@ def from_exit(returncode: int, *, oom_killer_struck: bool = False) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """Type and first line of an exception, masked and cut to what fits an answer."""
-    lines = mask(str(error)).strip().splitlines()
+    """Type and first line of an exception, or what NCCL says in it; masked and cut to what fits an
+    answer."""
+    lines = mask(nccl_last_error(str(error))).strip().splitlines()
     first = lines[0][:_FIRST_LINE_LIMIT] if lines else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
@@ -96,6 +101,8 @@ _LEADS: Final = {
     FailureCode.DISK_FULL: "There is no space left on the worker's disk",
     FailureCode.OUT_OF_MEMORY: "The worker ran out of memory",
     FailureCode.DEVICE_ERROR: "The device reported an error",
+    FailureCode.SHARED_MEMORY_FULL: "The processes of the training had too little shared memory",
+    FailureCode.GPU_USED_TWICE: "Two processes of the training were given the same GPU",
     FailureCode.NETWORK: "The network could not be reached",
     FailureCode.HUB_UNAUTHORIZED: "The Hub did not accept the token (401)",
     FailureCode.HUB_FORBIDDEN: "The Hub refused access (403)",
@@ -129,12 +136,36 @@ def _disk(error: BaseException) -> FailureCode | None:
     return FailureCode.DISK_FULL if full else None
 
 
-def _memory(error: BaseException) -> FailureCode | None:
+def nccl_cause(error: BaseException) -> FailureCode | None:
+    """Of an error of NCCL's: a cause that the user or the operator can remove; None for others."""
+    text = str(error)
+    if not isinstance(error, RuntimeError) or "nccl" not in text.lower():
+        return None
+    said = nccl_last_error(text)
+    if _SHARED_MEMORY_TEXT.search(said):
+        return FailureCode.SHARED_MEMORY_FULL
+    if _SAME_GPU_TEXT.search(said):
+        return FailureCode.GPU_USED_TWICE
+    return FailureCode.OUT_OF_MEMORY if _MEMORY_TEXT.search(said) else None
+
+
+def nccl_last_error(text: str) -> str:
+    """What NCCL itself said, in the text of an error that torch has raised for it."""
+    last = _NCCL_LAST_ERROR.search(text)
+    return last[1] if last else text
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the machine or of a GPU ran out, by whichever library it is said."""
     # ArrowMemoryError is a MemoryError; torch's own class is a RuntimeError with that name.
     named = _names(error) & {"MemoryError", "OutOfMemoryError"}
     told = isinstance(error, RuntimeError) and _MEMORY_TEXT.search(str(error))
     no_memory = getattr(error, "errno", None) == errno.ENOMEM
-    return FailureCode.OUT_OF_MEMORY if named or told or no_memory else None
+    return bool(named or told or no_memory)
+
+
+def _memory(error: BaseException) -> FailureCode | None:
+    return FailureCode.OUT_OF_MEMORY if is_out_of_memory(error) else None
 
 
 def _hub(error: BaseException) -> FailureCode | None:

@@ -38,6 +38,8 @@ class FailureCode(StrEnum):
     HUNG = "hung"
     CRASH_LIMIT = "crash_limit"
     DEVICE_ERROR = "device_error"
+    SHARED_MEMORY_FULL = "shared_memory_full"
+    GPU_USED_TWICE = "gpu_used_twice"
     # The user's wish.
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
@@ -160,6 +162,17 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.DEVICE_ERROR: FailureRule(
         True, "Nothing yet: the attempt is repeated. If it comes back, check the device's health."
+    ),
+    FailureCode.SHARED_MEMORY_FULL: FailureRule(
+        False,
+        "Give the worker's container more shared memory (`shm_size` in docker-compose.yml, "
+        "`--shm-size` of docker run; outside containers: the size of /dev/shm), then retry the "
+        "job.",
+    ),
+    FailureCode.GPU_USED_TWICE: FailureRule(
+        False,
+        "Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of one GPU "
+        "(MIG) for one job; then retry the job. `finetune doctor` shows what the worker sees.",
     ),
     FailureCode.TIMEOUT: FailureRule(
         False, "Raise the limit that the message names, or have the job do less."

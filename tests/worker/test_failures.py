@@ -13,9 +13,11 @@ import pytest
 import torch
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import hf_raise_for_status
+from torch.distributed import DistBackendError
 
 from service.contract.failures import FailureCode
 from worker import failures
+from worker.stages import ranks
 
 TOKEN = "hf_" + "a" * 34
 
@@ -72,6 +74,81 @@ class TestMemory:
     def test_the_device(self) -> None:
         error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         assert code(error) is FailureCode.OUT_OF_MEMORY
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(h)`"),
+            RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+            torch.AcceleratorError("CUDA error: out of memory", 2),
+        ],
+    )
+    def test_the_devices_libraries(self, error: RuntimeError) -> None:
+        assert code(error) is FailureCode.OUT_OF_MEMORY
+
+
+def nccl_error(kind: str, last: str) -> DistBackendError:
+    """As torch words them."""
+    return DistBackendError(
+        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+        f"(run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\n{kind}\nLast error:\n{last}"
+        "\nException raised from getNCCLComm (most recent call first):\nframe #0: c10::Error"
+    )
+
+
+SYSTEM = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed"
+USAGE = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+CUDA = "ncclUnhandledCudaError: Call to CUDA function failed."
+REMOTE = "ncclRemoteError: A call failed possibly due to a network error or a remote process"
+
+
+class TestNccl:
+    @pytest.mark.parametrize(
+        ("kind", "last", "expected"),
+        [
+            (
+                SYSTEM,
+                "Error while creating shared memory segment /dev/shm/nccl-EoOvZr (size 7340384), "
+                "error: No space left on device (28)",
+                FailureCode.SHARED_MEMORY_FULL,
+            ),
+            (
+                USAGE,
+                "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10",
+                FailureCode.GPU_USED_TWICE,
+            ),
+            (CUDA, "Cuda failure 2 'out of memory'", FailureCode.OUT_OF_MEMORY),
+            (CUDA, "Failed to CUDA calloc async 4 bytes", FailureCode.OUT_OF_MEMORY),
+            (CUDA, "Cuda failure 1 'invalid argument'", FailureCode.DEVICE_ERROR),
+        ],
+    )
+    def test_causes_of_their_own(self, kind: str, last: str, expected: FailureCode) -> None:
+        error = nccl_error(kind, last)
+        assert not ranks.is_peer_lost(error)
+        failure = failures.from_exception(error)
+        assert failure.code is expected
+        assert failure.message.endswith(f"DistBackendError: {last}")
+
+    @pytest.mark.parametrize(
+        ("kind", "last"),
+        [
+            (REMOTE, "NET/IB : Got completion from peer 10.0.0.7<38> with error 12"),
+            (SYSTEM, "socketProgress: Connection closed by remote peer node2<51159>"),
+            ("ncclInternalError: Internal check failed.", "Socket recv failed while polling"),
+            (SYSTEM, "Call to recv from 10.0.0.7<58355> failed : Broken pipe"),
+        ],
+    )
+    def test_a_lost_process_is_not_the_reason(self, kind: str, last: str) -> None:
+        assert ranks.is_peer_lost(nccl_error(kind, last))
+        assert ranks.is_peer_lost(raised(nccl_error(kind, last)))
+
+    def test_the_watchdogs_words(self) -> None:
+        words = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran"
+        assert ranks.is_peer_lost(RuntimeError(words))
+
+    def test_what_is_no_error_of_nccl(self) -> None:
+        assert code(OSError(errno.ENOSPC, "nccl: No space left")) is FailureCode.DISK_FULL
+        assert ranks.is_peer_lost(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"))
 
 
 class TestDevice:

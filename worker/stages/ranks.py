@@ -18,7 +18,13 @@ FAILURE_FILE_VARIABLE: Final = "FINETUNE_FAILURE_FILE"
 EXIT_PEER_LOST: Final = 113
 _PEER_LOST_SECONDS: Final = 5.0
 _PEER_ERRORS: Final = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
-_PEER_LOST = re.compile(r"\bgloo\b|\bNCCL\b|Connection (closed|reset) by peer", re.IGNORECASE)
+_PEER_LOST = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
+# How NCCL, and torch's watchdog over it, say that a process has gone or does not answer.
+_NCCL_PEER_LOST = re.compile(
+    r"remote (process|peer)|connect(ion)? .*(closed|refused|reset|failed|timed out)|broken pipe|"
+    r"socket\w* .*fail|time(d )?out|abort",
+    re.IGNORECASE,
+)
 
 
 def number(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -65,10 +71,18 @@ def reported(file: Path) -> Failure | None:
 def is_peer_lost(error: BaseException) -> bool:
     """Whether `error` says only that another rank has gone: that one knows why."""
     return any(
-        isinstance(link, RuntimeError)
-        and (type(link).__name__ in _PEER_ERRORS or _PEER_LOST.search(str(link)) is not None)
-        for link in failures.causes(error)
+        isinstance(link, RuntimeError) and _says_peer_lost(link) for link in failures.causes(error)
     )
+
+
+def _says_peer_lost(error: RuntimeError) -> bool:
+    text = str(error)
+    if "nccl" in text.lower():
+        # Its general words for each kind of error name sockets and remote processes, too.
+        said = failures.nccl_last_error(text)
+        is_remote = "ncclRemoteError" in text or _NCCL_PEER_LOST.search(said) is not None
+        return failures.nccl_cause(error) is None and is_remote
+    return type(error).__name__ in _PEER_ERRORS or _PEER_LOST.search(text) is not None
 
 
 def leave_to_the_others() -> None:
