@@ -119,6 +119,13 @@ class TestSnapshot:
         assert second["tied"][0].data_ptr() == whole.data_ptr()
         assert torch.equal(second["tied"][0], table)
 
+    def test_pinned_memory_takes_the_next_power_of_two(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("worker.training.buffers._is_to_pin", lambda _storage: True)
+        kept = {"one": torch.zeros(33), "two": torch.zeros(16), "none": torch.zeros(0)}
+        assert Buffers().missing_bytes(kept) == 256 + 64
+
     def test_a_tensor_of_tensors_is_copied_within(self) -> None:
         """As those of torchao's optimizers."""
         inner = torch.zeros(3), torch.ones(3)

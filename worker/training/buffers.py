@@ -19,8 +19,9 @@ class Buffers:
 
     def missing_bytes(self, value: Any) -> int:
         """What a copy of `value` takes beside the memory that is held; about."""
-        whole = {_key(each): _key(each)[1] for each in _plain_tensors(value)}
-        return sum(whole.values()) - sum(buffer.nbytes for buffer in self._held)
+        whole = {_key(each): each.untyped_storage() for each in _plain_tensors(value)}
+        needed = sum(_room(each.nbytes(), pinned=_is_to_pin(each)) for each in whole.values())
+        return needed - sum(_room(each.nbytes, pinned=each.is_pinned()) for each in self._held)
 
     def copied(self, value: T) -> T:
         """`value` with containers of its own and its tensors in CPU memory, pinned if they come
@@ -66,7 +67,7 @@ class _Copying:
         return self._storages[key]
 
     def _copied(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        size, pinned = storage.nbytes(), storage.device.type == "cuda"
+        size, pinned = storage.nbytes(), _is_to_pin(storage)
         free = self._free[size, pinned]
         buffer = free.pop() if free else torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
@@ -79,6 +80,17 @@ def _key(tensor: torch.Tensor) -> tuple[int, int]:
     """Names the memory that a tensor is a part of: where it lies, and its bytes."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
+
+
+def _is_to_pin(storage: torch.UntypedStorage) -> bool:
+    """A copy from a GPU needs no other copy in between where its memory is pinned."""
+    return storage.device.type == "cuda"
+
+
+def _room(size: int, *, pinned: bool) -> int:
+    """Bytes that a buffer of `size` takes of the machine: torch's allocator of pinned memory takes
+    the next power of two."""
+    return 1 << (size - 1).bit_length() if pinned and size else size
 
 
 def _inner(tensor: Any) -> dict[str, torch.Tensor]:
