@@ -120,7 +120,8 @@ class TrainingSpec(BaseModel):
     auto_find_batch_size: bool = Field(
         False,
         description="When memory runs out: smaller batches and more accumulation, so that the "
-        "large batch stays the same.",
+        "large batch stays the same. An evaluation computes a batch that does not fit in parts, "
+        "whatever this is.",
     )
     on_oom: Literal["fail", "halve_batch"] = Field(
         "fail", description="`halve_batch` is `auto_find_batch_size` by another name."

@@ -1,6 +1,7 @@
 """worker.training.loop through the real train stage, on a tiny model."""
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,11 @@ import transformers
 
 from service.contract.events import CheckpointSaved, Notice, Progress
 from service.contract.failures import FailureCode, StageError
+from service.contract.training import TrainingSpec
 from tests.training.support import Job, Recorder, TinyObjective, rows, run
 from worker import allocator
-from worker.training import loop, memory
+from worker.training import batch_size, loop, memory
+from worker.training.plan import Plan
 from worker.training.progress import LossTally
 
 GOLDEN = [3.9130, 3.9052, 3.7957, 3.8603, 3.7768, 3.7952, 3.6070, 3.5659, 3.5487, 3.6525]
@@ -153,12 +156,12 @@ class TestNonFinite:
 
 class TestOutOfMemory:
     @pytest.mark.parametrize(
-        ("options", "option"),
+        ("options", "advice"),
         [
-            ({}, "training.per_device_train_batch_size"),
+            ({}, "lower `training.per_device_train_batch_size`"),
             (
                 {"eval_strategy": "epoch", "per_device_eval_batch_size": 3},
-                "training.per_device_eval_batch_size",
+                "shorten the sequences",
             ),
         ],
     )
@@ -167,7 +170,7 @@ class TestOutOfMemory:
         make_job: Callable[..., Job],
         monkeypatch: pytest.MonkeyPatch,
         options: dict[str, Any],
-        option: str,
+        advice: str,
     ) -> None:
         original = transformers.GPT2LMHeadModel.forward
 
@@ -181,18 +184,52 @@ class TestOutOfMemory:
             make_job(max_steps=2, train=rows(9, length=13), validation=validation, **options)
         )
         assert failure.code is FailureCode.OUT_OF_MEMORY
-        assert f"`{option}`" in failure.message
-        expected = (3, 11) if options else (8, 13)
+        assert advice in failure.message
+        # An evaluation is tried with ever smaller batches first.
+        expected = (1, 11) if options else (8, 13)
         assert (failure.details["batch_size"], failure.details["longest_sequence"]) == expected
         assert 2**26 < failure.details["peak_bytes"] < 2**40
 
-    def test_the_gpus_error(self) -> None:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
+            torch.AcceleratorError("CUDA error: out of memory", 2),
+        ],
+    )
+    def test_the_gpus_errors(self, error: RuntimeError) -> None:
         hand = memory.BatchInHand()
         with (
             pytest.raises(StageError, match="out of memory"),
             memory.out_of_memory_explained(hand, "x"),
         ):
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
+
+    def test_the_memory_is_given_back_when_nothing_holds_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While the exception is handled, its frames hold the tensors of the attempt."""
+        held: list[weakref.ref[torch.Tensor]] = []
+        found: list[object] = []
+
+        def steps() -> None:
+            activations = torch.zeros(3)
+            held.append(weakref.ref(activations))
+            plan = Plan.of(TrainingSpec(auto_find_batch_size=True), 8, 1)
+            with batch_size.shrinking(plan, lambda _: None):
+                raise StageError(FailureCode.OUT_OF_MEMORY, "full") from torch.OutOfMemoryError()
+
+        monkeypatch.setattr(batch_size, "clear_device_cache", lambda **_: found.append(held[0]()))
+        batch_size.until_shrunk(steps)
+        assert found == [None]
+
+    def test_on_a_gpu_the_peak_is_what_was_taken_of_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 3 << 30)
+        assert memory.peak_bytes() == 3 << 30
 
     def test_other_errors_pass(self) -> None:
         with (

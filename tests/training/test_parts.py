@@ -2,6 +2,8 @@
 
 import math
 import random
+import weakref
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.contract.events import Metric, PhaseChanged, Progress
+from service.contract.failures import StageError
 from service.contract.states import Phase
 from service.contract.training import TrainingSpec
 from tests.training.support import Recorder, TinyObjective, rows, tiny_model
@@ -104,11 +107,29 @@ class TestRandomness:
             draw_and_fail()
         assert torch.equal(torch.get_rng_state(), before)
 
-    def test_a_state_of_another_machine_is_refused(self) -> None:
+    def test_a_process_without_cuda_keeps_nothing_of_it(self) -> None:
+        assert randomness.capture()["cuda"] is None
+
+    def test_of_several_gpus_only_that_of_this_process(self, gpus: "_Generators") -> None:
         state = randomness.capture()
-        state["cuda"] = [*state["cuda"], torch.get_rng_state()]
-        with pytest.raises(ValueError, match="GPUs"):
-            randomness.restore(state)
+        assert torch.equal(state["cuda"], gpus.states[1])
+        gpus.states[1] = torch.tensor([9], dtype=torch.uint8)
+        randomness.restore(state)
+        assert [each.tolist() for each in gpus.states] == [[10], [11], [12]]
+
+    def test_older_checkpoints_have_those_of_all_visible_gpus(self, gpus: "_Generators") -> None:
+        earlier = [torch.tensor([n], dtype=torch.uint8) for n in (20, 21)]
+        randomness.restore({**randomness.capture(), "cuda": earlier})
+        assert [each.tolist() for each in gpus.states] == [[10], [21], [12]]
+        randomness.restore({**randomness.capture(), "cuda": []})
+        assert gpus.states[1].tolist() == [21]
+
+    def test_a_resume_on_a_cpu_leaves_the_gpus_part_out(self) -> None:
+        first, state = torch.rand(()), randomness.capture()
+        del first
+        drawn = torch.rand(())
+        randomness.restore({**state, "cuda": torch.tensor([3], dtype=torch.uint8)})
+        assert torch.rand(()) == drawn
 
     def test_the_order_depends_on_seed_and_epoch_alone(self) -> None:
         orders = [randomness.shuffled(50, seed, epoch) for seed in (42, 43) for epoch in (0, 1)]
@@ -117,6 +138,25 @@ class TestRandomness:
         torch.rand(3)
         assert randomness.shuffled(50, 42, 0) == orders[0]
         assert list(randomness.shuffled(8, 42, 0)) == [7, 4, 2, 5, 1, 6, 0, 3]
+
+
+class _Generators:
+    """torch.cuda with three devices, of which this process computes on the second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.states = [torch.tensor([n], dtype=torch.uint8) for n in (10, 11, 12)]
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: self.states[1])
+        monkeypatch.setattr(torch.cuda, "set_rng_state", self._set)
+
+    def _set(self, state: torch.Tensor) -> None:
+        self.states[1] = state
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> _Generators:
+    return _Generators(monkeypatch)
 
 
 class TestLossTally:
@@ -233,8 +273,8 @@ class TestReporter:
         reporter.count(10, 100, 150)
         progress.step = 5
         reporter.stop()
-        summary = reporter.summary(0.5, peak_flops=52e12)
-        assert 2**26 < summary.pop("train_peak_memory_bytes") < 2**40
+        summary = reporter.summary(0.5, peak_flops=52e12, peak_memory=2**30)
+        assert summary.pop("train_peak_memory_bytes") == 2**30
         assert summary == {
             "train_loss": 0.5,
             "train_runtime": 25.0,
@@ -255,7 +295,7 @@ class TestReporter:
                 "step": 5,
             }
         ]
-        assert "train_mfu" not in reporter.summary(0.5, peak_flops=None)
+        assert "train_mfu" not in reporter.summary(0.5, peak_flops=None, peak_memory=0)
 
 
 BY_FOUR = TrainingSpec(per_device_eval_batch_size=4)
@@ -288,6 +328,62 @@ class TestEvaluator:
         )
         assert [len(group) for group in lengths] == [4, 4, 3]
         assert len(ticks) == 3
+
+    def test_a_batch_that_is_too_large_is_computed_in_parts(self) -> None:
+        data = rows(11, seed=2)
+        objective = TinyObjective({"train": PreparedSplit(data, data)})
+        told: list[dict[str, object]] = []
+
+        def evaluator(model: Any) -> Evaluator:
+            return Evaluator(
+                Accelerator(cpu=True),
+                model,
+                objective,
+                BY_FOUR,
+                lambda: None,
+                Ranks(),
+                notice=lambda message, **data: told.append({"message": message, **data}),
+            )
+
+        model = tiny_model().eval()
+        whole = dict(_of_each(evaluator(model).forward(data, objective.collate)))
+        small = _Small(model, 2)
+        parts = list(evaluator(small).forward(data, objective.collate))
+        assert [len(indices) for indices, _ in parts] == [2, 2, 2, 2, 2, 1]
+        assert small.sizes == [4, 2, 2, 4, 2, 2, 3, 2, 1]
+        assert all(held is None for held in small.held_when_halved)
+        for index, logits in _of_each(parts):
+            torch.testing.assert_close(logits, whole[index])
+        assert [(each["batch_size"], each["longest_sequence"]) for each in told] == [
+            (4, max(len(row["input_ids"]) for row in data))
+        ]
+        assert "`training.per_device_eval_batch_size`" in str(told[0]["message"])
+
+    def test_a_single_example_that_is_too_large_ends_it(self) -> None:
+        data = rows(3)
+        objective = TinyObjective({"train": PreparedSplit(data, data)})
+        evaluator = Evaluator(
+            Accelerator(cpu=True),
+            _Small(tiny_model(), 0),
+            objective,
+            BY_FOUR,
+            lambda: None,
+            Ranks(),
+        )
+        with pytest.raises(StageError, match="shorten the sequences") as caught:
+            list(evaluator.forward(data, objective.collate))
+        assert caught.value.failure.details["batch_size"] == 1
+
+    def test_processes_that_compute_together_cannot_halve(self) -> None:
+        data = rows(4)
+        objective = TinyObjective({"train": PreparedSplit(data, data)})
+        model = _Small(tiny_model(), 2)
+        evaluator = Evaluator(
+            Accelerator(cpu=True), model, objective, BY_FOUR, lambda: None, _Two(), together=True
+        )
+        with pytest.raises(StageError, match=r"lower `training\.per_device_eval_batch_size`"):
+            list(evaluator.forward(data, objective.collate))
+        assert model.sizes == [4]
 
     def test_the_model_trains_on_as_before(self, tmp_path: Path) -> None:
         data = rows(3)
@@ -328,6 +424,40 @@ class TestEvaluator:
         assert found[0] is not None
         assert found[1] is not None
         assert found[0].metrics["eval_loss"] != found[1].metrics["eval_loss"]
+
+
+def _of_each(parts: Iterable[tuple[list[int], Any]]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Each feature's logits at its first token, which padding does not reach."""
+    for indices, output in parts:
+        yield from zip(indices, output.logits[:, 0], strict=True)
+
+
+class _Two(Ranks):
+    """The first of two processes, which has got as far as its own part."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2)
+
+
+class _Small(torch.nn.Module):
+    """`model` on a device whose memory is enough for `fit` sequences."""
+
+    def __init__(self, model: Any, fit: int) -> None:
+        super().__init__()
+        self._model, self._fit = model, fit
+        self.sizes: list[int] = []
+        self.held_when_halved: list[torch.Tensor | None] = []
+        self._held: weakref.ref[torch.Tensor] | None = None
+
+    def forward(self, **batch: torch.Tensor) -> Any:
+        if self._held is not None:
+            self.held_when_halved.append(self._held())
+        activations = torch.zeros(3)
+        self._held = weakref.ref(activations)
+        self.sizes.append(len(batch["input_ids"]))
+        if self.sizes[-1] > self._fit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return self._model(**batch)
 
 
 class _Casts(TorchDispatchMode):

@@ -52,7 +52,14 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     model, together = _on_device(accelerator, loaded.model, spec, ranks)
     batches = Batches(send, _batches(request.prepared, spec))
     evaluator = Evaluator(
-        accelerator, model, loaded.objective, spec.training, batches, ranks, together=together
+        accelerator,
+        model,
+        loaded.objective,
+        spec.training,
+        batches,
+        ranks,
+        together=together,
+        notice=lambda message, **data: send(Notice(message=message, data=data)),
     )
     set_seed((spec.training.seed + ranks.number) % 2**32)
     found = _evaluate(request, evaluator, loaded, send, ranks.count)

@@ -113,6 +113,7 @@ def _load(request: StageRequest, channel: Channel) -> Job:
         ranks,
         channel.soft_stop,
         together=state.strategy.evaluates_together,
+        notice=reporter.notice,
     )
     predictions = request.attempt_dir / "predictions"
     validation = Validation(

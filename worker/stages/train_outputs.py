@@ -17,7 +17,7 @@ from service.contract.states import Phase
 from worker import checkpoints, hub
 from worker.stages import artifacts, event_file, result_files
 from worker.stages.promotion import promoted
-from worker.training import best_model, checkpoint, loop, speed
+from worker.training import best_model, checkpoint, loop, memory, speed
 from worker.training.best_model import Choice
 from worker.training.log_history import WALL_TIME
 from worker.training.objective import Evaluation
@@ -80,7 +80,8 @@ def _summary(training: loop.Training) -> dict[str, float]:
     state = training.state
     train_loss = (state.progress.loss_total + state.tally.total()) / state.progress.step
     peak = speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision)
-    summary = training.reporter.summary(train_loss, peak and peak * state.ranks.count)
+    taken = max(state.ranks.gathered(memory.peak_bytes()))
+    summary = training.reporter.summary(train_loss, peak and peak * state.ranks.count, taken)
     return summary | {"train_samples": len(training.objective.train_features)}
 
 

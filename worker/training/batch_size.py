@@ -40,16 +40,15 @@ def shrinking(plan: Plan, apply: Callable[[Plan], None]) -> Iterator[None]:
         raise Shrunk from None
 
 
-@contextmanager
-def again_when_shrunk() -> Iterator[None]:
-    """Ends quietly when Shrunk is raised inside, with the memory of the attempt given back."""
+def until_shrunk(steps: Callable[[], None]) -> None:
+    """Call `steps`. When it is left by Shrunk, give the memory of the attempt back and return."""
     try:
-        yield
+        steps()
+        return
     except Shrunk:
         pass
-    else:
-        return
-    # Only here: while the exception lived, its frames held the tensors.
+    # Only here, and in no context manager: while the exception is handled, its frames hold the
+    # tensors of the attempt.
     clear_device_cache(garbage_collection=True)
 
 

@@ -5,15 +5,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from accelerate.utils.memory import clear_device_cache
 from accelerate.utils.operations import recursively_apply
 from transformers.utils.generic import ModelOutput
 
+from service.contract.failures import FailureCode, StageError
 from service.contract.splits import metric_prefix
 from service.contract.training import TrainingSpec
 from worker.training import masks, randomness
@@ -23,14 +25,28 @@ from worker.training.objective import Batch, Collate, Evaluation, Features, Obje
 from worker.training.ranks import Ranks
 from worker.training.sampling import lengths
 
+Parts = list[tuple[list[int], Any]]
+"""Of one batch: which features, and the model's output for them."""
+
+_SIZE_OPTION: Final = "training.per_device_eval_batch_size"
+
 
 class EvaluationLeftError(Exception):
     """Left in the middle, as it was asked for; the training is as it was before."""
 
 
+class _Notice(Protocol):
+    def __call__(self, message: str, **data: object) -> None: ...
+
+
+def _unheard(message: str, **data: object) -> None:
+    pass
+
+
 class Evaluator:
     """`leave` says, after each batch, whether to give up at once. `together`: no process can run
-    the model without the others."""
+    the model without the others, and a batch for which memory runs out ends the evaluation; else
+    it is computed in parts, and `notice` is told once."""
 
     def __init__(
         self,
@@ -43,6 +59,7 @@ class Evaluator:
         leave: Callable[[], bool] = lambda: False,
         *,
         together: bool = False,
+        notice: _Notice = _unheard,
     ) -> None:
         self._together = together and ranks.count > 1
         self._accelerator = accelerator
@@ -53,6 +70,8 @@ class Evaluator:
         self._ranks = ranks
         self._leave = leave
         self._in_hand = BatchInHand()
+        self._notice = notice
+        self._has_told = False
 
     def __call__(self, split: str, folder: Path) -> Evaluation | None:
         """The task's evaluation of `split`, its files under `folder`; None without such a split.
@@ -86,7 +105,7 @@ class Evaluator:
         try:
             with (
                 randomness.preserved(),
-                out_of_memory_explained(self._in_hand, "training.per_device_eval_batch_size"),
+                out_of_memory_explained(self._in_hand, _SIZE_OPTION),
                 self._casting_weights_once(),
             ):
                 if self._ranks.count > 1:  # whatever is drawn, all of them do the same
@@ -131,11 +150,18 @@ class Evaluator:
         own = [self._own(numbers) for numbers in rounds]
         loader = Loader(features, collate, self._spec, keep_workers=False)
         loaded = loader.over([batches[number] for number in own if number is not None])
+
+        def again(indices: list[int]) -> Batch:
+            spec = self._spec.model_copy(update={"dataloader_num_workers": 0})
+            return next(Loader(features, collate, spec, keep_workers=False).over([indices]))
+
         for numbers, number in zip(rounds, own, strict=True):
-            output = None if number is None else self._output(next(loaded), number, run)
-            outputs = [output] if alike else self._gathered(output)
-            for each, found in zip(numbers, outputs, strict=False):
-                yield batches[each], found
+            found: Parts = []
+            if number is not None:
+                found = self._parts(next(loaded), batches[number], number, run, again)
+            together = [found] if alike else self._gathered(found)
+            for _number, parts in zip(numbers, together, strict=False):
+                yield from parts
                 self._tick()
             if self._is_left():
                 raise EvaluationLeftError
@@ -148,6 +174,43 @@ class Evaluator:
             place = min(place, len(numbers) - 1)
         return numbers[place] if place < len(numbers) else None
 
+    def _parts(
+        self,
+        batch: Batch,
+        indices: list[int],
+        number: int,
+        run: Run | None,
+        again: Callable[[list[int]], Batch],
+    ) -> Parts:
+        """The output of `batch`; where memory runs out, those of its halves, or of theirs.
+        StageError(out_of_memory): it runs out for a single feature, or the processes compute
+        together. `again` collates some of the features."""
+        try:
+            with out_of_memory_explained(self._in_hand, _SIZE_OPTION):
+                return [(indices, self._output(batch, number, run))]
+        except StageError as error:
+            is_memory = error.failure.code is FailureCode.OUT_OF_MEMORY
+            if not is_memory or len(indices) == 1 or self._together:
+                raise
+        # Only here: while the exception is handled, its frames hold the tensors of the attempt.
+        clear_device_cache(garbage_collection=True)
+        self._tell_of_halves(len(indices))
+        middle = (len(indices) + 1) // 2
+        halves = (indices[:middle], indices[middle:])
+        return [part for h in halves for part in self._parts(again(h), h, number, run, again)]
+
+    def _tell_of_halves(self, size: int) -> None:
+        if self._has_told:
+            return
+        self._has_told = True
+        self._notice(
+            f"Out of memory in an evaluation at a batch of {size} sequences of "
+            f"{self._in_hand.length} tokens: batches that are too large are computed in parts from "
+            f"here on. Lower `{_SIZE_OPTION}` to save the time of the attempts",
+            batch_size=size,
+            longest_sequence=self._in_hand.length,
+        )
+
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
         self._in_hand.see(batch)
         # Generated texts may be drawn: each batch's are the same, whoever computes it.
@@ -155,13 +218,17 @@ class Evaluator:
         with torch.no_grad():  # not around the consumer's code
             return self._run(on_device(batch, self._accelerator), run)
 
-    def _gathered(self, output: Any) -> list[Any]:
-        """The outputs of all processes, in their order and on this one's device."""
+    def _gathered(self, found: Parts) -> list[Parts]:
+        """What all processes found, in their order and on this one's device."""
         if self._ranks.count == 1:
-            return [output]
-        gathered = self._ranks.gathered(recursively_apply(_sent, _without_states(output)))
+            return [found]
+        sent = [(i, recursively_apply(_sent, _without_states(output))) for i, output in found]
         device = self._accelerator.device
-        return [recursively_apply(lambda each: each.to(device), found) for found in gathered]
+
+        def here(output: Any) -> Any:
+            return recursively_apply(lambda each: each.to(device), output)
+
+        return [[(i, here(output)) for i, output in parts] for parts in self._ranks.gathered(sent)]
 
     def _is_left(self) -> bool:
         leave = self._leave()

@@ -159,8 +159,7 @@ def _train(run: Training) -> None:
         _save(run, beside=True)
     while run.state.progress.is_unjudged or not run.ended:
         try:
-            with batch_size.again_when_shrunk():
-                _rest_of_epoch(run)
+            batch_size.until_shrunk(partial(_rest_of_epoch, run))
         except NonFiniteError as error:
             run.settle()
             roll_back(error, run.plan.spec, run.state, run.reporter, run.resume_newest)

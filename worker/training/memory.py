@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from service.contract.failures import FailureCode, StageError
+from worker import failures
 
 # Linux, control groups v2, as a container sees its own.
 _CONTAINER: Final = Path("/sys/fs/cgroup")
@@ -35,17 +36,19 @@ class BatchInHand:
 
 @contextmanager
 def out_of_memory_explained(batch: BatchInHand, size_option: str) -> Iterator[None]:
-    """StageError(out_of_memory) in place of what torch raises on a GPU and on a CPU."""
+    """StageError(out_of_memory) in place of what torch and its libraries raise on a GPU and on a
+    CPU."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not failures.is_out_of_memory(error):
             raise
         peak = peak_bytes()
+        advice = f"lower `{size_option}`" if batch.examples > 1 else "shorten the sequences"
         raise StageError(
             FailureCode.OUT_OF_MEMORY,
             f"out of memory at a batch of {batch.examples} sequences of {batch.length} tokens "
-            f"(peak {peak / 2**30:.1f} GiB): lower `{size_option}`",
+            f"(peak {peak / 2**30:.1f} GiB): {advice}",
             peak_bytes=peak,
             batch_size=batch.examples,
             longest_sequence=batch.length,
@@ -54,9 +57,10 @@ def out_of_memory_explained(batch: BatchInHand, size_option: str) -> Iterator[No
 
 
 def peak_bytes() -> int:
-    """The most memory so far: of the GPU where there is one, else of this process."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
+    """The most memory that this process has taken so far: of its GPU where it computes on one, else
+    of the machine. Of a GPU with what torch keeps for later tensors, which no other can use."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_reserved()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -90,9 +94,3 @@ def trim() -> None:
     function = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if function is not None:
         function(0)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        "DefaultCPUAllocator" in str(error) and "allocate memory" in str(error)
-    )

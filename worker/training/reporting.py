@@ -8,7 +8,7 @@ from typing import Final, Literal
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
 from worker.training.log_history import LogHistory
-from worker.training.memory import peak_bytes, resident_bytes
+from worker.training.memory import resident_bytes
 from worker.training.objective import Evaluation
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
@@ -128,11 +128,14 @@ class Reporter:
         self._metric("eval", found.metrics)
         self._remember({**found.metrics, **found.speed})
 
-    def summary(self, train_loss: float, peak_flops: float | None) -> dict[str, float]:
+    def summary(
+        self, train_loss: float, peak_flops: float | None, peak_memory: int
+    ) -> dict[str, float]:
         """Of the whole training, over all attempts; the names are Trainer's.
 
         `peak_flops`: the floating-point operations that all devices together could make in a
         second, or None, and then there is no `train_mfu`, the share of them that was made.
+        `peak_memory`: the bytes that the process which took the most has taken.
         """
         progress, flops = self._progress, self.total_flos
         seconds = max(progress.seconds, 1e-9)
@@ -147,7 +150,7 @@ class Reporter:
         return {
             **logged,
             "train_tokens_per_second": progress.tokens / seconds,
-            "train_peak_memory_bytes": peak_bytes(),
+            "train_peak_memory_bytes": peak_memory,
             **self._tokens_seen(),
             **({"train_mfu": flops / seconds / peak_flops} if peak_flops else {}),
         }
