@@ -22,14 +22,14 @@ REFUSED_FSDP: Final[dict[str, str]] = {
     "activation_checkpointing_offload": "it is `offload` in `training."
     "activation_checkpointing_kwargs`, for all strategies",
     "backward_prefetch": "it belongs to version 1; version 2 always fetches the next block early",
-    "cpu_ram_efficient_loading": "each process loads the model and keeps its part",
+    "cpu_ram_efficient_loading": "always so: one process loads the model, each keeps its part",
     "forward_prefetch": "it belongs to version 1; version 2 always fetches the next block early",
     "fsdp_version": "it is always 2",
     "ignored_modules": "all weights are split",
     "limit_all_gathers": "it belongs to version 1; version 2 always limits them",
     "sharding_strategy": "it belongs to version 1: use `reshard_after_forward`",
     "state_dict_type": "checkpoints always hold whole weights, as those of one process",
-    "sync_module_states": "each process loads the same weights",
+    "sync_module_states": "one process loads the weights, and all others take them from it",
     "use_orig_params": "it belongs to version 1; version 2 always keeps the model's own weights",
 }
 

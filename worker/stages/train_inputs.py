@@ -13,7 +13,8 @@ from service.contract.stages import PrepareResult, StageRequest
 from worker.stages import finished_model
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
-from worker.training import build, checkpoint, device_lock, precision, quantized
+from worker.training import build, checkpoint, device_lock, precision, quantized, strategies
+from worker.training.distributed.one_reader import read_once
 from worker.training.fast_paths import FastPaths
 from worker.training.objective import Objective
 from worker.training.ranks import Ranks
@@ -60,7 +61,12 @@ def load_parts(
     )
     splits = load_splits(prepared.prepared_dir)
     overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
-    model, new_weights = _load_model(request, prepared, task, overrides, device, send)
+
+    def load() -> tuple[torch.nn.Module, list[str]]:
+        return _load_model(request, prepared, task, overrides, device, send)
+
+    once = strategies.leaves_loaded_weights(request.spec, device)
+    model, new_weights = read_once(load, ranks) if once else load()
     if build.choose_attention(model, request.spec, device):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)

@@ -173,7 +173,9 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
         _require(saved["base"] == state.base, "the base model's weights have changed since")
         _load_weights(state, folder)
-        state.strategy.load_optimizer_state(_read_torch(folder / "optimizer.pt"))
+        # Of several processes each takes its part: all of them look at the same pages of the file.
+        optimizer = _read_torch(folder / "optimizer.pt", mmap=state.ranks.count > 1)
+        state.strategy.load_optimizer_state(optimizer)
         for name, part in state._common().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
         losses = saved["loss_since_log"]
@@ -220,9 +222,9 @@ def _write_torch(path: Path, value: Any) -> None:
         torch.save(value, stream)
 
 
-def _read_torch(path: Path) -> Any:
+def _read_torch(path: Path, *, mmap: bool = False) -> Any:
     # On the CPU first: random states belong there, and optimizers move theirs themselves.
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -27,6 +27,7 @@ from service.contract.events import Notice
 from service.contract.sharding import FSDPSpec
 from service.contract.spec import JobSpec
 from worker.training import copies, wrapping
+from worker.training.distributed.one_reader import read_once
 from worker.training.ranks import Ranks
 from worker.training.strategy import BuildOptimizer, Load, finite
 
@@ -148,14 +149,19 @@ class Shards:
             for name, value in self._parameters().items()
             if value.requires_grad or not trained_only
         }
-        empty = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in own.items()}
-        loaded = self._copy(empty)
-        load(loaded)
+
+        def read() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+            empty = {n: torch.empty(value.shape, dtype=value.dtype) for n, value in own.items()}
+            copy = self._copy(empty)
+            load(copy)
+            return {name: copy.get_parameter(name) for name in own}, dict(copy.named_buffers())
+
+        weights, buffers = read_once(read, self._ranks)
         with torch.no_grad():
-            for name, value in empty.items():
-                _local(own[name]).copy_(_local(_like(own[name], value)))
+            for name, value in weights.items():
+                _local(own[name]).copy_(_local(_like(own[name], value.detach())))
             for name, buffer in self.model.named_buffers():
-                buffer.copy_(loaded.get_buffer(name))
+                buffer.copy_(buffers[name])
 
     def optimizer_state(self) -> dict[str, Any]:
         self._reshard()

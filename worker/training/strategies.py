@@ -24,6 +24,14 @@ def arguments(spec: JobSpec) -> dict[str, Any]:
     return REGISTRY[spec.resources.chosen_strategy.type].arguments(spec)
 
 
+def leaves_loaded_weights(spec: JobSpec, device: torch.device) -> bool:
+    """Whether the training has copies of the weights that were loaded, on its device or in parts,
+    and so leaves them as they are. Quantized ones are loaded onto the device at once."""
+    if getattr(spec.peft, "quantization", None) is not None:
+        return False
+    return device.type != "cpu" or spec.resources.chosen_strategy.type == "fsdp"
+
+
 def join(
     accelerator: Accelerator,
     model: torch.nn.Module,
