@@ -15,12 +15,13 @@ import torch
 import transformers
 
 from service.contract.failures import FailureCode, StageError
+from tests.contract.factories import job_spec
 from tests.models import save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN, Killed, Recorder, at_checkpoint
 from worker.tasks.base import PreparedSplit, load_splits
 from worker.tasks.causal_lm import CausalLMObjective, require_separable
-from worker.training import linear_loss
+from worker.training import build, linear_loss, quantized
 
 TEXTS = [
     "the report of the water board was read\n",
@@ -251,6 +252,34 @@ class TestSeparateDocuments:
     @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
     def test_models_that_can(self, config: Any, dtype: torch.dtype) -> None:
         require_separable(self.model(config, dtype))
+
+    @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
+    def test_they_are_tried_out_where_the_model_is(self, config: Any) -> None:
+        """What is made without a device comes to lie where the model is not, as for a GPU."""
+        model = self.model(config)
+        with torch.device("meta"):
+            require_separable(model)
+
+    def test_models_in_eight_bits_can(self, tmp_path: Path) -> None:
+        lora = {"method": "lora", "target_modules": "all-linear", "quantization": {"bits": 8}}
+        spec = job_spec(task="causal-lm", peft=lora)
+        self.model(architectures()[1]).save_pretrained(tmp_path / "model")
+        auto, cpu = transformers.AutoModelForCausalLM, torch.device("cpu")
+        loading = quantized.loading(spec, auto, tmp_path / "model", cpu)
+        model: Any
+        model, _ = build.model(auto, tmp_path / "model", "float32", {}, **loading)
+        assert model.model.layers[0].self_attn.q_proj.weight.dtype == torch.int8
+        with torch.device("meta"):
+            require_separable(model)
+
+    def test_a_job_in_eight_bits(self, make: Make) -> None:
+        training = {"max_steps": 2, "logging_steps": 1, "save_strategy": "no"}
+        job = make(block_size=16, separate_documents=True, training=training)
+        few = {"quantization": {"bits": 8}, "target_modules": ["c_attn"], "merge": False}
+        job.body["peft"] = {"method": "lora", **few}
+        result, recorder = job.train()
+        assert result.steps == 2
+        assert all(5 < loss < 7 for loss in recorder.train_values("loss").values())  # ln 400 is 6
 
     @pytest.mark.parametrize(
         "config",

@@ -190,7 +190,7 @@ def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
 
 def positions_apart(starts: torch.Tensor) -> torch.Tensor:
     """(batch, length): the place of each token in its piece, whose first `starts` marks."""
-    places = torch.arange(starts.shape[1]).expand_as(starts)
+    places = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
     return places - torch.where(starts, places, 0).cummax(dim=1).values
 
 
@@ -209,11 +209,14 @@ def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor
 def require_separable(model: Any) -> None:
     """StageError(invalid_option) for a model that cannot keep the documents of a block apart.
 
-    Tried out on two short documents: in one block they must give what each gives alone.
+    Tried out on two short documents: in one block they must give what each gives alone. They lie
+    where the model is, which with weights in few bits is the job's GPU already.
     """
-    ids = torch.arange(2 * _PROBE_LENGTH)[None] % model.get_input_embeddings().num_embeddings
-    starts = torch.zeros(ids.shape, dtype=torch.bool)
-    starts[:, [0, _PROBE_LENGTH]] = True
+    device = next(model.parameters()).device
+    ids = torch.arange(2 * _PROBE_LENGTH, device=device)[None]
+    ids %= model.get_input_embeddings().num_embeddings
+    starts = torch.zeros(ids.shape, dtype=torch.bool, device=device)
+    starts[:, ::_PROBE_LENGTH] = True
     was_training = model.training
     model.eval()
     try:
