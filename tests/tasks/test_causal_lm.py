@@ -394,6 +394,38 @@ class TestJob:
         again = recorder.train_values("loss")
         assert again == {step: expected.train_values("loss")[step] for step in range(5, 11)}
 
+    def test_resumed_where_the_gpu_has_other_memory_free(
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The loss is made in the parts that the training began with, the evaluations' as well."""
+        chosen, made = linear_loss.rows_of_parts, linear_loss.Parts.of
+        gpu = torch.device("cuda", 0)
+        of_16_rows = 32 * 8 * 400 * 16
+        free, rows = [of_16_rows], set()
+        monkeypatch.setattr(linear_loss, "_FEWEST_ROWS", 1)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 1 << 40))
+        for name in ("memory_reserved", "memory_allocated"):
+            monkeypatch.setattr(torch.cuda, name, lambda _: 0)
+        monkeypatch.setattr(
+            linear_loss, "rows_of_parts", lambda linear, _, paths: chosen(linear, gpu, paths)
+        )
+        monkeypatch.setattr(
+            linear_loss.Parts, "of", lambda size, own: rows.add(own) or made(size, own)
+        )
+        whole, _ = self.job(make, tmp_path, save_steps=4).train()
+        job = self.job(make, tmp_path, save_steps=4)
+        job.prepare()
+        with pytest.raises(Killed):
+            job.train(2, recorder=Recorder(kill_after=at_checkpoint(4)))
+        assert rows == {16}
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "4"
+        kept = json.loads((checkpoint / "progress.json").read_text())["fast_paths"]
+        assert kept["rows_of_loss"] == 16
+        free[0] *= 8
+        resumed, _ = job.train(3, resume_from=checkpoint)
+        assert rows == {16}
+        assert resumed.weights_sha256 == whole.weights_sha256
+
 
 @pytest.mark.parametrize(
     ("options", "adapter"),

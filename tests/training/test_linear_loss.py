@@ -9,6 +9,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker.training import linear_loss
+from worker.training.fast_paths import FastPaths
+from worker.training.ranks import Ranks
 
 GPT2 = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
 SMALL: dict[str, Any] = {
@@ -55,6 +57,91 @@ def test_is_torchs(
         list(torch.autograd.grad(found * 0.25, inputs)),
         list(torch.autograd.grad(expected * 0.25, inputs)),
     )
+
+
+class TestRowsOnAGPU:
+    """As many as its memory and its products like; the numbers are the same."""
+
+    GIB = 1 << 30
+
+    @pytest.mark.parametrize(
+        ("vocabulary", "free", "rows"),
+        [
+            (32_000, 79, 4096),
+            (128_256, 79, 1024),
+            (256_000, 79, 512),
+            (128_256, 23, 512),  # of 23 GiB a part has 736 MiB
+            (32_000, 15, 1024),
+            (128_256, 15, 256),
+            (256_000, 7, 64),
+            (256_000, 0.1, 64),
+            (50_257, 31.99, 2048),
+            (400, 79, 262_144),
+        ],
+    )
+    def test_are_a_share_of_the_memory(self, vocabulary: int, free: float, rows: int) -> None:
+        found = linear_loss.rows_for(vocabulary, int(free * self.GIB))
+        assert found == rows
+        used = rows * vocabulary * 8
+        assert used <= self.GIB
+        assert found == 64 or used <= free * self.GIB / 32 < 2.1 * used or used > self.GIB / 2.1
+
+    def test_what_torch_holds_for_later_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        device, mib = torch.device("cuda", 0), 1 << 20
+        asked = []
+        monkeypatch.setattr(
+            torch.cuda, "mem_get_info", lambda at: asked.append(at) or (100 * mib, 9000 * mib)
+        )
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda at: asked.append(at) or 64 * mib)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda at: asked.append(at) or 36 * mib)
+        linear = torch.nn.Linear(2, 1024)
+        paths = FastPaths()
+        # 128 MiB: a part may have 4 of them, half a million logits.
+        assert linear_loss.rows_of_parts(linear, device, paths) == 512
+        assert asked == [device] * 3
+        assert paths.chosen == {"rows_of_loss": 512}
+
+    def test_a_resumed_training_keeps_its_own(self) -> None:
+        linear, gpu = torch.nn.Linear(2, 50), torch.device("cuda", 0)
+        for recorded, rows in (({"rows_of_loss": 320}, 320), ({}, None)):
+            assert linear_loss.rows_of_parts(linear, gpu, FastPaths.of(recorded, Ranks())) == rows
+
+    def test_a_cpu_chooses_nothing(self) -> None:
+        linear, paths = torch.nn.Linear(2, 50), FastPaths()
+        assert linear_loss.rows_of_parts(linear, torch.device("cpu"), paths) is None
+        assert paths.chosen == {}
+        assert linear_loss.Parts.of(128_256, None) == (57, 4)
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("rows", [1, 8, 33, 64])
+    def test_change_nothing_but_rounding(self, rows: int, smoothing: float) -> None:
+        torch.manual_seed(0)
+        linear = torch.nn.Linear(16, 50)
+        states = torch.randn(3, 11, 16, requires_grad=True)
+        labels = torch.randint(50, (3, 11))
+        labels[0, :4] = linear_loss.IGNORED
+        inputs = [states, *linear.parameters()]
+        head = linear_loss.Head(states, torch.float32)
+        losses = [linear_loss.loss_sum(linear, head, labels, smoothing, r) for r in (None, rows)]
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=0)
+        expected, found = (list(torch.autograd.grad(loss, inputs)) for loss in losses)
+        assert_near(found, expected)
+
+    def test_make_no_more_logits(self) -> None:
+        linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
+        states, labels = torch.randn(1, 200, 2, requires_grad=True), torch.randint(50, (1, 200))
+        head = linear_loss.Head(states, torch.float32)
+        with _Largest() as largest:
+            linear_loss.loss_sum(linear, head, labels, rows=64)
+        assert largest.rows == 64
+        seen: list[int] = []
+
+        def judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            seen.append(len(logits))
+            return (labels,)
+
+        linear_loss.in_parts(linear, head, labels, judge, rows=64)
+        assert seen == [64, 64, 64, 8]
 
 
 class _Largest(TorchDispatchMode):

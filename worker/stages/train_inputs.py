@@ -13,10 +13,18 @@ from service.contract.stages import PrepareResult, StageRequest
 from worker.stages import finished_model
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
-from worker.training import build, checkpoint, device_lock, precision, quantized, strategies
+from worker.training import (
+    build,
+    checkpoint,
+    device_lock,
+    linear_loss,
+    precision,
+    quantized,
+    strategies,
+)
 from worker.training.distributed.one_reader import read_once
 from worker.training.fast_paths import FastPaths
-from worker.training.objective import Objective
+from worker.training.objective import MakesLogitsInParts, Objective
 from worker.training.ranks import Ranks
 
 
@@ -70,6 +78,8 @@ def load_parts(
     if build.choose_attention(model, request.spec, device):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)
+    if isinstance(objective, MakesLogitsInParts) and objective.linear is not None:
+        objective.rows = linear_loss.rows_of_parts(objective.linear, device, paths)
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     build.quicken(model, request.spec, device)

@@ -84,7 +84,8 @@ class CausalLMObjective:
         """`linear`: the head of the bare `model`, where the loss may be made from what the head is
         given; else None."""
         self._bare_model = model
-        self._linear = linear
+        self.linear = linear
+        self.rows: int | None = None
         self._splits = splits
         self._tokenizer = tokenizer
         caches = "use_cache" in inspect.signature(model.forward).parameters
@@ -108,7 +109,8 @@ class CausalLMObjective:
         linear = self._head()
         if linear is None:
             return smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
-        return linear_loss.loss_sum(linear, *self._seen_by_head(model, batch), factor)
+        head, labels = self._seen_by_head(model, batch)
+        return linear_loss.loss_sum(linear, head, labels, factor, self.rows)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -132,7 +134,7 @@ class CausalLMObjective:
 
     def _head(self) -> torch.nn.Linear | None:
         """The head, if logits need not be made for the whole batch."""
-        return linear_loss.standing(self._bare_model, self._linear)
+        return linear_loss.standing(self._bare_model, self.linear)
 
     def _seen_by_head(
         self, model: torch.nn.Module, batch: Batch
@@ -148,7 +150,7 @@ class CausalLMObjective:
             logits, labels = self.logits_and_labels(model, batch)
             return judged(logits, labels), labels
         head, labels = self._seen_by_head(model, batch)
-        return Judged(*linear_loss.in_parts(linear, head, labels, judged)), labels
+        return Judged(*linear_loss.in_parts(linear, head, labels, judged, self.rows)), labels
 
     def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         logits: torch.Tensor = self._output(model, batch).logits

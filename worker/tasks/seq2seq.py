@@ -278,7 +278,8 @@ class Seq2SeqObjective:
         # Not every architecture has it: the others shift the labels themselves.
         self._shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         # And then they need logits beside each label.
-        self._linear = None if self._shift is None else linear
+        self.linear = None if self._shift is None else linear
+        self.rows: int | None = None
         self._label_pad = tokenizer.pad_token_id
         if self._parameters.ignore_pad_token_for_loss:
             self._label_pad = IGNORED
@@ -304,10 +305,11 @@ class Seq2SeqObjective:
         self, model: torch.nn.Module, batch: Batch, factor: float
     ) -> torch.Tensor:
         """Without the logits of the whole batch where that can be."""
-        linear = linear_loss.standing(self._bare_model, self._linear)
+        linear = linear_loss.standing(self._bare_model, self.linear)
         if linear is None:
             return smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
-        return linear_loss.loss_sum(linear, self._seen(model, batch), batch["labels"], factor)
+        head = self._seen(model, batch)
+        return linear_loss.loss_sum(linear, head, batch["labels"], factor, self.rows)
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
@@ -362,7 +364,7 @@ class Seq2SeqObjective:
 
     def _token_losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """(batch, target length) cross entropies in float32; 0 where there is no label."""
-        linear = linear_loss.standing(self._bare_model, self._linear)
+        linear = linear_loss.standing(self._bare_model, self.linear)
         if linear is None:
             return lm_scores.losses(*self.logits_and_labels(model, batch))
 
@@ -370,7 +372,7 @@ class Seq2SeqObjective:
             return (lm_scores.losses(logits, labels),)
 
         head = self._seen(model, batch)
-        (losses,) = linear_loss.in_parts(linear, head, batch["labels"], judge)
+        (losses,) = linear_loss.in_parts(linear, head, batch["labels"], judge, self.rows)
         return losses
 
     def _seen(self, model: torch.nn.Module, batch: Batch) -> linear_loss.Head:

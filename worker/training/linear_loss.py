@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn import functional
 
+from worker.training.fast_paths import FastPaths
 from worker.training.probing import RTOL, Refusal, small_batch, tried_out
 
 IGNORED: Final = -100
@@ -21,6 +22,67 @@ _NUMBERS: Final = 7 << 20
 that has 32, and glibc's malloc, which asks the kernel for larger ones each time, keeps them."""
 _TOGETHER: Final = 4
 """Parts whose gradients make one product: of fewer rows it takes longer to add it up."""
+
+_GPU_BYTES: Final = 1 << 30
+_GPU_SHARE: Final = 32
+"""On a GPU a part has logits of so many bytes, or of one in so many of those that are free: each
+part reads the head's weight three times, and there is no cache to stay in."""
+_LOGIT_BYTES: Final = 8
+"""Of memory for each: in 16 bits the product, its copy in float32, and the gradient in 16 bits; in
+float32 there is no copy."""
+_FEWEST_ROWS: Final = 64
+"""Of a part on a GPU: a tile of its matrix units."""
+
+
+class Parts(NamedTuple):
+    """How many tokens' logits there are at a time."""
+
+    rows: int
+    """Tokens of a part."""
+    together: int
+    """Parts whose gradients make one product."""
+
+    @classmethod
+    def of(cls, vocabulary: int, rows: int | None) -> "Parts":
+        """`rows` as `rows_of_parts` has chosen them."""
+        if rows is None:
+            return cls(max(1, _NUMBERS // vocabulary), _TOGETHER)
+        return cls(rows, 1)
+
+    def over(self, tokens: int) -> list[slice]:
+        return self.within(slice(0, tokens))
+
+    def within(self, span: slice) -> list[slice]:
+        starts = range(span.start, span.stop, self.rows)
+        return [slice(start, min(start + self.rows, span.stop)) for start in starts]
+
+
+def rows_of_parts(linear: torch.nn.Linear, device: torch.device, paths: FastPaths) -> int | None:
+    """Tokens whose logits are made together on this GPU; None on a processor, whose cache says it.
+
+    Sums of other parts are rounded otherwise, so that a resumed training keeps its own. One that
+    was begun where nothing was chosen, on a CPU or by an older release, keeps small parts.
+    """
+    if device.type != "cuda":
+        return None
+
+    def measure() -> int | None:
+        return rows_for(linear.out_features, _free_bytes(device))
+
+    return paths.choose("rows_of_loss", measure, before=None)
+
+
+def rows_for(vocabulary: int, free: int) -> int:
+    """A power of two, as the tokens of most batches are: no short part is left. `free`: bytes of
+    the GPU's memory that nobody has."""
+    fitting = min(_GPU_BYTES, free // _GPU_SHARE) // _LOGIT_BYTES // vocabulary
+    return max(_FEWEST_ROWS, 1 << fitting.bit_length() >> 1)
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Of a GPU: what the driver has, and what torch holds for tensors to come."""
+    free, _total = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 Judge = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
@@ -75,11 +137,16 @@ def standing(model: Any, linear: torch.nn.Linear | None) -> torch.nn.Linear | No
 
 
 def loss_sum(
-    linear: torch.nn.Linear, head: Head, labels: torch.Tensor, smoothing: float = 0.0
+    linear: torch.nn.Linear,
+    head: Head,
+    labels: torch.Tensor,
+    smoothing: float = 0.0,
+    rows: int | None = None,
 ) -> torch.Tensor:
     """Sum of what `functional.cross_entropy` with `label_smoothing` gives, a float32 scalar.
 
-    `labels`: (batch, length) beside `head.states`, IGNORED where nothing is asked for.
+    `labels`: (batch, length) beside `head.states`, IGNORED where nothing is asked for. `rows` as
+    `rows_of_parts` has chosen them.
     """
     total: torch.Tensor = _LinearLoss.apply(
         head.states.flatten(0, 1),
@@ -88,29 +155,28 @@ def loss_sum(
         labels.flatten(),
         head.dtype,
         smoothing,
+        rows,
     )
     return total
 
 
 @torch.no_grad()
 def in_parts(
-    linear: torch.nn.Linear, head: Head, labels: torch.Tensor, judge: Judge
+    linear: torch.nn.Linear,
+    head: Head,
+    labels: torch.Tensor,
+    judge: Judge,
+    rows: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """What `judge` makes of the logits, asked for a few tokens at a time; each (batch, length) as
-    `labels`, which stand as for `loss_sum`."""
+    `labels`, which with `rows` are as for `loss_sum`."""
     weight, bias = _cast(linear.weight, linear.bias, head.dtype)
     states, flat = head.states.flatten(0, 1), labels.flatten()
     parts = [
         judge(functional.linear(states[part].to(head.dtype), weight, bias), flat[part])
-        for part in _parts(len(states), len(weight))
+        for part in Parts.of(len(weight), rows).over(len(states))
     ]
     return tuple(torch.cat(column).view(labels.shape) for column in zip(*parts, strict=True))
-
-
-def _parts(tokens: int, vocabulary: int) -> list[slice]:
-    """Of the tokens, as many at a time as _NUMBERS allow."""
-    rows = max(1, _NUMBERS // vocabulary)
-    return [slice(start, min(start + rows, tokens)) for start in range(0, tokens, rows)]
 
 
 def _cast(
@@ -129,17 +195,16 @@ class _LinearLoss(torch.autograd.Function):
         labels: torch.Tensor,
         dtype: torch.dtype,
         smoothing: float,
+        rows: int | None,
     ) -> torch.Tensor:
         by_states, by_weight, by_bias = _room(ctx.needs_input_grad, states, weight, bias)
         cast, added = _cast(weight, bias, dtype)
         total = torch.zeros((), device=states.device)
-        parts = _parts(len(states), len(weight))
-        longest = _TOGETHER * (parts[0].stop if parts else 0)
-        factors = cast.new_empty((min(len(states), longest), len(weight)))
-        for first in range(0, len(parts), _TOGETHER):
-            group = slice(parts[first].start, parts[first : first + _TOGETHER][-1].stop)
+        sizes = Parts.of(len(weight), rows)
+        factors = cast.new_empty((min(len(states), sizes.rows * sizes.together), len(weight)))
+        for group in Parts(sizes.rows * sizes.together, 1).over(len(states)):
             narrow = states[group].to(dtype)
-            for part in parts[first : first + _TOGETHER]:
+            for part in sizes.within(group):
                 here = slice(part.start - group.start, part.stop - group.start)
                 loss, by_logits = _chunk(narrow[here], cast, added, labels[part], smoothing)
                 total += loss
@@ -157,7 +222,7 @@ class _LinearLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         # Its own: saved tensors must stay as they are.
         scaled = (None if one is None else one * gradient for one in ctx.saved_tensors)
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
 def _room(

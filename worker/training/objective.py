@@ -94,6 +94,16 @@ class SmoothsLabels(Protocol):
 
 
 @runtime_checkable
+class MakesLogitsInParts(Protocol):
+    """An objective that need not make the logits of a whole batch (`linear_loss`)."""
+
+    linear: torch.nn.Linear | None
+    """The head; None where whole logits are made all the same."""
+    rows: int | None
+    """Tokens of a part, if not what a processor's cache holds."""
+
+
+@runtime_checkable
 class CutsBatches(Protocol):
     """An objective whose batches have tensors without a row for each example."""
 
