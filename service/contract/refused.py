@@ -67,8 +67,8 @@ REFUSED: Final[dict[str, str]] = {
     "trackio_space_id": _TRACKIO,
     "trackio_static_space_id": _TRACKIO,
     "use_cache": "a cache of keys and values serves generation alone, where it is always on",
-    "use_liger_kernel": "its kernels compute the loss inside the model as a mean of one batch; "
-    "here the loss is the sum over the whole accumulated batch",
+    "use_liger_kernel": "the loss needs no logits of a whole batch here either, on a CPU as on a "
+    "GPU, and its kernels are not part of the worker; see docs/gpu.md, Fast paths",
 }
 
 _APEX: Final = (
