@@ -150,6 +150,7 @@ class Supervisor:
             claim.created_at,
             self._settings.system_metrics_seconds,
             disk=self._settings.home,
+            gpus=claim.gpus,
         )
 
     def _listen(

@@ -1,17 +1,21 @@
 """What a stage takes from the machine: CPU and memory of its process tree, disk, GPUs."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import psutil
 import pynvml
+import structlog
 
 from service.contract.events import Metric
 from service.settings import get_settings
+from worker.devices import nvml
+
+log = structlog.get_logger(__name__)
 
 _STOP_SECONDS: Final = 5.0
 _FIRST_SECONDS: Final = 1.0
@@ -22,7 +26,8 @@ class SystemSampler:
     """Samples the stage `pid` and its descendants on a thread, every `interval` seconds.
 
     `emit` is called with Metric(kind="system"); its step is whole seconds since `created_at`,
-    so that the numbers of all attempts stand on one axis. A context manager, or start and stop.
+    so that the numbers of all attempts stand on one axis. `gpus`: UUIDs of those that the stage
+    was given; no other is sampled. A context manager, or start and stop.
     """
 
     def __init__(
@@ -33,12 +38,14 @@ class SystemSampler:
         interval: float = 10.0,
         *,
         disk: Path | None = None,
+        gpus: Sequence[str] = (),
     ) -> None:
         self._pid = pid
         self._emit = emit
         self._created_at = created_at
         self._interval = interval
         self._disk = disk or get_settings().home
+        self._gpus = gpus
         self._processes: dict[int, psutil.Process] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
@@ -58,7 +65,7 @@ class SystemSampler:
         self.stop()
 
     def _run(self) -> None:
-        with _gpus() as gpus:
+        with _gpus(self._gpus) as gpus:
             self._usage()  # psutil measures CPU time between two looks
             wait = min(self._interval, _FIRST_SECONDS)
             while not self._stop.wait(wait):
@@ -96,32 +103,48 @@ class SystemSampler:
 
 
 class _Gpus:
-    """The devices of this machine, as NVIDIA's driver numbers them."""
+    """A job's GPUs, numbered in its own order, as `cuda:0`, `cuda:1` are."""
 
-    def __init__(self, handles: list[pynvml.c_nvmlDevice_t]) -> None:
-        self._handles = handles
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._uuids = uuids
+        self._reported: set[str] = set()
 
     def usage(self) -> dict[str, float]:
-        values = {}
-        for index, handle in enumerate(self._handles):
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            values[f"gpu_{index}_memory_used_bytes"] = float(memory.used)
-            with suppress(pynvml.NVMLError_NotSupported):  # a device that is cut in slices (MIG)
-                load = pynvml.nvmlDeviceGetUtilizationRates(handle)
-                values[f"gpu_{index}_utilization_percent"] = float(load.gpu)
+        """What NVML reports of them; a value that it does not report is left out."""
+        values: dict[str, float] = {}
+        for index, uuid in enumerate(self._uuids):
+            for name, read in _VALUES.items():
+                with self._reporting(f"gpu_{index}_{name}"):
+                    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                    values[f"gpu_{index}_{name}"] = read(handle)
         return values
+
+    @contextmanager
+    def _reporting(self, name: str) -> Iterator[None]:
+        """Log the first error of each value: the sampling continues without it."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            if name not in self._reported:
+                log.warning("NVML does not report a value", name=name, error=str(error))
+            self._reported.add(name)
+
+
+_VALUES: Final[dict[str, Callable[[Any], float]]] = {
+    "memory_used_bytes": lambda handle: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+    # Not supported by MIG instances.
+    "utilization_percent": lambda handle: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+}
 
 
 @contextmanager
-def _gpus() -> Iterator[_Gpus]:
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        # A machine without a GPU.
-        yield _Gpus([])
-        return
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        yield _Gpus([pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)])
-    finally:
-        pynvml.nvmlShutdown()
+def _gpus(uuids: Sequence[str]) -> Iterator[_Gpus]:
+    """None of them where NVML does not work, which is logged."""
+    with ExitStack() as stack:
+        try:
+            if uuids:
+                stack.enter_context(nvml())
+        except pynvml.NVMLError as error:
+            log.warning("NVML does not work: no GPU metrics", error=str(error))
+            uuids = ()
+        yield _Gpus(uuids)

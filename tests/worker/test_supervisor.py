@@ -2,7 +2,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +24,7 @@ from tests.worker.flaky import Flaky
 from worker import child
 from worker.stopping import Shutdown
 from worker.supervisor import Supervisor
+from worker.system_metrics import SystemSampler
 from worker.trackers import NullTracker
 
 pytestmark = pytest.mark.long
@@ -93,6 +96,23 @@ def _is_stage(process: psutil.Process) -> bool:
 def attempt(database: Database, job_id: str, epoch: int) -> AttemptRow:
     with database.read() as session:
         return session.get_one(AttemptRow, (job_id, epoch))
+
+
+class TestSystemMetrics:
+    def test_of_the_gpus_that_the_attempt_has(
+        self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sampled: list[Any] = []
+
+        class Sampler(SystemSampler):
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                sampled.append(options["gpus"])
+                super().__init__(*arguments, **options)
+
+        monkeypatch.setattr("worker.supervisor.SystemSampler", Sampler)
+        claim = replace(claim_job(database, make_job(database)), gpus=("GPU-b", "GPU-a"))
+        assert supervisor(database, settings).supervise(claim) == "queued"
+        assert sampled == [("GPU-b", "GPU-a")]
 
 
 class TestFinish:
