@@ -26,6 +26,7 @@ from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
     compiled,
+    gpus,
     loop,
     optimizers,
     sampling,
@@ -47,6 +48,7 @@ from worker.training.validation import Validation
 
 def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
+    gpus.require(request.gpus, rank_number() or 0)
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     build.flush_denormals()
     channel.send(PhaseChanged(phase=Phase.LOADING))

@@ -1,0 +1,84 @@
+"""See that torch can compute on the GPUs that the worker gave to this attempt."""
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from service.contract.failures import FailureCode, StageError
+from worker import failures
+
+_RELEASE: Final = torch.__version__.partition("+")[0]
+_DOCS: Final = "docs/gpu.md says which drivers and GPUs each build is for"
+_REMEDIES: Final = (
+    (
+        r"not compiled with CUDA",
+        f"Have the operator install a CUDA build of torch {_RELEASE} on this worker ({_DOCS}), or "
+        "set `resources.gpus: 0` to train on the CPU.",
+    ),
+    (
+        r"driver\b.*\btoo old|driver version is insufficient",
+        "Have the operator update the NVIDIA driver of this worker, or install a torch build for "
+        f"an older CUDA there ({_DOCS}).",
+    ),
+    (
+        r"no kernel image|does not include kernels|is not compatible with",
+        f"Have the operator install a torch build that has kernels for this GPU ({_DOCS}).",
+    ),
+)
+_OTHERWISE: Final = (
+    "Have the operator run `finetune doctor` on this worker: it checks the driver, torch and each "
+    "GPU. The attempt is repeated meanwhile."
+)
+
+
+def require(given: Sequence[str] | None, rank: int) -> None:
+    """Start CUDA and compute something on this rank's GPU.
+
+    `given`: UUIDs of the GPUs of the attempt; none of them, or None in a request of an older
+    release, asks for nothing. StageError(device_error) with torch's own reason if it cannot use
+    them: without this check such a training would run on the CPU.
+    """
+    if not given:
+        return
+    with _warnings() as said:
+        try:
+            torch.cuda.init()
+            found = torch.cuda.device_count()
+            if found >= len(given):
+                (torch.ones(1, device=f"cuda:{rank}") + 1).item()
+        except (AssertionError, RuntimeError, torch.cuda.DeferredCudaCallError) as error:
+            if failures.from_exception(error).code is FailureCode.OUT_OF_MEMORY:
+                raise
+            raise _unusable(given, str(error), said) from error
+        if found < len(given):
+            raise _unusable(given, f"CUDA shows {found} of {len(given)} GPUs", said)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """What torch warns of meanwhile; shown after it, too, where nothing else was raised."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+    for one in caught:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def _unusable(given: Sequence[str], reason: str, said: list[warnings.WarningMessage]) -> StageError:
+    reasons = [reason, *(str(warning.message) for warning in said)]
+    why = "; ".join(dict.fromkeys(text.strip() for text in reasons))
+    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
+    error = StageError(
+        FailureCode.DEVICE_ERROR,
+        f"This worker gave the job {', '.join(given)}, but torch {torch.__version__}, {build}, "
+        f"cannot use {'it' if len(given) == 1 else 'them'}: {why}",
+        gpus=list(given),
+        torch=torch.__version__,
+    )
+    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, why)), _OTHERWISE)
+    error.failure = error.failure.model_copy(update={"action": remedy})
+    return error
