@@ -10,16 +10,17 @@ READY: Final = b"ready"
 FORK: Final = b"fork"
 """To the server, with the descriptor of a socket: fork a process that listens there.
 
-When that is the supervisor's child it tells its pid and that of the process between, and waits for
-a ForkRequest, which comes with the descriptors of the job's log and of the event pipe."""
+When that is the supervisor's child it sends its pid, that of the process between, and why it cannot
+be a stage (empty: it can). Then it waits for a ForkRequest, which comes with the descriptors of the
+job's log and of the event pipe."""
 MAX_MESSAGE: Final = 1 << 20
 
 LAUNCHER: Final = "worker.stages.launch"
 """The stage that forks once more: its ranks."""
 
 LATE: Final = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"})
-"""Variables that differ from stage to stage. The server has none of them; all others it has from
-its start, because libraries read them when they are loaded."""
+"""Variables that differ from stage to stage. The server has no token and sees no GPU; all other
+variables it has from its start, because libraries read them when they are loaded."""
 
 
 class ForkRequest(BaseModel):

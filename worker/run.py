@@ -130,7 +130,7 @@ def receiver() -> Receiver:
     database = Database(settings.sqlalchemy_url)
     tracker = tracking.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
-    warm = warm_start.make(settings, beside_gpu=bool(devices))
+    warm = warm_start.make(settings, devices)
     start = launch.cold if warm is None else warm.start
     return Receiver(
         settings=settings,

@@ -78,6 +78,8 @@ def stage_environment(settings: Settings, stage: Stage, gpus: Sequence[str] = ()
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         # For a user's eyes: as nvidia-smi numbers them, and not the fastest first.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # torch asks NVML how many there are, which starts no CUDA, and for none it asks nobody.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
     # What is downloaded lies with our other caches, unless the operator keeps one for all.
     environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))

@@ -24,6 +24,7 @@ import worker
 from service.contract.states import Stage
 from service.settings import Settings
 from worker import launch, linux
+from worker.devices import Device
 from worker.fork_request import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
 from worker.launch import Launch, Process
 from worker.stage_request import stage_environment
@@ -37,20 +38,21 @@ _GROWTH_BYTES: Final = 256 * 1024**2
 _GIVE_UP_AFTER: Final = 3
 # A process shows in `ps` what fits where its first command line stood: room for a stage's.
 _ROOM: Final = "." * 1024
-THREADLESS: Final = {
+FORKABLE: Final = {
     # A fork takes only one thread along. These are the pools that start when they are loaded;
     # a forked stage gets what it would have had.
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # Count GPUs without starting CUDA, which no forked process could use afterwards.
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    # No forked process can use CUDA that was started before the fork: without a device nothing
+    # starts it. A forked stage sees those that it was given.
+    "CUDA_VISIBLE_DEVICES": "",
 }
 
 
 # `publish` imports mlflow when it needs it.
 IMPORTS: Final = (*STAGE_MODULES, "mlflow")
 # With a GPU, importing bitsandbytes (as peft does) starts CUDA: only what does without it.
-IMPORTS_BESIDE_GPU: Final = (
+IMPORTS_WITH_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
     *(LAUNCHER, "worker.stages.publish", "mlflow"),
@@ -65,13 +67,19 @@ class UnfitError(NoForkError):
     """It never will: what it imports started threads, or CUDA."""
 
 
-def make(settings: Settings, *, beside_gpu: bool) -> "WarmStart | None":
-    """A worker's; None where the settings or the system do not want it."""
+def make(settings: Settings, gpus: Sequence[Device]) -> "WarmStart | None":
+    """That of a worker with these GPUs; None where the settings or the system do not want it.
+
+    On a MIG instance torch counts devices by starting CUDA, so stages there are not forked.
+    """
     if not settings.warm_start or sys.platform != "linux":
+        return None
+    if any(gpu["mig"] for gpu in gpus):
+        log.info("stages are not forked", reason="a MIG instance is among the GPUs")
         return None
     # `train`'s environment is that of all stages, but for what is LATE.
     environment = stage_environment(settings, Stage.TRAIN)
-    return WarmStart(environment, imports=IMPORTS_BESIDE_GPU if beside_gpu else IMPORTS)
+    return WarmStart(environment, imports=IMPORTS_WITH_GPU if gpus else IMPORTS)
 
 
 class WarmStart:
@@ -167,7 +175,7 @@ class _Server:
                     *(sys.executable, "-P", "-m", "worker.stages.fork_server"),
                     *(str(theirs.fileno()), *imports, _ROOM),
                 ],
-                env={**environment, **THREADLESS},
+                env={**environment, **FORKABLE},
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -271,10 +279,14 @@ class _Forked:
     def __init__(self, message: bytes) -> None:
         if not message:
             raise NoForkError("the forked process ended at once")
-        self.pid, self._between = map(int, message.split())
+        pid, between, fault = message.decode().split(" ", 2)
+        self.pid, self._between = int(pid), int(between)
         # Raises ChildProcessError if it is no child.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         self.returncode: int | None = None
+        if fault:
+            self.end()
+            raise UnfitError(fault)
 
     def wait(self) -> int:
         if self.returncode is None:

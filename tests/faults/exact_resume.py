@@ -221,7 +221,7 @@ class _Service:
         self.settings.home.mkdir()
         self.database = Database(self.settings.sqlalchemy_url)
         schema.upgrade(self.database.engine)
-        self.warm = warm_start.make(self.settings, beside_gpu=False)
+        self.warm = warm_start.make(self.settings, [])
         self.heard: list[StageEvent] = []
         self._prepared: dict[str, Any] | None = None
 

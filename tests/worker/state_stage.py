@@ -26,6 +26,7 @@ NATIVE = (
     "OMP_WAIT_POLICY",
     "GLIBC_TUNABLES",
 )
+CUDA = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def main(request: StageRequest, channel: Channel) -> BaseModel:
@@ -50,6 +51,7 @@ def _process() -> dict[str, Any]:
         "cwd": str(Path.cwd()),
         "environment": {k: v for k, v in os.environ.items() if k != "FINETUNE_EVENT_FD"},
         "getenv": {name: value for name in NATIVE if (value := _getenv(name)) is not None},
+        "cuda": {name: _getenv(name) for name in CUDA},
         "leads": [os.getpid() == os.getsid(0), os.getpid() == os.getpgid(0)],
         "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd")],
         "umask": status["Umask"],

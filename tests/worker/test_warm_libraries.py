@@ -129,11 +129,11 @@ def train(request: StageRequest, start: Start, log: Path) -> list[StageEvent]:
     return finish(Child(command, offline, request.attempt_dir, log, start=start))[1]
 
 
-def test_beside_a_gpu_only_what_does_not_start_cuda_is_imported() -> None:
+def test_with_a_gpu_only_what_does_not_start_cuda_is_imported() -> None:
     """No GPU is needed to see that bitsandbytes, whose import starts CUDA, is not reached."""
     program = f"""
 import importlib, json, sys
-for name in {warm_start.IMPORTS_BESIDE_GPU!r}:
+for name in {warm_start.IMPORTS_WITH_GPU!r}:
     importlib.import_module(name)
 import torch
 from worker import linux
@@ -141,7 +141,7 @@ print(json.dumps([linux.threads(), torch.cuda.is_initialized(), sorted(sys.modul
 """
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
-        env={**os.environ, **warm_start.THREADLESS, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **warm_start.FORKABLE, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,

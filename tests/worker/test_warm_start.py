@@ -19,11 +19,13 @@ from structlog.testing import capture_logs
 from service.contract.events import Finished, StageEvent
 from service.contract.states import Stage
 from service.settings import Settings
+from tests.fakes.nvml import Gpu, Nvml
 from tests.services import wait_until
 from tests.worker import stub_request
 from tests.worker.state_stage import NATIVE
 from worker import allocator, launch, warm_start
 from worker.child import Child
+from worker.devices import gpus
 from worker.launch import Start
 from worker.stage_request import stage_environment
 from worker.warm_start import WarmStart
@@ -217,6 +219,39 @@ class TestOfAWorker:
             warm.close()
 
 
+class TestGpus:
+    @pytest.mark.parametrize("given", [(), ("GPU-b", "GPU-a")])
+    def test_a_stage_sees_those_that_it_was_given(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+    ) -> None:
+        """Neither more of the worker's own, nor any if it was given none; the server sees none."""
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        settings = Settings(home=tmp_path)
+        variables = stage_environment(settings, Stage.TRAIN, given)
+        # As `make` does, which knows no job.
+        lasting = stage_environment(settings, Stage.TRAIN)
+        warm = WarmStart(lasting, modules=(STATE,), imports=(STATE,))
+        expected = {
+            "CUDA_VISIBLE_DEVICES": ",".join(given),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        }
+        try:
+            for start in (launch.cold, warm.start):
+                words = command(stub_request.write(tmp_path, "light"), STATE)
+                child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
+                assert is_forked(child, warm) == (start == warm.start)
+                assert finish(child)[0] == 0
+                state = state_of(tmp_path)
+                assert state["cuda"] == expected
+                assert expected.items() <= state["environment"].items()
+            known = Path(f"/proc/{warm.server_pid}/environ").read_text().split("\0")
+            assert "CUDA_VISIBLE_DEVICES=" in known
+        finally:
+            warm.close()
+
+
 class TestServer:
     def test_outlives_crashes_and_leaks_nothing(self, warm: WarmStart, tmp_path: Path) -> None:
         finish(begin(tmp_path / "first", "finish", warm.start))
@@ -360,6 +395,24 @@ class TestFallsBack:
         finally:
             warm.close()
 
+    @pytest.mark.parametrize("how", ["started", "counted"])
+    def test_for_good_when_the_server_has_started_cuda(self, tmp_path: Path, how: str) -> None:
+        """Whether torch shows it in the server, or only in what is forked of it."""
+        imports = ("tests.worker.cuda_stub",)
+        warm = WarmStart(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
+        try:
+            with capture_logs() as logs:
+                for number in range(2):
+                    child = begin(tmp_path / str(number), "finish", warm.start, STUB_CUDA=how)
+                    assert finish(child)[0] == 0
+            said = [line for line in logs if line["log_level"] == "warning"]
+            assert [(line["reason"], line["for_good"]) for line in said] == [
+                ("the fork server has started CUDA", True)
+            ]
+            assert zombies() == []
+        finally:
+            warm.close()
+
     def test_once_when_the_server_does_not_answer(
         self, warm: WarmStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -405,7 +458,24 @@ class TestFallsBack:
 
 class TestMake:
     def test_settings_decide(self, tmp_path: Path) -> None:
-        assert warm_start.make(Settings(home=tmp_path, warm_start=False), beside_gpu=False) is None
-        made = warm_start.make(Settings(home=tmp_path), beside_gpu=False)
+        assert warm_start.make(Settings(home=tmp_path, warm_start=False), []) is None
+        made = warm_start.make(Settings(home=tmp_path), [])
         assert made is not None
         assert made.server_pid is None  # nothing is started before `tend`
+
+    @pytest.mark.parametrize(
+        ("gpu", "imports"),
+        [(Gpu("GPU-a"), warm_start.IMPORTS_WITH_GPU), (Gpu("GPU-a").cut(Gpu("MIG-1")), None)],
+    )
+    def test_gpus_decide(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        gpu: Gpu,
+        imports: tuple[str, ...] | None,
+    ) -> None:
+        """On a MIG instance nothing is forked."""
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        Nvml([gpu]).install(monkeypatch)
+        made = warm_start.make(Settings(home=tmp_path), gpus())
+        assert (made and made._imports) == imports

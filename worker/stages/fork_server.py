@@ -7,6 +7,7 @@ holds no secret, runs no stage itself, starts no thread and no CUDA, and ends wi
 import gc
 import importlib
 import os
+import re
 import select
 import signal
 import socket
@@ -28,6 +29,12 @@ from worker.stages.base import EXIT_STOPPED, run_stage
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _TRUE = {"1", "ON", "YES", "TRUE"}
+_CUDA_FAULT = "the fork server has started CUDA"
+# Functions that remember what devices there are: the server sees none.
+_DEVICE_FUNCTIONS = (
+    ("transformers.utils.import_utils", re.compile("cuda|accelerator|gpu|device|tf32|flash")),
+    ("torch.utils._triton", re.compile("")),
+)
 _OFFLINE_CONSTANTS = (
     ("huggingface_hub.constants", "HF_HUB_OFFLINE"),
     ("datasets.config", "HF_HUB_OFFLINE"),
@@ -65,7 +72,14 @@ def _fault() -> str:
     if len(names) > 1:
         return f"the fork server has threads: {', '.join(names[1:])}"
     torch = sys.modules.get("torch")
-    return "the fork server has started CUDA" if torch and torch.cuda.is_initialized() else ""
+    return _CUDA_FAULT if torch and torch.cuda.is_initialized() else ""
+
+
+def _fault_of_fork() -> str:
+    """Why this process, which was forked, must not be a stage; empty when it may. Only here torch
+    says that CUDA was started by a mere count of the devices."""
+    torch = sys.modules.get("torch")
+    return _CUDA_FAULT if torch and torch.cuda._is_in_bad_fork() else ""
 
 
 def _fork() -> int:
@@ -90,6 +104,7 @@ def _become_stage(
     try:
         request = _wait_for_request(gate, supervisor, between)
         _set_late_constants(request.environment)
+        _forget_devices()
         if request.command[3] == LAUNCHER:
             # It forks once more, so nothing may start a thread in it.
             importlib.import_module(LAUNCHER).main(partial(_fork_rank, pools))
@@ -139,7 +154,7 @@ def _wait_for_request(gate: socket.socket, supervisor: int, between: int) -> For
     os.setsid()
     if not linux.die_with_parent(supervisor):
         os._exit(EXIT_STOPPED)
-    gate.send(b"%d %d" % (os.getpid(), between))
+    gate.send(f"{os.getpid()} {between} {_fault_of_fork()}".encode())
     try:
         message, descriptors, _, _ = socket.recv_fds(gate, MAX_MESSAGE, 2)
     except ConnectionResetError:  # it hung up and had not even heard the pid
@@ -178,6 +193,15 @@ def _set_late_constants(environment: dict[str, str]) -> None:
         module: Any = sys.modules.get(name)
         if module is not None:
             setattr(module, constant, is_offline)
+
+
+def _forget_devices() -> None:
+    """What libraries found out about devices when they were imported."""
+    for name, pattern in _DEVICE_FUNCTIONS:
+        module = sys.modules.get(name)
+        for function in list(vars(module).values()) if module is not None else []:
+            if hasattr(function, "cache_clear") and pattern.search(function.__name__):
+                function.cache_clear()
 
 
 def _draw_new_seeds() -> None:
