@@ -347,23 +347,55 @@ class TestPrecision:
             build.accelerator(spec_of({option: True}))
         assert caught.value.failure.details == {"option": f"training.{option}"}
 
+    @pytest.fixture
+    def tf32(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """A GPU that can, as far as torch is asked; all switches as before afterwards."""
+        monkeypatch.setattr(build, "is_torch_tf32_available", lambda: True)
+        yield
+        backends: Any = torch.backends
+        torch.set_float32_matmul_precision("highest")
+        backends.cudnn.allow_tf32 = True
+        for part in (backends, backends.cuda.matmul, backends.mkldnn.matmul):
+            part.fp32_precision = "none"
+        for part in (backends.cudnn.conv, backends.cudnn.rnn):
+            part.fp32_precision = "tf32"
+
+    @pytest.mark.usefixtures("tf32")
     @pytest.mark.parametrize(
         ("options", "expected"),
         [
-            ({}, []),
-            ({"tf32": True}, [True]),
-            ({"tf32": False, "torch_compile": True}, [False]),
-            ({"torch_compile": True}, [True]),
+            ({}, "none"),
+            ({"tf32": True}, "tf32"),
+            ({"tf32": False}, "ieee"),
+            ({"tf32": False, "torch_compile": True}, "ieee"),
+            ({"torch_compile": True}, "tf32"),
+            ({"torch_compile": True, "fp16": True}, "none"),
         ],
     )
-    def test_tf32_on_a_gpu(
-        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: list[bool]
+    def test_tf32_by_all_switches(self, options: dict[str, Any], expected: str) -> None:
+        """torch raises when one is read that differs from the other ones; its compiler reads."""
+        build._set_tf32(TrainingSpec(**options))
+        assert torch.backends.cuda.matmul.fp32_precision == expected
+        assert torch.backends.cuda.matmul.allow_tf32 is (expected == "tf32")
+        assert torch.backends.cudnn.allow_tf32 is (expected != "ieee")
+        assert torch.get_float32_matmul_precision() == ("high" if expected == "tf32" else "highest")
+
+    @pytest.mark.usefixtures("tf32")
+    @pytest.mark.parametrize(("asked", "expected"), [(True, 155.9e12), (False, 19.5e12)])
+    def test_tf32_holds_from_the_start_to_the_summary(
+        self, monkeypatch: pytest.MonkeyPatch, asked: bool, expected: float
     ) -> None:
-        set_to: list[bool] = []
-        monkeypatch.setattr(build, "enable_tf32", set_to.append)
-        monkeypatch.setattr(build, "is_torch_tf32_available", lambda: True)
-        build._set_tf32(TrainingSpec(**options), has_gpu=True)
-        assert set_to == expected
+        """Also against Accelerate, which turns it on for a compiled model in float32."""
+
+        def accelerate(**_arguments: Any) -> None:
+            torch.backends.cuda.matmul.allow_tf32 = True
+
+        monkeypatch.setattr(build, "Accelerator", accelerate)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA A100-SXM4-80GB")
+        build.accelerator(spec_of({"tf32": asked, "torch_compile": True}))
+        assert speed.peak_flops(torch.device("cuda"), "no") == expected
 
 
 class TestCompile:
@@ -455,15 +487,46 @@ class TestNumbers:
         ("name", "precision", "tf32", "peak"),
         [
             ("NVIDIA H200", "bf16", False, 989.4e12),
+            ("NVIDIA H200 NVL", "bf16", False, 835.5e12),
+            ("NVIDIA H100 80GB HBM3", "bf16", False, 989.4e12),
             ("NVIDIA H100 PCIe", "fp16", False, 756e12),
+            ("NVIDIA GH200 480GB", "bf16", False, 989.4e12),
+            ("NVIDIA GH200 144G HBM3e", "bf16", False, 989.4e12),
             ("NVIDIA A100-SXM4-80GB", "no", False, 19.5e12),
             ("NVIDIA A100-SXM4-80GB", "no", True, 155.9e12),
+            ("A100-SXM4-40GB", "bf16", False, 311.9e12),
+            ("NVIDIA A100 80GB PCIe", "bf16", False, 311.9e12),
+            ("NVIDIA A100-PCIE-40GB", "bf16", False, 311.9e12),
             ("NVIDIA L40S", "bf16", False, 362.1e12),
-            ("Some new device", "bf16", False, None),
+            ("NVIDIA L40", "bf16", False, 181e12),
+            ("NVIDIA L4", "bf16", False, 121e12),
+            ("NVIDIA A40", "bf16", False, 149.7e12),
+            ("NVIDIA A10G", "bf16", False, 70e12),
+            ("NVIDIA A10", "bf16", False, 124.9e12),
+            ("NVIDIA RTX A6000", "bf16", False, 154.8e12),
+            ("NVIDIA RTX 6000 Ada Generation", "bf16", False, 364.2e12),
+            ("NVIDIA GeForce RTX 4090", "bf16", False, 165.2e12),
+            ("Tesla V100-SXM2-16GB", "fp16", False, 125e12),
+            ("Tesla V100-PCIE-32GB", "fp16", False, 112e12),
+            ("Tesla V100S-PCIE-32GB", "fp16", False, 130e12),
+            ("Tesla T4", "fp16", False, 65.1e12),
         ],
     )
-    def test_peaks(self, name: str, precision: str, tf32: bool, peak: float | None) -> None:
-        assert speed.peak_of(name, precision, tf32=tf32) == peak
+    def test_peaks(self, name: str, precision: str, tf32: bool, peak: float) -> None:
+        assert speed.peak_of(name, precision, tf32=tf32) == pytest.approx(peak, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("NVIDIA RTX A4000", "NVIDIA RTX A1000", "NVIDIA A1000", "NVIDIA T400", "NVIDIA T4G"),
+            *("NVIDIA T400 4GB", "NVIDIA T1000 8GB", "NVIDIA RTX 4000 Ada Generation"),
+            *("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "GRID A100-10C", "NVIDIA A40-48Q"),
+            *("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "Quadro T1000"),
+            *("NVIDIA A100-SXM-64GB", "NVIDIA L20", "NVIDIA GB200", "Some new device", ""),
+        ],
+    )
+    def test_no_peak_of_a_device_with_a_name_like_it(self, name: str) -> None:
+        assert speed.peak_of(name, "bf16", tf32=False) is None
 
     def test_no_share_of_a_peak_on_a_cpu(self, make_job: Callable[..., Job]) -> None:
         result, recorder = run(make_job(**SHORT).request())

@@ -38,13 +38,17 @@ def accelerator(spec: JobSpec) -> Accelerator:
         raise _invalid("training.bf16", "is not supported by this GPU; use `fp16`")
     if not has_gpu and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores())
-    _set_tf32(training, has_gpu=has_gpu)
-    return Accelerator(
+    _require_tf32(training, has_gpu=has_gpu)
+    made = Accelerator(
         cpu=not has_gpu,
         mixed_precision=precision(training),
         dynamo_plugin=_compiler(training, has_gpu=has_gpu),
         **strategies.arguments(spec),
     )
+    # After Accelerator, which turns TF32 on for a compiled model in float32, whatever was asked.
+    if has_gpu:
+        _set_tf32(training)
+    return made
 
 
 def flush_denormals() -> None:
@@ -66,15 +70,24 @@ def _require_gpus(asked: int, found: int) -> None:
         raise _invalid("resources.gpus", f"asks for {wanted}, but this worker has {has}")
 
 
-def _set_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
-    """As TrainingArguments: for the whole process, and by itself when the model is compiled."""
-    able = has_gpu and is_torch_tf32_available()
-    if spec.tf32 and not able:
+def _require_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
+    if spec.tf32 and not (has_gpu and is_torch_tf32_available()):
         raise _invalid("training.tf32", "needs an Ampere GPU or a newer one")
-    if able and spec.tf32 is not None:
-        enable_tf32(spec.tf32)
-    elif able and spec.compiles and not spec.fp16:
-        enable_tf32(True)
+
+
+def _set_tf32(spec: TrainingSpec) -> None:
+    """As TrainingArguments: for the whole process, and by itself when the model is compiled.
+
+    By torch's old switches as well as by its new ones: where they differ, reading an old one is an
+    error, and torch's compiler does read them."""
+    wanted = spec.tf32
+    if wanted is None and spec.compiles and not spec.fp16:
+        wanted = True
+    if wanted is None or not is_torch_tf32_available():
+        return
+    torch.backends.cuda.matmul.allow_tf32 = wanted
+    torch.backends.cudnn.allow_tf32 = wanted
+    enable_tf32(wanted)
 
 
 def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:

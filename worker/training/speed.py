@@ -1,29 +1,52 @@
 """What a training computed: floating-point operations, and how much of the device that is."""
 
-from typing import Any, Final
+import re
+from typing import Any, Final, NamedTuple
 
 import torch
 
-# Dense tensor-core peaks in teraflops, from NVIDIA's data sheets; first match counts, so that a
-# longer name stands before a shorter one that it contains. Columns: 16 bit, TF32, float32.
-_PEAKS: Final[tuple[tuple[str, float, float, float], ...]] = (
-    ("B200", 2250.0, 1100.0, 75.0),
-    ("H200", 989.4, 494.7, 66.9),
-    ("H100 PCIe", 756.0, 378.0, 51.2),
-    ("H100 NVL", 835.0, 417.5, 60.0),
-    ("H100", 989.4, 494.7, 66.9),
-    ("GH200", 989.4, 494.7, 66.9),
-    ("A100", 311.9, 155.9, 19.5),
-    ("A40", 149.7, 74.8, 37.4),
-    ("A30", 165.1, 82.5, 10.3),
-    ("A10G", 70.0, 35.0, 35.0),
-    ("A10", 124.9, 62.5, 31.2),
-    ("L40S", 362.1, 183.2, 91.6),
-    ("L40", 181.0, 90.5, 90.5),
-    ("L4", 121.0, 60.0, 30.3),
-    ("V100", 125.0, 15.7, 15.7),
-    ("T4", 65.1, 8.1, 8.1),
-)
+
+class Peak(NamedTuple):
+    """Dense peaks in teraflops, sums kept in float32; from NVIDIA's data sheets, and for the RTX
+    cards from the white papers on their architectures."""
+
+    half: float
+    """Of float16; of bfloat16, too, from compute capability 8.0 on."""
+    tf32: float
+    single: float
+
+
+_PEAKS: Final[dict[str, Peak]] = {
+    "B200": Peak(2250.0, 1100.0, 75.0),
+    "H200": Peak(989.4, 494.7, 66.9),
+    "H200 NVL": Peak(835.5, 417.5, 60.0),
+    "H100 HBM3": Peak(989.4, 494.7, 66.9),
+    "H100 PCIE": Peak(756.0, 378.0, 51.2),
+    "H100 NVL": Peak(835.0, 417.5, 60.0),
+    "GH200": Peak(989.4, 494.7, 66.9),
+    "A100": Peak(311.9, 155.9, 19.5),
+    "A40": Peak(149.7, 74.8, 37.4),
+    "A30": Peak(165.1, 82.5, 10.3),
+    "A10": Peak(124.9, 62.5, 31.2),
+    "A10G": Peak(70.0, 35.0, 35.0),
+    "L40S": Peak(362.1, 183.2, 91.6),
+    "L40": Peak(181.0, 90.5, 90.5),
+    "L4": Peak(121.0, 60.0, 30.3),
+    "RTX 6000 ADA GENERATION": Peak(364.2, 182.1, 91.1),
+    "RTX A6000": Peak(154.8, 77.4, 38.7),
+    "RTX 4090": Peak(165.2, 82.6, 82.6),
+    "RTX 3090": Peak(71.0, 35.6, 35.6),
+    "V100 SXM2": Peak(125.0, 15.7, 15.7),
+    "V100 PCIE": Peak(112.0, 14.0, 14.0),
+    "V100S PCIE": Peak(130.0, 16.4, 16.4),
+    "T4": Peak(65.1, 8.1, 8.1),
+}
+"""By the model as `_model` gives it."""
+
+_BRANDS: Final = frozenset({"NVIDIA", "TESLA", "GEFORCE"})
+_MEMORY: Final = re.compile(r"\d+GB?")
+# Of these the forms differ in their memory alone.
+_SAME: Final = re.compile(r"(A100|GH200) (SXM4|PCIE|HBM3E)")
 
 
 def flops_per_token(model: torch.nn.Module) -> float:
@@ -40,13 +63,25 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
     """Operations per second that the device can make at best; None where that is not known."""
     if device.type != "cuda":
         return None
-    tf32 = torch.backends.cuda.matmul.allow_tf32
+    # By the new switch: torch raises when an old one is read that differs from it.
+    tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return peak_of(torch.cuda.get_device_name(device), mixed_precision, tf32=tf32)
 
 
 def peak_of(name: str, mixed_precision: str, *, tf32: bool) -> float | None:
-    for part, half, tensor, single in _PEAKS:
-        if part in name:
-            full = tensor if tf32 else single
-            return 1e12 * (half if mixed_precision in {"bf16", "fp16"} else full)
-    return None
+    """`name` as torch and NVML give it; None for a model, or a part of one, that is not known."""
+    peak = _PEAKS.get(_model(name))
+    if peak is None:
+        return None
+    full = peak.tf32 if tf32 else peak.single
+    return 1e12 * (peak.half if mixed_precision in {"bf16", "fp16"} else full)
+
+
+def _model(name: str) -> str:
+    """The words of a device's name but for its brand and the size of its memory: "H100 HBM3" of
+    "NVIDIA H100 80GB HBM3". All other words count: an "RTX A4000" is no A40, and a slice of an
+    A100 or a laptop's RTX 4090 is another device."""
+    words = [word for word in re.split(r"[\s-]+", name.upper()) if word not in _BRANDS]
+    model = " ".join(word for word in words if not _MEMORY.fullmatch(word))
+    same = _SAME.fullmatch(model)
+    return same[1] if same else model
