@@ -43,6 +43,7 @@ from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.ranks import Ranks
 from worker.training.reporting import Reporter
 from worker.training.sharing import Sharing
+from worker.training.skipped_steps import SkippedSteps
 from worker.training.validation import Validation
 
 
@@ -163,6 +164,7 @@ def _state(
         return optimizers.build(model, spec.training, accelerator.device)
 
     strategy = strategies.join(accelerator, model, build_optimizer, spec, ranks)
+    scaled = accelerator.scaler is not None
     return State(
         accelerator=accelerator,
         strategy=strategy,
@@ -170,6 +172,7 @@ def _state(
         progress=TrainingProgress(),
         tally=LossTally(accelerator.device, ranks=ranks),
         ranks=ranks,
+        skipped=SkippedSteps(strategy.optimizer.optimizer) if scaled else None,
     )
 
 

@@ -29,6 +29,7 @@ from worker.training.precision import Precision
 from worker.training.progress import LossTally, TrainingProgress
 from worker.training.ranks import Ranks
 from worker.training.schedules import Schedule
+from worker.training.skipped_steps import SkippedSteps
 from worker.training.strategy import Strategy
 
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
@@ -48,6 +49,8 @@ class State:
     fast_paths: FastPaths = field(default_factory=FastPaths)
     base: str | None = None
     """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
+    skipped: SkippedSteps | None = None
+    """With loss scaling: which steps it has left out."""
     export: Callable[[Any], dict[str, torch.Tensor]] = lambda _model: {}
     """An adapter's weights as peft loads them, for ADAPTER_WEIGHTS in each checkpoint."""
 
@@ -87,6 +90,7 @@ def snapshot(state: State, plan: Plan) -> Snapshot | None:
 
     Its tensors are the training's own unless the strategy `gives_copies`; all else is a copy.
     """
+    state.scheduler.settle()  # the optimizer has its learning rates, too
     random_states = state.ranks.gathered(randomness.capture())
     losses = state.tally.totals()
     pickled: dict[str, Any] = {"optimizer.pt": state.strategy.optimizer_state()}

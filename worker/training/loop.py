@@ -180,8 +180,7 @@ def _rest_of_epoch(run: Training) -> None:
         _conclude(run)
         return
     for window in _windows(run, *run.plan.cursor(progress.step)):
-        learning_rate = run.state.scheduler.learning_rate()
-        grad_norm = _optimizer_step(run, window)
+        grad_norm, learning_rate = _optimizer_step(run, window)
         run.saver.look()
         due, last = run.plan.due(progress.step), progress.step == run.plan.total_steps
         stopping = run.is_stopping
@@ -228,8 +227,9 @@ def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Share
         yield window
 
 
-def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
-    """Train on one accumulated batch; its gradient norm before clipping, on the device."""
+def _optimizer_step(run: Training, window: list[Share]) -> tuple[torch.Tensor, float]:
+    """Train on one accumulated batch; its gradient norm before clipping, on the device, and the
+    learning rate."""
     state, spec = run.state, run.plan.spec
     totals = _totals(run, window)
     run.stop_agreed = totals.stop_requests > 0
@@ -238,11 +238,11 @@ def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
         loss = _backward(run, window, totals.items)
     explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
     with explained:
+        # Not before: in float16 it waits for the outcome of the step before this one.
+        learning_rate = state.scheduler.learning_rate()
         # As in Trainer the norm is wanted even where nothing is clipped.
         norm = state.strategy.step(spec.max_grad_norm or float("inf"))
-    # fp16: a step with an overflow is left out, and so is its move of the schedule.
-    if not state.accelerator.optimizer_step_was_skipped:
-        state.scheduler.after_step()
+    state.scheduler.after_step(state.skipped.last() if state.skipped is not None else None)
     state.progress.step += 1
     state.progress.metric = None
     finite = loss.isfinite()
@@ -254,7 +254,7 @@ def _optimizer_step(run: Training, window: list[Share]) -> torch.Tensor:
         clear_device_cache()
     if state.progress.step % TRIM_STEPS == 0:
         trim()
-    return norm
+    return norm, learning_rate
 
 
 def _totals(run: Training, window: list[Share]) -> Totals:

@@ -1,5 +1,6 @@
 """Learning rates over a training: those that follow the steps, and those that follow a metric."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -15,14 +16,19 @@ from worker.training.progress import BestMetric
 class Schedule(Protocol):
     """One interface for both kinds; each ignores the call that is not for it."""
 
-    def after_step(self) -> None:
-        """An optimizer step was made."""
+    def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
+        """An optimizer step was made, unless `was_skipped` says, when it is asked later on, that
+        loss scaling has left it out: the schedule does not move for that one, as in Trainer."""
+
+    def settle(self) -> None:
+        """Ask whether the last step was left out, so that the optimizer's learning rates are those
+        of the next one."""
 
     def after_evaluation(self, metric: float) -> None:
         """The value of `metric_for_best_model` is known."""
 
     def learning_rate(self) -> float:
-        """Of the next optimizer step, of the first group."""
+        """Of the next optimizer step, of the first group. Settles."""
 
     def scale(self, factor: float) -> None:
         """Multiply all learning rates from the next optimizer step on."""
@@ -39,17 +45,27 @@ class Schedule(Protocol):
 class _ByStep:
     def __init__(self, scheduler: LRScheduler) -> None:
         self._scheduler = scheduler
+        self._was_skipped: Callable[[], bool] | None = None
 
-    def after_step(self) -> None:
-        self._scheduler.step()
+    def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
+        if was_skipped is None:
+            self._scheduler.step()
+        self._was_skipped = was_skipped
+
+    def settle(self) -> None:
+        was_skipped, self._was_skipped = self._was_skipped, None
+        if was_skipped is not None and not was_skipped():
+            self._scheduler.step()
 
     def after_evaluation(self, metric: float) -> None:
         pass
 
     def learning_rate(self) -> float:
+        self.settle()
         return float(self._scheduler.get_last_lr()[0])
 
     def scale(self, factor: float) -> None:
+        self.settle()
         scheduler = self._scheduler
         _scale(scheduler.optimizer, factor)
         scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
@@ -67,9 +83,11 @@ class _ByStep:
         scheduler._last_lr = rates
 
     def state_dict(self) -> dict[str, Any]:
+        self.settle()
         return self._scheduler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._was_skipped = None
         self._scheduler.load_state_dict(state)
 
 
@@ -78,7 +96,10 @@ class _ByMetric:
         self._scheduler = scheduler
         self._optimizer = optimizer
 
-    def after_step(self) -> None:
+    def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
     def after_evaluation(self, metric: float) -> None:
