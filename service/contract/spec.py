@@ -79,7 +79,9 @@ class ModelSpec(SpecModel):
     tokenizer_name: Text | None = Field(None, description="Default: that of the model.")
     config_name: Text | None = Field(None, description="Default: that of the model.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "float32", description="Of the loaded weights; `auto` is what the checkpoint says."
+        "float32",
+        description="Of the loaded weights; `auto` is what the checkpoint says, but float32 where "
+        "it says float16 and all weights train.",
     )
 
     @model_validator(mode="after")

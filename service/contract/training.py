@@ -212,8 +212,10 @@ class TrainingSpec(BaseModel):
     # Precision and device
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="`auto`: bf16 where the device computes in it and `model.dtype` is float32, "
-        "else fp32; a training that is resumed keeps what it began with. `bf16: false` is fp32.",
+        description="`auto`: bf16 where the device computes in it and the weights are float32; on "
+        "a GPU that does not (V100, T4) fp16, except for models that are known to exceed its range "
+        "and with `fsdp` or `deepspeed`; else fp32. A training that is resumed keeps what it began "
+        "with. `bf16: false` is fp32.",
     )
     bf16: bool = Field(False, description="bfloat16 autocast; weights and optimizer stay fp32.")
     fp16: bool = Field(False, description="float16 autocast with loss scaling; needs a GPU.")

@@ -39,7 +39,7 @@ _DOING: Final = {"evaluate": "Evaluating", "predict": "Predicting"}
 def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
     asked = request.spec.training.precision
-    request = _with_labels(with_precision(request))
+    request = _with_labels(with_precision(request, channel.send))
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec, send = request.spec, channel.send
     accelerator = build.accelerator(spec)

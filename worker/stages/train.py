@@ -86,7 +86,7 @@ def _train(job: Job, soft_stop: SoftStop) -> None:
 
 def _load(request: StageRequest, channel: Channel) -> Job:
     asked = request.spec.training.precision
-    request = with_precision(request)
+    request = with_precision(request, channel.send)
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec, send = request.spec.training, channel.send
     accelerator = build.accelerator(request.spec)

@@ -38,17 +38,17 @@ class Loaded:
     fast_paths: FastPaths
 
 
-def with_precision(request: StageRequest) -> StageRequest:
+def with_precision(request: StageRequest, send: Callable[[StageEvent], None]) -> StageRequest:
     """The request with what `training.precision: auto` comes to, here or where the training that
-    is resumed began. StageError(checkpoint_unreadable)."""
+    is resumed began, and with weights that can be trained in it.
+    StageError: checkpoint_unreadable, invalid_option."""
     earlier = checkpoint.precision_of(request.resume_from) if request.resume_from else None
     assert request.prepared is not None, "`train` runs after `prepare`"
-    spec = precision.resolved(
-        request.spec,
-        request.prepared.model_dir,
-        on_gpu=build.on_gpu(request.spec),
-        earlier=earlier,
-    )
+    folder, on_gpu = request.prepared.model_dir, build.on_gpu(request.spec)
+    spec = precision.with_trainable_weights(request.spec, folder, request.resume_from)
+    spec = precision.resolved(spec, folder, on_gpu=on_gpu, earlier=earlier)
+    for notice in precision.notices(request.spec, spec, folder, on_gpu=on_gpu):
+        send(notice)
     return request.model_copy(update={"spec": spec})
 
 
@@ -59,7 +59,8 @@ def load_parts(
     send: Callable[[StageEvent], None],
     ranks: Ranks,
 ) -> Loaded:
-    """Tokenizer, model and data from the local folders that `prepare` filled."""
+    """Tokenizer, model and data from the local folders that `prepare` filled.
+    StageError(invalid_option): weights that would train are float16, which `fp16` cannot scale."""
     recorded = checkpoint.fast_paths_of(request.resume_from) if request.resume_from else None
     paths = FastPaths.of(recorded, ranks)
     device_lock.share(request.cache_dir / "devices", device)
@@ -82,6 +83,7 @@ def load_parts(
         objective.rows = linear_loss.rows_of_parts(objective.linear, device, paths)
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
+    precision.require_scalable(model, request.spec)
     build.quicken(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
     return Loaded(tokenizer, model, objective, sizes, paths)

@@ -30,7 +30,7 @@ def accelerator(spec: JobSpec) -> Accelerator:
     _require_gpus(spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0)
     if training.fp16 and not has_gpu:
         raise _invalid("training.fp16", "needs a GPU; use `bf16` on a CPU")
-    if training.fp16 and spec.model.dtype == "float16":
+    if training.fp16 and spec.model.dtype == "float16" and spec.trains and spec.peft is None:
         raise _invalid("training.fp16", "needs float32 weights; set `model.dtype` to `float32`")
     if training.fp16_full_eval and not has_gpu:
         raise _invalid("training.fp16_full_eval", "needs a GPU; use `bf16_full_eval` on a CPU")

@@ -1,19 +1,39 @@
 """In which numbers a training computes: what `training.precision: auto` comes to here."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
+from safetensors import safe_open
 
+from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
+from worker.training import speed
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
-# They fill masks with float32's lowest number, which bfloat16 cannot hold: of the 65 types of
-# models in transformers 5.23 that were tried out these alone fail.
-_WITHOUT_BF16: Final = frozenset({"deberta"})
+# They fill masks with float32's lowest number, which neither bfloat16 nor float16 can hold: of the
+# 65 types of models in transformers 5.23 that were tried out these alone fail.
+_WITHOUT_HALF: Final = frozenset({"deberta"})
+
+# Their activations, or the gradients of these, exceed float16's 65,504; loss scaling cannot help.
+# T5's family: transformers issues 4586, 5651, 11461 and 14189, pull request 10956. Pegasus: issue
+# 12225. GPT-Neo: issue 11076. Gemma 3: issue 36822; the others by unsloth's list of models that it
+# forces out of float16 (unsloth-zoo pull requests 600 and 866).
+_OVERFLOWING: Final = frozenset(
+    {
+        *("t5", "mt5", "umt5", "longt5", "switch_transformers", "t5gemma", "t5gemma2"),
+        *("pegasus", "pegasus_x", "bigbird_pegasus", "gpt_neo", "gpt_oss"),
+        *("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"),
+        *("gemma4", "gemma4_text", "qwen3_moe", "qwen3_5", "qwen3_5_text", "glm4_moe"),
+    }
+)
+
+_BF16_CAPABILITY: Final = (8, 0)  # Ampere
+_FP16_CAPABILITY: Final = (7, 0)  # Volta, the first with tensor cores
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 # Without them a CPU only imitates bfloat16, slower than it computes float32.
@@ -27,38 +47,153 @@ def resolved(
 
     `model_dir` holds the base model's `config.json`. `earlier` is what the training that is
     resumed began with, wherever that was: on another machine `auto` might come to something else,
-    and the numbers would not go on. StageError(invalid_option) for a model that fails in the
+    and the numbers would not continue. StageError(invalid_option) for a model that fails in the
     precision that is asked for.
     """
-    if spec.training.precision != "auto":
-        if spec.training.bf16 and _model_type(model_dir) in _WITHOUT_BF16:
-            message = "`training.precision` cannot be `bf16` with this type of model; use `fp32`"
+    training = spec.training
+    if training.precision != "auto":
+        if training.precision != "fp32" and _model_type(model_dir) in _WITHOUT_HALF:
+            message = (
+                f"`training.precision` cannot be `{training.precision}` with this type of model; "
+                "use `fp32`"
+            )
             raise StageError(FailureCode.INVALID_OPTION, message, option="training.precision")
         return spec
     chosen = earlier or _best(spec, model_dir, on_gpu=on_gpu)
     names = {"precision": chosen, "bf16": chosen == "bf16", "fp16": chosen == "fp16"}
-    return spec.model_copy(update={"training": spec.training.model_copy(update=names)})
+    return spec.model_copy(update={"training": training.model_copy(update=names)})
+
+
+def with_trainable_weights(
+    spec: JobSpec, model_dir: Path, resume_from: Path | None = None
+) -> JobSpec:
+    """`spec` with `model.dtype: float32` in place of `auto` where all weights would train in
+    float16: loss scaling refuses their gradients, and without it their updates underflow.
+
+    But a training that began with them, which no release since begins, keeps what it has.
+    """
+    trains_all = spec.trains and spec.peft is None and spec.model.dtype == "auto"
+    if not trains_all or stored_dtype(model_dir) != "float16":
+        return spec
+    if resume_from is not None and _first_dtype(resume_from) == "float16":
+        return spec
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"dtype": "float32"})})
+
+
+def require_scalable(model: torch.nn.Module, spec: JobSpec) -> None:
+    """StageError(invalid_option) where the scaler would refuse gradients in its first step."""
+    if not (spec.training.fp16 and spec.trains):
+        return
+    half = [
+        name
+        for name, value in model.named_parameters()
+        if value.requires_grad and value.dtype == torch.float16
+    ]
+    if half:
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            f"`training.fp16` scales the loss, and needs float32 for the weights that train, but "
+            f"{len(half)} of them are float16: set `model.dtype` to `float32`",
+            option="training.fp16",
+            weights=half[:100],
+        )
+
+
+def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -> Iterator[Notice]:
+    """What there is to say of the step from `asked` to `chosen`, and of its speed."""
+    if asked.model.dtype != chosen.model.dtype:
+        yield Notice(
+            message="The stored weights are float16; they are loaded and trained as float32, as "
+            "updates in float16 would be lost. The finished model is float32",
+            data={"stored_dtype": "float16", "dtype": chosen.model.dtype},
+        )
+    if not on_gpu or gpu_has_bf16(chosen.resources.processes):
+        return
+    training = chosen.training
+    if training.bf16:
+        yield Notice(
+            message=f"This GPU only imitates bfloat16, {_slower()}; give `precision: fp16`",
+            data={"imitated": "bf16"},
+        )
+    kind = _model_type(model_dir)
+    if asked.training.precision == "auto" and training.precision == "fp32" and kind in _OVERFLOWING:
+        yield Notice(
+            message=f"float32, because this GPU has no bfloat16 and models of type `{kind}` are "
+            "known to exceed the range of float16; `precision: fp16` tries it all the same",
+            data={"model_type": kind},
+        )
+
+
+def _slower() -> str:
+    name = torch.cuda.get_device_name()
+    half, single = (speed.peak_of(name, kind, tf32=False) for kind in ("fp16", "no"))
+    if half is None or single is None:
+        return "no faster than it computes float32"
+    return (
+        f"no faster than it computes float32, of which it does {single / 1e12:g} teraflops at "
+        f"best and of float16 {half / 1e12:g}"
+    )
 
 
 def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
-    # Weights of another dtype are the user's own choice of what to compute in.
+    kind = _model_type(model_dir)
+    if kind in _WITHOUT_HALF:
+        return "fp32"
     if spec.model.dtype != "float32":
-        return "fp32"
-    if _model_type(model_dir) in _WITHOUT_BF16:
-        return "fp32"
-    able = gpu_has_bf16() if on_gpu else cpu_has_bf16()
-    return "bf16" if able else "fp32"
+        # Weights of another dtype are the user's own choice of what to compute in. But without loss
+        # scaling the gradients of a float16 model would underflow on their way to an adapter.
+        frozen_half = spec.peft is not None and _dtype(spec, model_dir) == "float16"
+        return "fp16" if frozen_half and on_gpu and _may_scale(spec) else "fp32"
+    if gpu_has_bf16(spec.resources.processes) if on_gpu else cpu_has_bf16():
+        return "bf16"
+    fast = on_gpu and _gpus_have(_FP16_CAPABILITY, spec.resources.processes)
+    return "fp16" if fast and _may_scale(spec) and kind not in _OVERFLOWING else "fp32"
+
+
+def _may_scale(spec: JobSpec) -> bool:
+    """Of the strategies the others refuse it: it depends on whole gradients."""
+    return spec.resources.chosen_strategy.type == "ddp"
+
+
+def _dtype(spec: JobSpec, model_dir: Path) -> str | None:
+    return stored_dtype(model_dir) if spec.model.dtype == "auto" else spec.model.dtype
+
+
+def stored_dtype(model_dir: Path) -> str | None:
+    """What `model.dtype: auto` loads, as transformers decides: by the configuration, else by the
+    first weight; None where neither says it."""
+    config = _config(model_dir)
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.") if isinstance(named, str) else _first_dtype(model_dir)
+
+
+def _first_dtype(folder: Path) -> str | None:
+    names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as weights:
+            kinds = (weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
+            known = next((names[kind] for kind in kinds if kind in names), None)
+        if known is not None:
+            return known
+    return None
 
 
 def _model_type(model_dir: Path) -> str | None:
-    config: dict[str, str] = json.loads((model_dir / "config.json").read_bytes())
-    return config.get("model_type")
+    return _config(model_dir).get("model_type")
 
 
-def gpu_has_bf16() -> bool:
-    """Not merely by imitation."""
-    able: bool = torch.cuda.is_bf16_supported(including_emulation=False)
-    return able
+def _config(model_dir: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((model_dir / "config.json").read_bytes())
+    return config
+
+
+def gpu_has_bf16(gpus: int = 1) -> bool:
+    """All of the first `gpus`, and not merely by imitation."""
+    return torch.version.hip is not None or _gpus_have(_BF16_CAPABILITY, gpus)
+
+
+def _gpus_have(capability: tuple[int, int], gpus: int) -> bool:
+    return all(torch.cuda.get_device_capability(gpu) >= capability for gpu in range(gpus))
 
 
 def cpu_has_bf16(cpuinfo: Path = _CPUINFO) -> bool:
