@@ -1,7 +1,12 @@
-"""What this worker can compute on, found without torch."""
+"""What this worker can compute on, found without torch.
 
+`python -m worker.devices` prints it as JSON.
+"""
+
+import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,8 +143,7 @@ def _read(ask: Callable[..., Any], *arguments: Any) -> Any:
     """One value; None where this device does not report it, which says nothing of the others."""
     try:
         return ask(*arguments)
-    except pynvml.NVMLError as error:
-        log.debug("NVML does not report a value", asked=ask.__name__, error=str(error))
+    except pynvml.NVMLError:
         return None
 
 
@@ -189,3 +193,7 @@ def _cpu_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(devices()))

@@ -1,45 +1,37 @@
-"""Which NVIDIA GPUs this machine has; asks the driver, never torch."""
+"""Which GPUs this machine has: those that its workers find, by asking the worker's own module."""
 
-import os
-import shutil
+import json
 import subprocess
+import sys
 from collections.abc import Mapping
+from typing import Final
+
+from service.cli.exits import UsageError
+
+_SECONDS: Final = 60.0
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Values for CUDA_VISIBLE_DEVICES, one per GPU that this process may use."""
-    found = _from_driver()
-    chosen = environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None or not found:
-        return found
-    return [device.strip() for device in chosen.split(",") if device.strip()]
+    """UUIDs of the GPUs, and of the MIG instances, that workers with this environment can use.
 
-
-def _from_driver() -> list[str]:
+    UsageError if they cannot be listed.
+    """
     try:
-        import pynvml  # nvidia-ml-py comes with the worker's packages
-    except ImportError:
-        return _from_command()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver, no GPU
-        return []
-    try:
-        return [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _from_command() -> list[str]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    answer = subprocess.run(
-        [command, "--query-gpu=index", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    return answer.stdout.split() if answer.returncode == 0 else []
+        done = subprocess.run(
+            [sys.executable, "-m", "worker.devices"],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"the GPUs cannot be listed: NVIDIA's driver did not answer within {_SECONDS:g} s; "
+            "see whether nvidia-smi does"
+        ) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(f"the devices cannot be listed: {last}")
+    found = json.loads(done.stdout)
+    return [device["uuid"] for device in found if device.get("uuid")]

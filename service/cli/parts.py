@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -162,8 +163,12 @@ def _is_registered(database: Database, pid: int, queues: str) -> str | None:
         ).first()
     if row is None:
         return None
-    devices = ", ".join(str(device.get("name", device["type"])) for device in row.devices)
-    return f"ready for {queues} on {devices}"
+    return f"ready for {queues} on {', '.join(map(_shown, row.devices))}"
+
+
+def _shown(device: Mapping[str, Any]) -> str:
+    problem = f" ({device['problem']})" if "problem" in device else ""
+    return f"{device.get('name', device['type'])}{problem}"
 
 
 def _finetune(command: str) -> list[str]:

@@ -198,14 +198,17 @@ def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
         yield [
             worker("worker-cpu", CPU_QUEUE),
             *(
-                worker(f"worker-gpu{'-'.join(group)}", GPU_QUEUE, gpus=group)
-                for group in grouped(gpus, stack.settings.gpus_per_worker)
+                worker(f"worker-gpu{name}", GPU_QUEUE, gpus=group)
+                for name, group in grouped(gpus, stack.settings.gpus_per_worker)
             ),
         ]
     else:
         yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}")]
 
 
-def grouped(gpus: list[str], size: int) -> list[list[str]]:
-    """So many GPUs for each worker; what is left over has a worker as well."""
-    return [gpus[first : first + size] for first in range(0, len(gpus), size)]
+def grouped(gpus: list[str], size: int) -> Iterator[tuple[str, list[str]]]:
+    """So many GPUs for each worker, with their places in the list; what is left over has a worker
+    as well."""
+    for first in range(0, len(gpus), size):
+        group = gpus[first : first + size]
+        yield "-".join(str(first + place) for place in range(len(group))), group

@@ -1,68 +1,75 @@
-import stat
+import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from service.cli import orphans, up
 from service.cli.devices import visible_gpus
+from service.cli.exits import UsageError
 from service.settings import Settings
 from service.store.database import Database
 
+ROOT = Path(__file__).resolve().parents[2]
 
-class NVMLError(Exception):
-    pass
-
-
-def no_driver() -> None:
-    raise NVMLError
+# Of `python -m worker.devices` on a machine with a GPU in MIG mode and a whole one.
+_TWO_GPUS = """
+import runpy
+import pytest
+from tests.fakes.nvml import Gpu, Nvml
+Nvml([Gpu("GPU-a").cut(Gpu("MIG-a")), Gpu("GPU-b")]).install(pytest.MonkeyPatch())
+runpy.run_module("worker.devices", run_name="__main__")
+"""
 
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's library as a machine with two GPUs has it."""
-    library = SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", library)
+    real = subprocess.run
+
+    def run(command: list[str], **options: Any) -> Any:
+        assert command[1:] == ["-m", "worker.devices"]
+        options["env"] = {**options["env"], "PYTHONPATH": str(ROOT)}
+        return real([sys.executable, "-c", _TWO_GPUS], **options)
+
+    monkeypatch.setattr(subprocess, "run", run)
 
 
 class TestVisibleGpus:
-    def test_one_per_gpu(self, two_gpus: None) -> None:
-        assert visible_gpus({}) == ["0", "1"]
-
-    @pytest.mark.parametrize(("value", "gpus"), [("1", ["1"]), ("", []), ("1, 0", ["1", "0"])])
-    def test_only_those_that_the_user_leaves(
-        self, two_gpus: None, value: str, gpus: list[str]
+    @pytest.mark.parametrize(
+        ("visible", "gpus"),
+        [
+            ({}, ["MIG-a", "GPU-b"]),
+            ({"CUDA_VISIBLE_DEVICES": "1"}, ["GPU-b"]),
+            ({"CUDA_VISIBLE_DEVICES": "GPU-b,MIG-a"}, ["GPU-b", "MIG-a"]),
+            ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ],
+    )
+    def test_as_a_worker_with_this_environment_has_them(
+        self, two_gpus: None, visible: dict[str, str], gpus: list[str]
     ) -> None:
-        assert visible_gpus({"CUDA_VISIBLE_DEVICES": value}) == gpus
+        assert visible_gpus(visible) == gpus
 
-    def test_none_without_a_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        library = SimpleNamespace(NVMLError=NVMLError, nvmlInit=no_driver)
-        monkeypatch.setitem(sys.modules, "pynvml", library)
-        assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == []
+    def test_what_this_machine_has(self) -> None:
+        assert visible_gpus({"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}) == []
 
-    def test_asks_the_command_where_the_library_is_missing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "pynvml", None)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        assert visible_gpus({}) == []
-        command = tmp_path / "nvidia-smi"
-        command.write_text("#!/bin/sh\necho 0\necho 1\n")
-        command.chmod(command.stat().st_mode | stat.S_IXUSR)
-        assert visible_gpus({}) == ["0", "1"]
+    def test_packages_that_are_missing(self, tmp_path: Path) -> None:
+        (tmp_path / "pynvml.py").write_text("raise ImportError('not installed')")
+        with pytest.raises(UsageError, match=r"cannot be listed: ImportError: not installed"):
+            visible_gpus({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+
+    def test_a_driver_that_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def run(*_: Any, **options: Any) -> None:
+            raise subprocess.TimeoutExpired("worker.devices", options["timeout"])
+
+        monkeypatch.setattr(subprocess, "run", run)
+        with pytest.raises(UsageError, match="did not answer within 60 s"):
+            visible_gpus({})
 
 
 class TestWorkersOfUp:
-    def test_each_has_its_gpus_alone(
-        self, two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    def test_each_has_its_gpus_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(up, "visible_gpus", lambda _: ["GPU-a", "GPU-b"])
         seen = {}
         for size in (1, 2, 3):
             settings = Settings(home=tmp_path, gpus_per_worker=size)
@@ -72,5 +79,5 @@ class TestWorkersOfUp:
             database.dispose()
             seen[size] = [(part.name, part.env["CUDA_VISIBLE_DEVICES"]) for part in workers]
         cpu = ("worker-cpu", "")
-        assert seen[1] == [cpu, ("worker-gpu0", "0"), ("worker-gpu1", "1")]
-        assert seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "0,1")]
+        assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b")]
+        assert seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "GPU-a,GPU-b")]
