@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.cli import orphans, up
+from service.cli import orphans, parts, up
 from service.cli.devices import visible_gpus
 from service.cli.exits import UsageError
 from service.settings import Settings
@@ -81,3 +81,13 @@ class TestWorkersOfUp:
         cpu = ("worker-cpu", "")
         assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b")]
         assert seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "GPU-a,GPU-b")]
+
+    @pytest.mark.parametrize(
+        ("device", "shown"),
+        [
+            ({"type": "cuda", "name": "Tesla T4"}, "Tesla T4"),
+            ({"type": "cpu", "name": "EPYC", "problem": "no driver"}, "EPYC (no driver)"),
+        ],
+    )
+    def test_each_shows_what_is_wrong(self, device: dict[str, str], shown: str) -> None:
+        assert parts._shown(device) == shown
