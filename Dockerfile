@@ -37,9 +37,15 @@ RUN pip wheel --no-deps --wheel-dir /wheel .
 # ---- worker: torch and the rest of the ML stack -------------------------------------------------
 FROM dependencies AS worker
 # The allocator of stages that train on a CPU (FINETUNE_MALLOC); newer Debians call it …t64.
+# A C and a C++ compiler, because torch.compile, torchao's optimizers and every Triton kernel are
+# compiled where they run: Triton builds a small Python module for each kernel with `cc` and
+# Python.h, torch's inductor builds its CPU code with `g++`. Python's own images have Python.h.
 RUN apt-get update \
     && { apt-get install -y --no-install-recommends libtcmalloc-minimal4t64 \
          || apt-get install -y --no-install-recommends libtcmalloc-minimal4; } \
+    && apt-get install -y --no-install-recommends gcc g++ libc6-dev \
+    && { test -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+         || apt-get install -y --no-install-recommends python3-dev; } \
     && rm -rf /var/lib/apt/lists/*
 ARG TORCH_INDEX=
 RUN PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL} ${TORCH_INDEX}" \

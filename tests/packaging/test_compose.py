@@ -70,3 +70,13 @@ class TestGpu:
     def test_each_queue_has_one_worker(self) -> None:
         queues = [service["command"][4] for service in GPU.values()]
         assert queues == ["gpu", "cpu"]
+
+
+class TestImage:
+    def test_the_workers_image_has_what_code_is_compiled_with(self) -> None:
+        """torch.compile, torchao's optimizers and Triton kernels build code where they run."""
+        lines = (ROOT / "Dockerfile").read_text().split("FROM dependencies AS worker")[1]
+        worker = lines.split("FROM dependencies AS service")[0]
+        installed = {word for line in worker.splitlines() for word in line.replace(";", "").split()}
+        assert {"gcc", "g++", "libc6-dev", "python3-dev"} <= installed
+        assert "Python.h" in worker
