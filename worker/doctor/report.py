@@ -29,6 +29,8 @@ _SHOWN: Final[dict[Status, str]] = {
 _NAME_WIDTH: Final = 24
 _STATUS_WIDTH: Final = 9
 _NARROWEST: Final = 80
+# Of what a process wrote, on the terminal; the files have more.
+_REASON_LINES: Final = 5
 
 
 def worst(lines: Sequence[Line]) -> Status:
@@ -84,7 +86,8 @@ def terminal_lines(line: Line) -> str:
     head = f"{line.check.name:{_NAME_WIDTH - 1}} {_SHOWN[finding.status]:{_STATUS_WIDTH}}"
     rows = [_wrapped(summary, head, indent)]
     if finding.status in ("warning", "failed"):
-        rows += [_wrapped(finding.reason, f"{indent}why:  ", f"{indent}      ")]
+        why = "\n".join(finding.reason.splitlines()[-_REASON_LINES:])
+        rows += [_wrapped(why, f"{indent}why:   ", f"{indent}       ")]
         rows += [_wrapped(finding.remedy, f"{indent}to do: ", f"{indent}       ")]
     return "\n".join(rows)
 

@@ -48,6 +48,8 @@ class Doctor:
     checks: Sequence[Check]
     scratch: Path
     quick: bool = False
+    package: str = "worker.doctor.checks"
+    """Where the checks' files are."""
 
     def examine(self, say: Callable[[Line], None]) -> Examination:
         """Call `say` for each line as soon as it is known; KeyboardInterrupt ends the examination,
@@ -100,7 +102,7 @@ class Doctor:
         try:
             done = processes.run(
                 "worker.doctor.run_check",
-                [check.name, str(folder)],
+                [f"{self.package}.{check.run}", str(folder)],
                 seconds=check.seconds,
                 environment=_OFFLINE,
                 folder=scratch,

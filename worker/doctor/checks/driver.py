@@ -1,9 +1,14 @@
-"""NVIDIA's driver, as NVML tells it."""
+"""NVIDIA's driver, as NVML tells it, and whether it is new enough for torch's CUDA build."""
+
+from typing import Final
 
 import pynvml
 
 from worker.doctor.check import Context, Finding, failed, not_run, ok
-from worker.doctor.machine import driver_version
+
+# A driver runs every build of the CUDA generation that it was made for, and of older ones
+# (NVIDIA's "minor version compatibility"). Generation → the first driver for it on Linux.
+OLDEST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
 def driver(context: Context) -> Finding:
@@ -12,10 +17,39 @@ def driver(context: Context) -> Finding:
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
         return not_run("not run", reason=f"no NVIDIA driver is loaded here ({error})")
     except pynvml.NVMLError as error:
+        return _silent(error)
+    try:
+        version = str(pynvml.nvmlSystemGetDriverVersion())
+        newest = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+    except pynvml.NVMLError as error:
+        return _silent(error)
+    finally:
+        pynvml.nvmlShutdown()
+    return _compare(version, newest, context)
+
+
+def _silent(error: pynvml.NVMLError) -> Finding:
+    return failed(
+        "NVIDIA's driver does not answer",
+        reason=str(error),
+        remedy="Restart the machine: a driver that was updated while it was in use answers so. In "
+        "a container, start it with the GPUs (`--gpus all`, or docker-compose.gpu.yml).",
+    )
+
+
+def _compare(version: str, newest: int, context: Context) -> Finding:
+    """`newest`: the CUDA version that the driver was made for, as 1000 * major + 10 * minor."""
+    cuda = f"{newest // 1000}.{newest % 1000 // 10}"
+    found = f"driver {version} (CUDA {cuda}), {len(context.gpus)} GPU(s)"
+    build = context.torch.cuda_build
+    if build is not None and int(build.partition(".")[0]) > newest // 1000:
+        oldest = OLDEST_DRIVER.get(int(build.partition(".")[0]))
+        needed = f"driver {oldest} or newer" if oldest else f"a driver for CUDA {build}"
         return failed(
-            "NVIDIA's driver does not answer",
-            reason=str(error),
-            remedy="Restart the machine; if that does not help, install the driver again.",
+            f"{found}: too old for torch {context.torch.version}",
+            reason=f"This torch is built with CUDA {build}, which needs {needed}.",
+            remedy=f"Install {needed}, or a torch that is built with CUDA {cuda} or older.",
+            driver=version,
+            cuda=cuda,
         )
-    pynvml.nvmlShutdown()
-    return ok(f"driver {driver_version()}, {len(context.gpus)} GPU(s)")
+    return ok(found, driver=version, cuda=cuda)

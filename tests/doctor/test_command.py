@@ -1,0 +1,146 @@
+"""`finetune doctor` as a user runs it, on the machine of the tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.services import wait_until
+from worker.doctor.__main__ import main
+from worker.doctor.registry import CHECKS
+from worker.doctor.run_check import function_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FINETUNE = str(Path(sys.executable).parent / "finetune")
+TOKEN = "hf_never-show-this-token"
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "FINETUNE_HOME": str(tmp_path / "home"),
+        "FINETUNE_HUB_TOKEN": TOKEN,
+        "FINETUNE_DATABASE_URL": "postgresql://me:never-show-this@localhost/db",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def doctor(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [FINETUNE, "doctor", *options],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "doctor-report.json").read_text())
+    return report
+
+
+Ran = tuple[Path, "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """`finetune doctor --quick` in a folder, once for all tests that look at what it made."""
+    folder = tmp_path_factory.mktemp("doctor")
+    return folder, doctor(folder, "--quick", "--report", "found")
+
+
+class TestQuick:
+    def test_every_quick_check_has_its_line(self, ran: Ran) -> None:
+        folder, done = ran
+        assert (done.returncode, done.stderr) == (0, "")
+        wanted = [check.name for check in CHECKS if check.quick]
+        assert wanted == [check["name"] for check in report_of(folder / "found")["checks"]]
+        table = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
+        assert [name for name in table if name in wanted] == wanted
+        assert f"Report: {Path('found') / 'doctor-report.json'}" in done.stdout
+
+    def test_what_a_cpu_has_is_ok_and_the_rest_was_not_run(self, ran: Ran) -> None:
+        report = report_of(ran[0] / "found")
+        found = {check["name"]: check for check in report["checks"]}
+        assert report["status"] in ("ok", "warning")
+        for name in ("torch", "products", "precision-auto", "compiler", "allocator", "home"):
+            assert found[name]["status"] == "ok", found[name]
+        assert found["devices"]["status"] == "not_run"
+        assert found["devices"]["reason"] == "this machine has no NVIDIA GPU"
+        errors = found["products"]["data"]["relative_errors"]
+        assert 0 < errors["cpu fp32"] < 1e-5 < errors["cpu bf16"] < 1e-2
+
+    def test_the_files_hold_versions_and_no_secret(self, ran: Ran) -> None:
+        folder, done = ran
+        markdown = (folder / "found" / "doctor-report.md").read_text()
+        for text in (done.stdout, markdown, (folder / "found/doctor-report.json").read_text()):
+            assert "never-show-this" not in text
+            assert str(folder) not in text
+        report = report_of(folder / "found")
+        assert report["environment"]["FINETUNE_HUB_TOKEN"] == "***"
+        assert report["machine"]["packages"]["torch"].startswith("2.")
+        assert "| products | ok |" in markdown
+
+    def test_nothing_of_it_is_left(self, ran: Ran) -> None:
+        assert list((ran[0] / "home" / "doctor").iterdir()) == []
+
+
+class TestEndings:
+    def test_a_failed_check_is_told_with_a_remedy_and_by_the_exit_status(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "home").write_text("a file where the folder should be")
+        done = doctor(tmp_path, "--only", "home")
+        assert done.returncode == 1
+        assert "home                    FAILED   FINETUNE_HOME cannot be written" in done.stdout
+        assert "to do: Give this user the folder" in done.stdout
+        assert "### home: FAILED" in (tmp_path / "doctor-report.md").read_text()
+
+    def test_an_unknown_check_is_a_usage_error(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "argv", ["doctor", "--only", "heart"])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert "invalid choice: 'heart'" in capsys.readouterr().err
+
+    def test_an_interrupt_still_leaves_a_report_and_no_process(self, tmp_path: Path) -> None:
+        process = subprocess.Popen(
+            [FINETUNE, "doctor", "--only", "open-files", "--json", "--report", "found"],
+            env=environment(tmp_path),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        own = psutil.Process(process.pid)
+        wait_until(own.children, 60, "the process that asks torch")
+        children = own.children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        report = report_of(tmp_path / "found")
+        assert json.loads(output) == report
+        assert report["interrupted"]
+        assert [check["status"] for check in report["checks"]] == ["not_run"]
+        assert not any(child.is_running() for child in children)
+
+
+class TestRegistry:
+    def test_names_are_unique_and_fit_the_table(self) -> None:
+        names = [check.name for check in CHECKS]
+        assert len(set(names)) == len(names)
+        assert all(len(name) < 24 for name in names)
+
+    def test_every_check_has_its_function(self) -> None:
+        for check in CHECKS:
+            assert callable(function_of(f"worker.doctor.checks.{check.run}"))
+
+    def test_the_quick_ones_need_no_gpu_package(self) -> None:
+        assert all("triton" not in check.needs for check in CHECKS if check.quick)

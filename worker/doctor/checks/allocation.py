@@ -1,0 +1,25 @@
+"""Which memory allocator the stages of a worker here are started with."""
+
+from service.settings import Settings
+from worker import allocator
+from worker.doctor.check import Context, Finding, failed, ok
+
+
+def memory_allocator(context: Context) -> Finding:
+    wanted = Settings().malloc
+    try:
+        found = allocator.find(wanted, beside_gpu=bool(context.gpus))
+    except allocator.AllocatorError as error:
+        return failed(
+            "FINETUNE_MALLOC names a library that cannot be loaded",
+            reason=str(error),
+            remedy="Correct FINETUNE_MALLOC, or unset it: `auto` looks by itself.",
+        )
+    if found == allocator.KEEPING:
+        return ok(
+            "the C library's, told to keep what is freed; tcmalloc is not installed "
+            "(apt: libtcmalloc-minimal4)",
+            allocator=found,
+        )
+    shown = "the C library's as it is" if found == allocator.SYSTEM else found
+    return ok(shown, allocator=found)

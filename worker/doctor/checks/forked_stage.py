@@ -1,0 +1,92 @@
+"""A stage that is forked from a process which has imported torch, and multiplies on the device."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from service.contract.stages import StageRequest
+from service.contract.states import Stage
+from service.settings import Settings
+from worker import warm_start
+from worker.child import Child
+from worker.doctor.check import Context, Finding, failed, not_run, ok
+from worker.doctor.forked_product import ROOM
+from worker.doctor.specs import plain_spec
+from worker.launch import Launch, Process
+from worker.stage_request import stage_environment
+from worker.warm_start import WarmStart
+
+_MODULE = "worker.doctor.forked_product"
+_REMEDY = (
+    "Jobs still run: a stage that cannot be forked gets a new interpreter. Set "
+    "FINETUNE_WARM_START=false to save the fork server's memory, and send this report."
+)
+
+
+def forked_stage(context: Context) -> Finding:
+    settings = Settings()
+    if not settings.warm_start:
+        return not_run("not run", reason="FINETUNE_WARM_START is false: stages are not forked here")
+    gpus = [str(gpu["uuid"]) for gpu in context.gpus[:1]] if context.device == "cuda" else []
+    environment = stage_environment(settings, Stage.TRAIN, gpus)
+    imports = warm_start.IMPORTS_BESIDE_GPU if gpus else warm_start.IMPORTS
+    warm = WarmStart(environment, modules=(_MODULE,), imports=imports)
+    starts = _Starts(warm)
+    try:
+        warm.tend()
+        status, seconds = _run(starts, environment, context.scratch)
+    finally:
+        warm.close()
+    return _judge(context, status, starts.is_forked, seconds)
+
+
+class _Starts:
+    """Starts by forking, and notes whether that was how it began."""
+
+    def __init__(self, warm: WarmStart) -> None:
+        self._warm = warm
+        self.is_forked = False
+
+    def __call__(self, wanted: Launch) -> Process:
+        process = self._warm.start(wanted)
+        self.is_forked = not isinstance(process, subprocess.Popen)
+        return process
+
+
+def _run(starts: _Starts, environment: dict[str, str], folder: Path) -> tuple[int, float]:
+    request = StageRequest(
+        job_id="doctor",
+        stage=Stage.TRAIN,
+        epoch=1,
+        attempt=1,
+        spec=plain_spec(),
+        workspace=folder,
+        attempt_dir=folder,
+        cache_dir=folder,
+    )
+    file = folder / "request.json"
+    file.write_text(request.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-P", "-m", _MODULE, str(file)]
+    started = time.monotonic()
+    with Child(command, environment, folder, folder / "log", start=starts) as child:
+        while not child.at_end:
+            child.read(10)
+        return child.reap(), time.monotonic() - started
+
+
+def _judge(context: Context, status: int, is_forked: bool, seconds: float) -> Finding:
+    log = (context.scratch / "log").read_text(encoding="utf-8", errors="replace")
+    file = context.scratch / "product.json"
+    result = json.loads(file.read_bytes()) if file.is_file() else {}
+    if status or result.get("total") != float(ROOM**3) or result.get("device") != context.device:
+        return failed(
+            f"the stage ended with status {status} and {result or 'no result'}",
+            reason=log[-1500:].strip(),
+            remedy=_REMEDY,
+        )
+    if not is_forked:
+        return failed("the fork server could not fork", reason=log[-1500:].strip(), remedy=_REMEDY)
+    place = "the GPU" if context.device == "cuda" else "the CPU"
+    return ok(f"a forked stage multiplied on {place}", seconds=round(seconds, 2))

@@ -1,0 +1,91 @@
+"""One matrix product in each precision, and what `precision: auto` comes to here."""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from pydantic import JsonValue
+
+from worker.doctor.check import Context, Finding, failed, ok, warning
+from worker.doctor.specs import plain_spec
+from worker.training import precision
+
+SIZE: Final = 512
+"""Rows and columns of the matrices, filled with normal numbers."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`tolerance`: of ||product - exact|| / ||exact||. About three times what rounding the inputs
+    to so many bits costs with random numbers (bfloat16 has 8 bits, float16 and TF32 11, float32
+    24); a broken product is off by hundreds of times as much."""
+
+    name: str
+    dtype: torch.dtype
+    tolerance: float
+    fp32_precision: str = "ieee"
+
+
+FP32: Final = Kind("fp32", torch.float32, 1e-5)
+BF16: Final = Kind("bf16", torch.bfloat16, 1e-2)
+TF32: Final = Kind("tf32", torch.float32, 2e-3, fp32_precision="tf32")
+FP16: Final = Kind("fp16", torch.float16, 2e-3)
+
+
+def products(context: Context) -> Finding:
+    """On each GPU, else on the CPU."""
+    on_gpu = context.device == "cuda"
+    places = [f"cuda:{gpu['index']}" for gpu in context.torch.devices] if on_gpu else ["cpu"]
+    errors: dict[str, JsonValue] = {}
+    wrong: list[str] = []
+    for place in places:
+        for kind in (FP32, TF32, BF16, FP16) if on_gpu else (FP32, BF16):
+            error = relative_error(kind, torch.device(place))
+            errors[f"{place} {kind.name}"] = error
+            if not error <= kind.tolerance:  # also of NaN
+                wrong.append(f"{kind.name} on {place}: {error:.2g} (at most {kind.tolerance:g})")
+    names = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
+    if wrong:
+        return failed(
+            "a matrix product is wrong",
+            reason="Relative error against float64: " + "; ".join(wrong),
+            remedy="A GPU that computes wrong is broken, too hot or overclocked: look for Xid "
+            "errors in `dmesg`, and for ECC errors with `nvidia-smi -q -d ECC`. Do not train on it."
+            if on_gpu
+            else "Install torch again; if it stays so, send this report.",
+            relative_errors=errors,
+        )
+    return ok(
+        f"relative errors against float64: {names}",
+        relative_errors=errors,
+        capability=[gpu["capability"] for gpu in context.torch.devices],
+    )
+
+
+def relative_error(kind: Kind, device: torch.device) -> float:
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(SIZE, SIZE, dtype=torch.float64, generator=generator) for _ in "ab")
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.fp32_precision = kind.fp32_precision
+    product = left.to(device, kind.dtype) @ right.to(device, kind.dtype)
+    exact = left @ right
+    return float((product.cpu().double() - exact).norm() / exact.norm())
+
+
+def automatic(context: Context) -> Finding:
+    """By the function that a training asks, on the configuration of a plain model."""
+    model = context.scratch / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
+    on_gpu = context.device == "cuda"
+    chosen = precision.resolved(plain_spec(), model, on_gpu=on_gpu).training.precision
+    summary = f"`precision: auto` computes in {chosen} here"
+    if chosen == "fp32" and on_gpu:
+        return warning(
+            summary,
+            reason="This GPU has no bfloat16, so that `auto` computes in float32.",
+            remedy="Set `training.precision: fp16` where the task bears it.",
+            precision=chosen,
+        )
+    return ok(summary, precision=chosen)

@@ -1,0 +1,100 @@
+"""Whether FINETUNE_HOME can hold what the service puts there: a SQLite database and file locks."""
+
+import fcntl
+import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from service.settings import Settings
+from worker.doctor.check import Context, Finding, failed, ok, warning
+
+# Shared by several machines: SQLite's log and its locks do not work across them.
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "lustre", "ceph"})
+
+
+def home(_: Context) -> Finding:
+    folder = Settings().home
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="doctor-", dir=folder) as own:
+            fault = _sqlite_fault(Path(own)) or _lock_fault(Path(own))
+    except OSError as error:
+        return failed(
+            "FINETUNE_HOME cannot be written",
+            reason=f"{error.strerror}: {folder}",
+            remedy="Give this user the folder (`chown`), or set FINETUNE_HOME to another one.",
+        )
+    if fault:
+        return failed(
+            "FINETUNE_HOME has no working file locks",
+            reason=fault,
+            remedy="Put FINETUNE_HOME on a local disk, or set FINETUNE_DATABASE_URL to a Postgres "
+            "database if only SQLite is at fault.",
+        )
+    kind = file_system(folder)
+    if kind in _NETWORK and Settings().database_url is None:
+        return warning(
+            f"FINETUNE_HOME is on {kind}, and so is the SQLite database",
+            reason="SQLite's write-ahead log is not safe on a file system that machines share.",
+            remedy="Set FINETUNE_DATABASE_URL to a Postgres database, or use a local disk.",
+            file_system=kind,
+        )
+    return ok(f"FINETUNE_HOME ({kind}): SQLite and file locks work", file_system=kind)
+
+
+def _sqlite_fault(folder: Path) -> str:
+    """Two connections, as two processes have them: the second must not write with the first."""
+    file = folder / "probe.db"
+    try:
+        with (
+            closing(sqlite3.connect(file, isolation_level=None)) as first,
+            closing(sqlite3.connect(file, isolation_level=None, timeout=0.05)) as second,
+        ):
+            (mode,) = first.execute("PRAGMA journal_mode=WAL").fetchone()
+            if mode != "wal":
+                return f"SQLite cannot keep a write-ahead log there (journal mode {mode})."
+            first.execute("CREATE TABLE numbers (number INTEGER)")
+            first.execute("BEGIN IMMEDIATE")
+            try:
+                second.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                first.execute("INSERT INTO numbers VALUES (1)")
+                first.execute("COMMIT")
+                return ""
+            return "Two SQLite connections could write at the same time."
+    except sqlite3.Error as error:
+        return f"SQLite: {error}"
+
+
+def _lock_fault(folder: Path) -> str:
+    """Two descriptors, as two processes have them: the second must not get the lock."""
+    file = folder / "probe.lock"
+    with file.open("w") as first, file.open("w") as second:
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return f"flock: {error.strerror}."
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return ""
+        return "Two descriptors could hold the same file lock."
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """As the kernel calls it (`ext4`, `nfs4`, …); `unknown` where it does not say."""
+    best, kind = "", "unknown"
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return kind
+    real = os.path.realpath(folder)
+    for line in lines:
+        _, point, found, *_ = line.split()
+        is_above = real == point or real.startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= len(best):
+            best, kind = point, found
+    return kind
