@@ -31,7 +31,7 @@ def forked_stage(context: Context) -> Finding:
         return not_run("not run", reason="FINETUNE_WARM_START is false: stages are not forked here")
     gpus = [str(gpu["uuid"]) for gpu in context.gpus[:1]] if context.device == "cuda" else []
     environment = stage_environment(settings, Stage.TRAIN, gpus)
-    imports = warm_start.IMPORTS_BESIDE_GPU if gpus else warm_start.IMPORTS
+    imports = warm_start.IMPORTS_WITH_GPU if gpus else warm_start.IMPORTS
     warm = WarmStart(environment, modules=(_MODULE,), imports=imports)
     starts = _Starts(warm)
     try:

@@ -84,8 +84,9 @@ def automatic(context: Context) -> Finding:
     if chosen == "fp32" and on_gpu:
         return warning(
             summary,
-            reason="This GPU has no bfloat16, so that `auto` computes in float32.",
-            remedy="Set `training.precision: fp16` where the task bears it.",
+            reason="This GPU has neither bfloat16 nor fast float16, so `auto` takes float32.",
+            remedy="The results are right. For speed use a GPU with tensor cores (compute "
+            "capability 7.0 or newer).",
             precision=chosen,
         )
     return ok(summary, precision=chosen)
