@@ -100,8 +100,12 @@ class Settings(BaseSettings):
         None, ge=0, description="Of all prepared data together, and of all compiled code."
     )
 
-    gpus_per_worker: int = Field(
-        1, ge=1, le=64, description="Of a worker that `finetune up` starts; 2: jobs may ask for 2."
+    gpus_per_worker: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Of each worker that `finetune up` starts; unset: one worker has them all. No "
+        "job can have more.",
     )
     warm_start: bool = Field(
         True, description="Fork stages from a process that has imported torch; Linux only."
@@ -154,6 +158,11 @@ class Settings(BaseSettings):
     @property
     def cache_dir(self) -> Path:
         return self.home / "cache"
+
+    @property
+    def devices_dir(self) -> Path:
+        """Locks on the devices that trainings are on."""
+        return self.cache_dir / "devices"
 
     def workspace(self, job_id: str) -> Path:
         return self.jobs_dir / job_id

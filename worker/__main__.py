@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from service.contract.routing import CPU_QUEUE, GPU_QUEUE, heard_by
+from service.contract.routing import CPU_QUEUE, GPU_QUEUE, gpus_of, heard_by
 from service.settings import get_settings
 
 
@@ -15,26 +15,42 @@ def main() -> None:
         default=f"{CPU_QUEUE},{GPU_QUEUE}",
         help="comma-separated; gpu: also the trainings on several GPUs, as far as there are some",
     )
-    parser.add_argument("--concurrency", type=int, default=1, help="stages at the same time")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        help="stages at the same time; default: one for each GPU, and two more where the worker "
+        "serves the CPU's queue as well; one where there is no GPU",
+    )
     parser.add_argument("--name", default=f"worker-{os.getpid()}", help="unique on this host")
     arguments = parser.parse_args()
     if get_settings().redis_url is None:
         sys.exit("FINETUNE_REDIS_URL is not set: a worker needs the broker")
 
-    from worker import allocator
+    from worker import allocator, gpu_slots
     from worker.app import app
-    from worker.devices import gpus
+    from worker.devices import gpus, most_for_one_job
 
-    count = len(gpus())
+    found = gpus()
+    queues = heard_by(arguments.queues.split(","), most_for_one_job(found))
     try:
-        allocator.find(get_settings().malloc, beside_gpu=count > 0)
-    except allocator.AllocatorError as error:
+        allocator.find(get_settings().malloc, beside_gpu=bool(found))
+        if found:
+            gpu_slots.check(get_settings().devices_dir)
+    except (allocator.AllocatorError, gpu_slots.SlotsError) as error:
         sys.exit(str(error))
-    queues = ",".join(heard_by(arguments.queues.split(","), count))
-    options = ["--queues", queues, "--concurrency", str(arguments.concurrency)]
+    concurrency = arguments.concurrency or _concurrency(queues, len(found))
+    options = ["--queues", ",".join(queues), "--concurrency", str(concurrency)]
     names = ["--hostname", f"{arguments.name}@%h"]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     app.worker_main(["--quiet", "worker", "--pool", "prefork", *options, *names, *quiet])
+
+
+def _concurrency(queues: list[str], gpus: int) -> int:
+    """Trainings on all GPUs at once; next to them one process for the CPU's jobs, and one that may
+    wait for GPUs."""
+    if not gpus or not any(map(gpus_of, queues)):
+        return 1
+    return gpus + 2 if CPU_QUEUE in queues else gpus
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ class Child:
         *,
         start: Start = launch.cold,
         stdin: int = subprocess.DEVNULL,
+        locks: tuple[int, ...] = (),
     ) -> None:
         self._events, writer = os.pipe()
         os.set_blocking(self._events, False)
@@ -47,7 +48,7 @@ class Child:
         self._oom_kills = _oom_kills()
         try:
             with log_file.open("ab") as output:
-                wanted = Launch(command, environment, folder, output.fileno(), writer, stdin)
+                wanted = Launch(command, environment, folder, output.fileno(), writer, stdin, locks)
                 self._process = start(wanted)
         except BaseException:
             os.close(self._events)

@@ -5,6 +5,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from service.contract.strategies import MOST_PROCESSES
+
 READY: Final = b"ready"
 """The server's first message, when it has imported everything; any other says why it is unfit."""
 FORK: Final = b"fork"
@@ -12,8 +14,9 @@ FORK: Final = b"fork"
 
 When that is the supervisor's child it sends its pid, that of the process between, and why it cannot
 be a stage (empty: it can). Then it waits for a ForkRequest, which comes with the descriptors of the
-job's log and of the event pipe."""
+job's log, of the event pipe, and of the locks on the stage's GPUs."""
 MAX_MESSAGE: Final = 1 << 20
+MOST_DESCRIPTORS: Final = 2 + MOST_PROCESSES
 
 LAUNCHER: Final = "worker.stages.launch"
 """The stage that forks once more: its ranks."""

@@ -11,7 +11,8 @@ from service.contract.stages import EVENT_FD_VARIABLE
 
 @dataclass(frozen=True)
 class Launch:
-    """`output` (the job's log), `events` (the pipe) and `stdin` are descriptors of this process."""
+    """`output` (the job's log), `events` (the pipe), `stdin` and `locks` (on the stage's GPUs, held
+    until it has ended) are descriptors of this process."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -19,6 +20,7 @@ class Launch:
     output: int
     events: int
     stdin: int = subprocess.DEVNULL
+    locks: tuple[int, ...] = ()
 
 
 class Process(Protocol):
@@ -47,6 +49,6 @@ def cold(launch: Launch) -> Process:
         stdin=launch.stdin,
         stdout=launch.output,
         stderr=subprocess.STDOUT,
-        pass_fds=(launch.events,),
+        pass_fds=(launch.events, *launch.locks),
         start_new_session=True,
     )

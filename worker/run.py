@@ -1,9 +1,9 @@
 """The one Celery task: claim → supervise → end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import structlog
@@ -21,7 +21,9 @@ from service.store.database import Database
 from service.store.models import JobRow
 from worker import allocator, launch, tracking, warm_start
 from worker.app import SHUTDOWN, app
-from worker.devices import gpus
+from worker.devices import Device, gpus
+from worker.gpu_scheduler import GpuScheduler, Placed
+from worker.gpu_slots import GpuSlots, Taken
 from worker.recorder import is_outage
 from worker.supervisor import Supervisor
 from worker.trackers import Tracker
@@ -41,19 +43,22 @@ class Receiver:
     tracker: Tracker
     supervisor: Supervisor
     ring: Ring
-    gpus: tuple[str, ...]
-    """UUIDs."""
+    gpus: Sequence[Device]
     warm: WarmStart | None = None
 
     def wake(self, job_id: str, worker_id: str, queues: list[str]) -> None:
-        """Win the job and run its stage; else complete the tracking of an ended job; else drop."""
+        """Win the job and run its stage; else complete the tracking of an ended job; else drop.
+
+        A job that waits for GPUs stands for all of its worker's queues that do: the first of them
+        is run.
+        """
         with structlog.contextvars.bound_contextvars(job_id=job_id):
             try:
-                claimed = self._claim(job_id, worker_id, queues)
-                if claimed is None:
+                placed = self._next(job_id, worker_id, queues)
+                if placed is None:
                     self._complete_tracking(job_id)
                     return
-                self._after(job_id, self.supervisor.supervise(claimed))
+                self._run(placed)
                 self.warm_up()
             except SQLAlchemyError as error:
                 # The row is as it was, or its lease runs out: the reconciler rings again.
@@ -64,12 +69,36 @@ class Receiver:
         if self.warm is not None and not SHUTDOWN.is_asked():
             self.warm.tend()
 
-    def _claim(self, job_id: str, worker_id: str, queues: list[str]) -> Claim | None:
-        claimed: Claim | None = None
+    def _next(self, job_id: str, worker_id: str, queues: list[str]) -> Placed | None:
         with self.database.read() as session:
             queue = jobs.waits_in(session, job_id)
         if queue is None or queue not in queues:
             return None
+        try_claim = partial(self._claim, worker_id)
+        if self.gpus and gpus_of(queue):
+            scheduler = GpuScheduler(
+                self.database,
+                GpuSlots(self.settings.devices_dir, self.gpus),
+                try_claim=try_claim,
+                ring=self._ring_if_due,
+                shutdown=SHUTDOWN,
+                poll_seconds=self.settings.poll_seconds,
+            )
+            return scheduler.next(job_id, queues)
+        claimed = try_claim(job_id, queue, ())
+        return None if claimed is None else Placed(claimed, Taken())
+
+    def _run(self, placed: Placed) -> None:
+        claimed = placed.claim
+        with structlog.contextvars.bound_contextvars(job_id=claimed.job_id):
+            with placed.taken as taken:
+                state = self.supervisor.supervise(claimed, taken.descriptors)
+            self._after(claimed.job_id, state)
+
+    def _claim(
+        self, worker_id: str, job_id: str, queue: str, gpus: tuple[str, ...]
+    ) -> Claim | None:
+        claimed: Claim | None = None
         try:
             with self.database.write() as session:
                 claimed = claims.claim(
@@ -77,7 +106,7 @@ class Receiver:
                     job_id,
                     worker_id,
                     queues=[queue],
-                    gpus=self.gpus[: gpus_of(queue)],
+                    gpus=gpus,
                     lease_seconds=self.settings.lease_seconds,
                 )
         except DBAPIError as error:
@@ -140,7 +169,7 @@ def receiver() -> Receiver:
         ring=lambda message: broker.ring(
             publisher, message.job_id, message.queue, message.priority
         ),
-        gpus=tuple(device["uuid"] for device in devices),
+        gpus=devices,
         warm=warm,
     )
 

@@ -66,11 +66,14 @@ class Supervisor:
         self._shutdown = shutdown or Shutdown()
         self._policy = endings.Policy(settings.crash_limit, settings.retry_backoff_seconds)
 
-    def supervise(self, claim: Claim) -> JobState | None:
-        """Run the claimed stage to its end and write it; the job's state, None when it was lost."""
+    def supervise(self, claim: Claim, locks: tuple[int, ...] = ()) -> JobState | None:
+        """Run the claimed stage to its end and write it; the job's state, None when it was lost.
+
+        `locks`: descriptors of those on the claim's GPUs, which the stage's processes inherit.
+        """
         workspace = self._settings.workspace(claim.job_id)
         with Heart(self._database, self._settings, claim) as heart:
-            ending = self._attempt(claim, workspace, heart)
+            ending = self._attempt(claim, workspace, heart, locks)
             if ending is None:
                 log.warning("the claim was lost; nothing more is written", epoch=claim.epoch)
                 return None
@@ -78,7 +81,9 @@ class Supervisor:
 
     # ---- the attempt --------------------------------------------------------------------------
 
-    def _attempt(self, claim: Claim, workspace: Path, heart: Heart) -> Ending | None:
+    def _attempt(
+        self, claim: Claim, workspace: Path, heart: Heart, locks: tuple[int, ...]
+    ) -> Ending | None:
         try:
             self._remove_leftovers(claim, workspace)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
@@ -96,7 +101,7 @@ class Supervisor:
         pushes = self._pushes(claim, request)
         recording = Recorder(self._database, claim, workspace, pushes=pushes)
         with recording as recorder, shipping, pushes:
-            return self._run(claim, request, heart, recorder, pushes)
+            return self._run(claim, request, heart, recorder, pushes, locks)
 
     def _pushes(self, claim: Claim, request: StageRequest) -> Pushes:
         hub = claim.spec.hub
@@ -120,13 +125,20 @@ class Supervisor:
         heart: Heart,
         recorder: Recorder,
         pushes: Pushes,
+        locks: tuple[int, ...],
     ) -> Ending | None:
         command = self._command(request, request.attempt_dir / "request.json")
         environment = stage_request.stage_environment(self._settings, claim.stage, claim.gpus)
         log_file = request.workspace / "job.log"
         folder, start = request.attempt_dir, self._start
-        with Child(command, environment, folder, log_file, start=start) as child:
-            log.info("stage started", stage=claim.stage, epoch=claim.epoch, pid=child.pid)
+        with Child(command, environment, folder, log_file, start=start, locks=locks) as child:
+            log.info(
+                "stage started",
+                stage=claim.stage,
+                epoch=claim.epoch,
+                pid=child.pid,
+                gpus=claim.gpus,
+            )
             taken = partial(cpu_seconds, child.pid)
             watch = Watch(claim, self._settings, heart, recorder, self._shutdown, taken)
             with self._sampler(child, claim, recorder):

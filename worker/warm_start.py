@@ -209,7 +209,8 @@ class _Server:
         spare = self._await_spare()
         try:
             message = request.model_dump_json().encode()
-            socket.send_fds(self._gate, [message], [wanted.output, wanted.events])
+            descriptors = [wanted.output, wanted.events, *wanted.locks]
+            socket.send_fds(self._gate, [message], descriptors)
         except OSError:  # it was killed meanwhile, or the message is too long
             spare.end()
             raise

@@ -31,9 +31,10 @@ def queue_for(stage: Stage, spec: JobSpec) -> str:
 
 def gpus_of(queue: str) -> int:
     """How many GPUs a job that waits in this queue takes, where the worker has some."""
-    if queue == CPU_QUEUE:
-        return 0
-    return 1 if queue == GPU_QUEUE else int(queue.removeprefix(f"{GPU_QUEUE}."))
+    if queue == GPU_QUEUE:
+        return 1
+    count = queue.removeprefix(f"{GPU_QUEUE}.")
+    return int(count) if count.isdecimal() else 0
 
 
 def heard_by(queues: Iterable[str], gpus: int) -> list[str]:

@@ -1,13 +1,14 @@
 """A claim: a lease on a job with an epoch, from the doorbell to the end of the attempt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
+from service.contract.routing import gpus_of
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import HELD, JobState, Stage
 from service.store import jobs
@@ -57,10 +58,8 @@ def claim(
         JobState.QUEUED,
         JobState.RUNNING,
         "stage_started",
-        JobRow.not_before <= db_now(),
-        JobRow.min_gpus <= len(gpus),
+        *_claimable(len(gpus)),
         JobRow.queue.in_(queues),
-        JobRow.spec_version <= SPEC_VERSION,
         epoch=JobRow.epoch + 1,
         stage_attempt=JobRow.stage_attempt + 1,
         worker_id=worker_id,
@@ -95,6 +94,41 @@ def claim(
         follow_up=row.follow_up,
         gpus=tuple(gpus),
     )
+
+
+def _claimable(gpus: int) -> list[ColumnElement[bool]]:
+    """What a queued job must be for a worker that has so many GPUs for it."""
+    return [
+        JobRow.not_before <= db_now(),
+        JobRow.min_gpus <= gpus,
+        JobRow.spec_version <= SPEC_VERSION,
+    ]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that can be claimed with so many GPUs."""
+
+    job_id: str
+    queue: str
+    gpus: int
+    waited_seconds: float
+
+
+def first_waiting(session: Session, queues: Iterable[str]) -> list[Waiting]:
+    """The first job of each queue that has one, in the order they should start."""
+    order = (JobRow.priority, JobRow.queued_at, JobRow.id)
+    found: list[JobRow] = []
+    for queue in queues:
+        query = select(JobRow).where(
+            JobRow.state == JobState.QUEUED, JobRow.queue == queue, *_claimable(gpus_of(queue))
+        )
+        found += session.scalars(query.order_by(*order).limit(1))
+    now = jobs.clock(session)
+    return [
+        Waiting(row.id, row.queue, gpus_of(row.queue), (now - row.queued_at).total_seconds())
+        for row in sorted(found, key=lambda row: (row.priority, row.queued_at, row.id))
+    ]
 
 
 def _stage_used_seconds(session: Session, row: JobRow) -> float:

@@ -62,7 +62,7 @@ def left_over(stack: FaultStack) -> list[str]:
 
 
 def is_free(device_lock: Path) -> bool:
-    """Whether no training holds the device (worker/training/device_lock.py)."""
+    """Whether no training is on it (worker/gpu_slots.py, worker/training/device_lock.py)."""
     with device_lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

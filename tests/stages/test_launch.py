@@ -15,6 +15,7 @@ from service.contract.events import Finished, Notice
 from service.contract.failures import FailureCode
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
+from tests.fakes.gpus import gpus
 from tests.services import wait_until
 from tests.stages.rank_stub import is_alive
 from tests.stages.support import Ended
@@ -23,6 +24,7 @@ from tests.worker.test_warm_start import ROOT, finish
 from worker import failures, launch, linux
 from worker.child import Child
 from worker.fork_request import LAUNCHER
+from worker.gpu_slots import GpuSlots
 from worker.launch import Start
 from worker.stage_request import stage_command
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
@@ -72,18 +74,19 @@ class Launcher:
         self.folder = folder
         self._start = start
 
-    def start(self, behaviour: str) -> Child:
+    def start(self, behaviour: str, locks: tuple[int, ...] = ()) -> Child:
         spec = {**SPEC, "metadata": {"behaviour": behaviour}}
         folder = str(self.folder)
         request = {**REQUEST, "spec": spec, "workspace": folder, "attempt_dir": folder}
         path = self.folder / "request.json"
         path.write_text(json.dumps(request))
         command = [sys.executable, "-P", "-m", LAUNCHER, "2", STUB, str(path)]
-        return Child(command, VARIABLES, self.folder, self.folder / "log", start=self._start)
+        log = self.folder / "log"
+        return Child(command, VARIABLES, self.folder, log, start=self._start, locks=locks)
 
-    def started(self, behaviour: str) -> Child:
+    def started(self, behaviour: str, locks: tuple[int, ...] = ()) -> Child:
         """With both ranks in their work."""
-        child = self.start(behaviour)
+        child = self.start(behaviour, locks)
         wait_until(lambda: len(list(self.folder.glob("at-work-*"))) == 2, 60, "both ranks")
         return child
 
@@ -93,6 +96,10 @@ class Launcher:
     def wait(self, child: Child) -> Ended:
         status, events = finish(child)
         return Ended(status, events, (self.folder / "log").read_text())
+
+
+def open_files(pid: int) -> set[str]:
+    return {path.readlink().name for path in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 class TestEnd:
@@ -143,8 +150,15 @@ class TestSignals:
         assert ended.status == EXIT_STOPPED
         assert ended.notices == ["rank 0", "a checkpoint"]
 
-    def test_no_rank_outlives_the_launcher(self, launcher: Launcher) -> None:
-        child = launcher.started("waits")
+    def test_ranks_hold_the_locks_on_their_gpus_and_do_not_outlive_the_launcher(
+        self, launcher: Launcher
+    ) -> None:
+        taken = GpuSlots(launcher.folder / "devices", gpus("GPU-a", "GPU-b")).take(2)
+        assert taken is not None
+        with taken:
+            child = launcher.started("waits", taken.descriptors)
+        for file in launcher.folder.glob("pid-*"):
+            assert {"GPU-a.lock", "GPU-b.lock"} <= open_files(int(file.read_text()))
         os.kill(child.pid, signal.SIGKILL)
         assert launcher.wait(child).status == -signal.SIGKILL
 

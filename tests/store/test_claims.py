@@ -97,6 +97,22 @@ class TestClaim:
         assert claimed.gpus == ("GPU-a",)
         assert history_of(database, job_id)[-1].data["gpus"] == ["GPU-a"]
 
+    def test_the_first_that_waits_in_each_queue(self, database: Database) -> None:
+        waiting = {queue: [make_job(database) for _ in range(2)] for queue in ("gpu", "gpu.2")}
+        late, hidden = make_job(database, priority=0), make_job(database, priority=0)
+        for queue, job_ids in (*waiting.items(), ("gpu.2", [late]), ("gpu.4", [hidden])):
+            for job_id in job_ids:
+                put(database, job_id, queue=queue)
+        put(database, waiting["gpu"][0], not_before=db_now(60))
+        put(database, hidden, spec_version=SPEC_VERSION + 1)
+        with database.read() as session:
+            found = claims.first_waiting(session, ["gpu", "gpu.2", "gpu.4"])
+        assert [(job.job_id, job.queue, job.gpus) for job in found] == [
+            (late, "gpu.2", 2),
+            (waiting["gpu"][1], "gpu", 1),
+        ]
+        assert all(0 <= job.waited_seconds < 60 for job in found)
+
     def test_a_claim_that_was_rolled_back_is_not_committed(self, database: Database) -> None:
         """The same worker's other process claims with the same epoch: still not ours."""
         job_id = make_job(database)

@@ -1,10 +1,8 @@
-"""Whoever trains on a device can be seen by others, until the last of its forks has ended."""
+"""Whoever trains on the CPU can be seen by others, until the last of its forks has ended."""
 
 import subprocess
 import sys
 from pathlib import Path
-
-import torch
 
 from tests.faults.checker import is_free
 from tests.services import wait_until
@@ -14,15 +12,14 @@ from worker.training import device_lock
 _TRAINER = """
 import os, sys
 from pathlib import Path
-import torch
 from worker.training import device_lock
-print(device_lock.share(Path(sys.argv[1]), torch.device("cpu")).name, flush=True)
+print(device_lock.share_cpu(Path(sys.argv[1])).name, flush=True)
 if os.fork() == 0:
     sys.stdin.read()
 """
 
 
-def test_a_device_is_held_until_the_last_fork_has_ended(tmp_path: Path) -> None:
+def test_the_cpu_is_held_until_the_last_fork_has_ended(tmp_path: Path) -> None:
     folder = tmp_path / "devices"
     with subprocess.Popen(
         [sys.executable, "-c", _TRAINER, str(folder)],
@@ -41,5 +38,5 @@ def test_a_device_is_held_until_the_last_fork_has_ended(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_stops_no_training(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    path = device_lock.share(tmp_path / "file" / "devices", torch.device("cpu"))
+    path = device_lock.share_cpu(tmp_path / "file" / "devices")
     assert not path.exists()

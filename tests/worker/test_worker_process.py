@@ -60,13 +60,15 @@ class Stack:
         self.log = home / "worker.log"
         home.mkdir()
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
+    def start_worker(
+        self, *options: str, module: str = "tests.worker.stub_worker"
+    ) -> subprocess.Popen[bytes]:
         known = len(self.workers())
         environment = {name: v for name, v in os.environ.items() if "FINETUNE" not in name}
         environment |= {f"FINETUNE_{name.upper()}": value for name, value in self.values.items()}
         with self.log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.worker.stub_worker"],
+                [sys.executable, "-m", module, *options],
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 
 from service.contract.stages import EVENT_FD_VARIABLE
 from worker import linux
-from worker.fork_request import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest
+from worker.fork_request import FORK, LAUNCHER, MAX_MESSAGE, MOST_DESCRIPTORS, READY, ForkRequest
 from worker.stages.base import EXIT_STOPPED, run_stage
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -156,14 +156,16 @@ def _wait_for_request(gate: socket.socket, supervisor: int, between: int) -> For
         os._exit(EXIT_STOPPED)
     gate.send(f"{os.getpid()} {between} {_fault_of_fork()}".encode())
     try:
-        message, descriptors, _, _ = socket.recv_fds(gate, MAX_MESSAGE, 2)
+        message, descriptors, _, _ = socket.recv_fds(gate, MAX_MESSAGE, MOST_DESCRIPTORS)
     except ConnectionResetError:  # it hung up and had not even heard the pid
         message = b""
     if not message:
         os._exit(EXIT_STOPPED)
     gate.close()
     request = ForkRequest.model_validate_json(message)
-    _take_over(request, *descriptors)
+    # What follows are the locks on the stage's GPUs, which stay open until the stage has ended.
+    output, events, *_ = descriptors
+    _take_over(request, output, events)
     return request
 
 

@@ -134,11 +134,13 @@ class _Ranks:
 def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
     """A rank that has everything to import."""
     command = ["-P", "-m", "worker.lifeline", str(os.getpid()), *words]
+    # Each rank gets the event pipe, and the locks on the GPUs: what this process may pass on.
+    os.set_inheritable(int(os.environ[EVENT_FD_VARIABLE]), True)
     return subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
-        pass_fds=(int(os.environ[EVENT_FD_VARIABLE]),),
+        close_fds=False,
         start_new_session=True,
     ).pid
 

@@ -63,7 +63,8 @@ def load_parts(
     StageError(invalid_option): weights that would train are float16, which `fp16` cannot scale."""
     recorded = checkpoint.fast_paths_of(request.resume_from) if request.resume_from else None
     paths = FastPaths.of(recorded, ranks)
-    device_lock.share(request.cache_dir / "devices", device)
+    if device.type == "cpu":
+        device_lock.share_cpu(request.cache_dir / "devices")
     task = registry.get(request.spec.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
