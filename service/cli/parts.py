@@ -144,10 +144,10 @@ def worker(
     database: Database,
     grace_seconds: float,
 ) -> Part:
-    """A worker for `queues` that sees these GPUs alone."""
+    """A worker for `queues` that sees these GPUs alone, with a process for each."""
     return Part(
         name=name,
-        argv=[sys.executable, "-m", "worker", "--queues", queues, "--concurrency", "1"],
+        argv=[sys.executable, "-m", "worker", "--queues", queues],
         env={**layout.environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
         ready=lambda pid: _is_registered(database, pid, queues),
         log=layout.log(name),

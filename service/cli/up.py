@@ -199,7 +199,7 @@ def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
             worker("worker-cpu", CPU_QUEUE),
             *(
                 worker(f"worker-gpu{name}", GPU_QUEUE, gpus=group)
-                for name, group in grouped(gpus, stack.settings.gpus_per_worker)
+                for name, group in grouped(gpus, stack.settings.gpus_per_worker or len(gpus))
             ),
         ]
     else:

@@ -71,16 +71,17 @@ class TestWorkersOfUp:
     def test_each_has_its_gpus_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(up, "visible_gpus", lambda _: ["GPU-a", "GPU-b"])
         seen = {}
-        for size in (1, 2, 3):
+        for size in (None, 1, 2, 3):
             settings = Settings(home=tmp_path, gpus_per_worker=size)
             stack = up.Stack(settings, orphans.Mark(tmp_path), "http://127.0.0.1:1", None, None)
             database = Database("sqlite://")
             *_, workers = up._tiers(stack, database)
             database.dispose()
+            assert not any("--concurrency" in part.argv for part in workers)
             seen[size] = [(part.name, part.env["CUDA_VISIBLE_DEVICES"]) for part in workers]
         cpu = ("worker-cpu", "")
         assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b")]
-        assert seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "GPU-a,GPU-b")]
+        assert seen[None] == seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "GPU-a,GPU-b")]
 
     @pytest.mark.parametrize(
         ("device", "shown"),

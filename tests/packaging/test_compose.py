@@ -67,6 +67,11 @@ class TestGpu:
         assert {key: value for key, value in GPU["worker-cpu"].items() if key not in other} == main
         assert GPU["worker-cpu"]["image"] == GPU["worker"]["image"]
 
+    def test_the_worker_has_all_gpus_and_a_process_for_each(self) -> None:
+        [devices] = GPU["worker"]["deploy"]["resources"]["reservations"]["devices"]
+        assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+        assert "--concurrency" not in GPU["worker"]["command"]
+
     def test_each_queue_has_one_worker(self) -> None:
         queues = [service["command"][4] for service in GPU.values()]
         assert queues == ["gpu", "cpu"]
