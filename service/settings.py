@@ -110,6 +110,11 @@ class Settings(BaseSettings):
     warm_start: bool = Field(
         True, description="Fork stages from a process that has imported torch; Linux only."
     )
+    doctor_at_start: bool = Field(
+        True,
+        description="A worker runs the checks of `finetune doctor --quick` when it starts, in the "
+        "background; GET /v1/workers shows what they found.",
+    )
     malloc: str = Field(
         "auto",
         # The loader takes white space and colons for the end of a name.

@@ -17,6 +17,7 @@ from service.settings import get_settings
 from service.store.workers import WorkerInfo
 from worker.devices import devices
 from worker.registration import Registration
+from worker.start_check import StartCheck
 from worker.stopping import Shutdown
 
 # Celery's own waits grow to half a minute, in which a broker that is back has nobody to serve.
@@ -83,6 +84,8 @@ def _register(sender: Any, **_: Any) -> None:
     )
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)
     _registration.start()
+    if _settings.doctor_at_start:
+        StartCheck(_registration.examined).start()
     # Celery would end its pool at a second SIGINT, and the supervisors with it: a lost worker.
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
 

@@ -4,6 +4,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,12 +33,17 @@ class Registration:
             after_in_child=self._connected.release,
         )
         self._info = info
+        self._examined: dict[str, Any] | None = None
         self._beat_seconds = beat_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def examined(self, doctor: dict[str, Any]) -> None:
+        """Write what the quick checks found with the next beat; from any thread."""
+        self._examined = doctor
 
     def stop(self) -> None:
         self._stop.set()
@@ -57,9 +64,13 @@ class Registration:
                 log.warning("the worker is not registered", error=str(error.__cause__ or error))
 
     def _say(self) -> None:
+        doctor = self._examined
         with self._connection() as session:
             if not workers.seen(session, self._info.id):
-                workers.register(session, self._info)
+                workers.register(session, replace(self._info, doctor=doctor))
+            elif doctor is not None and doctor != self._info.doctor:
+                workers.examined(session, self._info.id, doctor)
+        self._info = replace(self._info, doctor=doctor)
 
     @contextmanager
     def _connection(self) -> Iterator[Session]:

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from service.api.deps import DatabaseDep, SettingsDep
 from service.api.metrics import BEATS_TO_LIVE
 from service.api.openapi import problems
-from service.api.schemas.system import Worker, WorkerJob, WorkerList
+from service.api.schemas.system import Worker, WorkerDoctor, WorkerJob, WorkerList
 from service.contract.states import Stage
 from service.store import queries
 from service.store.models import WorkerRow
@@ -37,4 +37,5 @@ def _worker(row: WorkerRow, running: list[queries.RunningJob]) -> Worker:
             for job in running
             if job.worker_id == row.id
         ],
+        doctor=None if row.doctor is None else WorkerDoctor.model_validate(row.doctor),
     )

@@ -295,3 +295,5 @@ class WorkerRow(Base):
     version: Mapped[str] = mapped_column(String(32))
     started_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]
+    doctor: Mapped[dict[str, Any] | None]
+    """{"status", "checked_at", "findings"} of its quick checks; None until they have ended."""

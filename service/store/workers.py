@@ -19,6 +19,8 @@ class WorkerInfo:
     queues: list[str]
     devices: list[dict[str, Any]]
     version: str
+    doctor: dict[str, Any] | None = None
+    """What its quick checks found; None until they have ended."""
 
 
 def register(session: Session, info: WorkerInfo) -> None:
@@ -32,6 +34,7 @@ def register(session: Session, info: WorkerInfo) -> None:
             queues=info.queues,
             devices=info.devices,
             version=info.version,
+            doctor=info.doctor,
             started_at=now,
             last_seen_at=now,
         )
@@ -48,6 +51,11 @@ def seen(session: Session, worker_id: str) -> bool:
         .returning(WorkerRow.id)
     )
     return found is not None
+
+
+def examined(session: Session, worker_id: str, doctor: dict[str, Any]) -> None:
+    """Note what the worker's quick checks found."""
+    session.execute(update(WorkerRow).where(WorkerRow.id == worker_id).values(doctor=doctor))
 
 
 def remove(session: Session, worker_id: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import JobState, Stage
 from service.contract.tasks import TASKS
+from service.store import workers
 from service.store.jobs import clock
 from service.store.models import (
     ArtifactRow,
@@ -19,6 +20,7 @@ from service.store.models import (
     MetricRow,
     WorkerRow,
 )
+from service.store.workers import WorkerInfo
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, START, add_job, spec
 
@@ -493,3 +495,18 @@ class TestTasksAndWorkers:
         (worker,) = server.client.get("/v1/workers").json()["data"]
         assert (worker["id"], worker["devices"]) == ("w-live", [{"type": "cpu", "name": "x"}])
         assert worker["jobs"] == [{"id": job_id, "name": None, "stage": "train"}]
+        assert worker["doctor"] is None
+
+    def test_a_worker_shows_what_its_doctor_found(self, server: Server) -> None:
+        info = WorkerInfo("w", "host", 7, ["gpu"], [], "1")
+        finding = {"name": "driver", "status": "failed", "summary": "old", "reason": "550 < 580"}
+        doctor = {
+            "status": "failed",
+            "checked_at": "2026-01-01T00:00:00Z",
+            "findings": [{**finding, "remedy": "Install 580."}],
+        }
+        with server.database.write() as session:
+            workers.register(session, info)
+            workers.examined(session, "w", doctor)
+        (worker,) = server.client.get("/v1/workers").json()["data"]
+        assert worker["doctor"] == doctor

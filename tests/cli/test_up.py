@@ -31,7 +31,8 @@ class Up:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [*_COMMAND, *options],
-            env={**inherited, "FINETUNE_HOME": str(home), **(env or {})},
+            env={**inherited, "FINETUNE_HOME": str(home), "FINETUNE_DOCTOR_AT_START": "0"}
+            | dict(env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

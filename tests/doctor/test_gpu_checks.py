@@ -96,6 +96,12 @@ class TestDevices:
         assert found.status == "warning"
         assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.remedy
 
+    def test_cuda_shows_one_mig_instance_of_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        one, other = Gpu("MIG-aaaaaaaa-1"), Gpu("MIG-aaaaaaaa-2")
+        Nvml([Gpu(A).cut(one, other)]).install(monkeypatch)
+        assert devices(context("MIG-aaaaaaaa-2")).status == "ok"
+        assert devices(context("MIG-cccccccc-1")).status == "failed"
+
     def test_other_gpus_fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml([Gpu(A), Gpu(B)]).install(monkeypatch)
         found = devices(context(A))

@@ -90,6 +90,7 @@ class Stack:
             "FINETUNE_RECONCILE_SECONDS": "0.5",
             "FINETUNE_RETRY_BACKOFF_SECONDS": "1",
             "FINETUNE_SYSTEM_METRICS_SECONDS": "0.25",
+            "FINETUNE_DOCTOR_AT_START": "false",  # tests/doctor runs the same checks
             "OMP_NUM_THREADS": "1",
             **variables,
         }

@@ -51,6 +51,7 @@ class Stack:
             "stop_grace_seconds": "2",
             "retry_backoff_seconds": "0.1",
             "republish_seconds": "1",
+            "doctor_at_start": "0",
             "warm_start": "0",  # the stub imports nothing that would be worth it
         }
         self.settings = Settings(**self.values)  # type: ignore[arg-type]

@@ -2,10 +2,15 @@
 be warnings), 1 a check failed, 2 wrong options, 130 interrupted."""
 
 import argparse
+import fcntl
 import json
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -17,6 +22,7 @@ from worker.doctor.registry import CHECKS
 from worker.doctor.runner import Doctor, Line
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
+_NICE: Final = 19
 
 
 def main() -> None:
@@ -26,8 +32,10 @@ def main() -> None:
     checks = [check for check in CHECKS if _is_wanted(check, arguments)]
     if not arguments.json:
         _print(report.terminal_header())
-    with scratch.folder(Settings().home) as folder:
-        doctor = Doctor(checks, folder, quick=arguments.quick)
+    background = arguments.in_background
+    home = Settings().home
+    with _turn(home) if background else nullcontext(), scratch.folder(home) as folder:
+        doctor = Doctor(checks, folder, quick=arguments.quick, in_background=background)
         examination = doctor.examine(_ignore if arguments.json else _show)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -48,6 +56,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="less than a minute")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", default=[])
     parser.add_argument("--report", type=Path, help="folder of the two files; default: this one")
+    parser.add_argument(
+        "--in-background",
+        action="store_true",
+        help="with low priority, one such doctor at a time, and nothing that computes on a GPU",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON; files only with --report")
     return parser.parse_args()
 
@@ -56,6 +69,18 @@ def _is_wanted(check: Check, arguments: argparse.Namespace) -> bool:
     if arguments.only:
         return check.name in arguments.only
     return check.quick or not arguments.quick
+
+
+@contextmanager
+def _turn(home: Path) -> Iterator[None]:
+    """Several workers of a machine start at once: their doctors come one after another."""
+    os.nice(_NICE)
+    lock = home / "doctor-at-start.lock"
+    with suppress(OSError):  # a file system without locks: they come together
+        home.mkdir(parents=True, exist_ok=True)
+        # Held until this process ends.
+        fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
+    yield
 
 
 def _show(line: Line) -> None:

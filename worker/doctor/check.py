@@ -30,6 +30,9 @@ class Check:
     """After which its processes are killed and it counts as failed."""
     quick: bool = False
     """Whether `--quick` has it: all quick checks together take less than a minute."""
+    on_device: bool = False
+    """Whether it computes on a GPU where there is one. Then a worker leaves it out at its start,
+    because a job may have the GPU."""
     needs: tuple[str, ...] = ()
     """GPU, TWO_GPUS, LINUX, or names of packages to import; what is missing makes it `not_run`."""
 
@@ -85,6 +88,7 @@ class Context(BaseModel):
 
     scratch: Path
     quick: bool = False
+    in_background: bool = Field(False, description="A worker runs it at its start.")
     gpus: list[dict[str, Any]] = Field(
         default_factory=list, description="As `worker.devices.gpus()` lists them."
     )

@@ -48,6 +48,7 @@ class Doctor:
     checks: Sequence[Check]
     scratch: Path
     quick: bool = False
+    in_background: bool = False
     package: str = "worker.doctor.checks"
     """Where the checks' files are."""
 
@@ -83,7 +84,13 @@ class Doctor:
         except (OSError, ValidationError):
             how = "did not answer in time" if done.status is None else f"ended ({done.status})"
             view = TorchView(reason=f"the process that asked torch {how}: {done.tail}")
-        return Context(scratch=self.scratch, quick=self.quick, gpus=gpus(), torch=view)
+        return Context(
+            scratch=self.scratch,
+            quick=self.quick,
+            in_background=self.in_background,
+            gpus=[dict(gpu) for gpu in gpus()],
+            torch=view,
+        )
 
     def _line(self, check: Check, context: Context) -> Line:
         lacking = lacks(check, context)
@@ -131,6 +138,9 @@ def _finding(check: Check, file: Path, done: processes.Done) -> Finding:
 
 def lacks(check: Check, context: Context) -> Finding | None:
     """`not_run` with the reason, where the machine lacks what the check needs."""
+    if context.in_background and check.on_device and context.device == "cuda":
+        reason = "it computes on the GPU, which a job may have: `finetune doctor` runs it"
+        return answers.not_run("not run", reason=reason)
     for need in check.needs:
         reason, remedy = _NEEDS.get(need, _package)(need, context)
         if reason:

@@ -35,6 +35,22 @@ class WorkerJob(BaseModel):
     stage: Stage
 
 
+class DoctorFinding(BaseModel):
+    name: str
+    status: Literal["ok", "warning", "failed", "not_run"]
+    summary: str
+    reason: str = ""
+    remedy: str = ""
+
+
+class WorkerDoctor(BaseModel):
+    status: Literal["ok", "warning", "failed", "not_run"] = Field(
+        description="The worst of the findings; `not_run` if the checks themselves failed."
+    )
+    checked_at: datetime
+    findings: list[DoctorFinding] = Field(description="What `finetune doctor --quick` found there.")
+
+
 class Worker(BaseModel):
     id: str
     hostname: str
@@ -50,6 +66,11 @@ class Worker(BaseModel):
     started_at: datetime
     last_seen_at: datetime
     jobs: list[WorkerJob] = Field(description="What it runs now.")
+    doctor: WorkerDoctor | None = Field(
+        None,
+        description="The quick checks of its machine, made at its start in the background; null "
+        "until they have ended, or where FINETUNE_DOCTOR_AT_START is off.",
+    )
 
 
 class WorkerList(BaseModel):

@@ -20,6 +20,9 @@ def devices(context: Context) -> Finding:
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
         _ORDER: os.environ.get(_ORDER),
     }
+    if any(gpu.get("mig") for gpu in context.gpus) and cuda and set(cuda) <= set(nvml):
+        # CUDA shows a process one instance at most, and no other GPU with it.
+        return ok(f"{names}: one of the {len(nvml)} GPUs and MIG instances that NVML lists", **data)
     if sorted(nvml) != sorted(cuda):
         return failed(
             f"NVML lists {len(nvml)} GPU(s) and CUDA {len(cuda)}, and they are not the same",

@@ -29,6 +29,8 @@ def forked_stage(context: Context) -> Finding:
     settings = Settings()
     if not settings.warm_start:
         return not_run("not run", reason="FINETUNE_WARM_START is false: stages are not forked here")
+    if any(gpu.get("mig") for gpu in context.gpus):
+        return not_run("not run", reason="on a machine with MIG instances stages are not forked")
     gpus = [str(gpu["uuid"]) for gpu in context.gpus[:1]] if context.device == "cuda" else []
     environment = stage_environment(settings, Stage.TRAIN, gpus)
     imports = warm_start.IMPORTS_WITH_GPU if gpus else warm_start.IMPORTS
