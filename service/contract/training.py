@@ -47,6 +47,9 @@ Arguments = Annotated[
     dict[str, bool | int | float | str | None] | None, BeforeValidator(_from_json)
 ]
 
+# What TrainingArguments has; here on CPUs, where larger ones gain nothing.
+DEFAULT_EVAL_BATCH_SIZE: Final = 8
+
 # Options of ours that TrainingArguments does not have, though transformers does elsewhere.
 ADDITIONS: Final[dict[str, str]] = {
     "early_stopping_patience": "EarlyStoppingCallback's argument, here an option; default: off",
@@ -110,7 +113,13 @@ class TrainingSpec(BaseModel):
     per_device_train_batch_size: int = Field(
         8, ge=1, description="Examples of one forward pass on each device."
     )
-    per_device_eval_batch_size: int = Field(8, ge=1, description="The same while evaluating.")
+    per_device_eval_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="The same while evaluating. null: 8; on a GPU four times as many as "
+        "`per_device_train_batch_size`, if those are more (not with `fsdp`, whose evaluations "
+        "cannot take smaller batches when memory runs out).",
+    )
     gradient_accumulation_steps: int = Field(
         1,
         ge=1,
@@ -191,8 +200,12 @@ class TrainingSpec(BaseModel):
     dataloader_drop_last: bool = Field(
         False, description="Leave out an epoch's last batch when it is smaller."
     )
-    dataloader_num_workers: int = Field(
-        0, ge=0, le=128, description="Processes that make batches ahead; 0: the training itself."
+    dataloader_num_workers: int | None = Field(
+        None,
+        ge=0,
+        le=128,
+        description="Processes that make batches ahead; 0: the training itself. null: 2 for each "
+        "process that trains on a GPU, else 0.",
     )
     dataloader_pin_memory: bool = Field(True, description="Without a GPU it does nothing.")
     dataloader_persistent_workers: bool = Field(
@@ -335,6 +348,11 @@ class TrainingSpec(BaseModel):
         return self
 
     @property
+    def eval_batch_size(self) -> int:
+        """Examples of one forward pass on each device while evaluating."""
+        return self.per_device_eval_batch_size or DEFAULT_EVAL_BATCH_SIZE
+
+    @property
     def compiles(self) -> bool:
         """As in TrainingArguments, a back end or a mode asks for it as well."""
         return self.torch_compile or bool(self.torch_compile_backend or self.torch_compile_mode)
@@ -472,7 +490,7 @@ def _unknown(option: str, given: Iterable[str], owner: str, known: Iterable[str]
 
 
 def _loader_problems(spec: TrainingSpec) -> Iterator[str]:
-    if spec.dataloader_num_workers == 0:
+    if not spec.dataloader_num_workers:
         if spec.dataloader_prefetch_factor is not None:
             yield "`dataloader_prefetch_factor` needs `dataloader_num_workers` above 0"
         if spec.dataloader_persistent_workers:

@@ -19,7 +19,12 @@ def plain(value: Any) -> Any:
 
 
 # Without numbers from before, nobody knows what a training was good for.
-OWN_DEFAULTS = {"eval_on_start": True}
+OWN_DEFAULTS = {
+    "eval_on_start": True,
+    # Null: by the device (`worker.training.loading.for_device`).
+    "dataloader_num_workers": None,
+    "per_device_eval_batch_size": None,
+}
 
 
 class TestDefaults:

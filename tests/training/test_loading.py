@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from service.contract.training import TrainingSpec
+from tests.contract.factories import job_spec
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
-from worker.training.loading import Loader, chunks
+from worker.stages import train_inputs
+from worker.training import build
+from worker.training.loading import Loader, chunks, for_device
 
 WORKERS: dict[str, Any] = {"dataloader_num_workers": 2}
 
@@ -73,6 +76,48 @@ class TestLoader:
             for asked in (False, True):
                 loader = Loader(rows(2), collate, TrainingSpec(dataloader_pin_memory=asked))
                 assert loader._loader.pin_memory is (available and asked)
+
+
+class TestForDevice:
+    def found(
+        self, strategy: str = "ddp", *, on_gpu: bool = True, **training: Any
+    ) -> tuple[int | None, int | None, bool]:
+        spec = job_spec(training=training, resources={"gpus": 2, "strategy": {"type": strategy}})
+        made = for_device(spec, on_gpu=on_gpu).training
+        size, workers = made.per_device_eval_batch_size, made.dataloader_num_workers
+        return workers, size, made.dataloader_pin_memory
+
+    def test_what_is_left_open(self) -> None:
+        assert self.found() == (2, 32, True)
+        assert self.found(per_device_train_batch_size=1) == (2, 8, True)
+        assert self.found(on_gpu=False) == (0, 8, False)
+
+    def test_what_is_given(self) -> None:
+        given = {"dataloader_num_workers": 0, "per_device_eval_batch_size": 3}
+        assert self.found(**given, dataloader_pin_memory=False) == (0, 3, False)
+        assert self.found(**given, on_gpu=False) == (0, 3, False)
+
+    def test_shards_cannot_halve_a_batch_that_does_not_fit(self) -> None:
+        assert self.found("fsdp") == (2, 8, True)
+
+    def test_the_stage_asks(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request = make_job().request()
+        for on_gpu, workers in ((False, 0), (True, 2)):
+            monkeypatch.setattr(build, "on_gpu", lambda _spec, on=on_gpu: on)
+            training = train_inputs.for_device(request, lambda _event: None).spec.training
+            assert training.dataloader_num_workers == workers
+
+    def test_no_cuda_is_looked_for_where_nothing_is_pinned(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def started() -> bool:
+            raise AssertionError
+
+        monkeypatch.setattr(torch.cuda, "is_available", started)
+        training = for_device(job_spec(), on_gpu=False).training
+        assert not Loader(rows(2), collate, training)._loader.pin_memory
 
 
 class TestTraining:

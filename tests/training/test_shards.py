@@ -1,12 +1,14 @@
 """worker.training.shards and wrapping, in a group of one process."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from torch.distributed.tensor import DTensor
 
@@ -16,6 +18,7 @@ from service.contract.spec import JobSpec
 from tests.contract.factories import job_spec
 from tests.training.support import tiny_model
 from worker.training import shards, wrapping
+from worker.training.fast_paths import FastPaths
 from worker.training.ranks import Ranks
 from worker.training.shards import Shards
 
@@ -31,6 +34,10 @@ def group(tmp_path: Path) -> Iterator[None]:
 def spec(**options: Any) -> JobSpec:
     strategy = {"type": "fsdp", **options}
     return job_spec(resources={"gpus": 2, "strategy": strategy})
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters())
 
 
 def made(**options: Any) -> Shards:
@@ -109,6 +116,90 @@ class TestPolicies:
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
         )
         assert shards.precision(FSDPSpec(), torch.float32) == MixedPrecisionPolicy()
+
+
+class TestInJobPrecision:
+    def policy(
+        self, device: str, paths: FastPaths, bf16: bool = True, **options: Any
+    ) -> dict[str, Any] | None:
+        made = job_spec(
+            training={"bf16": bf16},
+            resources={"gpus": 2, "strategy": {"type": "fsdp", **options}},
+        )
+        held = shards.in_job_precision(made, torch.device(device), paths).resources.chosen_strategy
+        assert isinstance(held, FSDPSpec)
+        found = held.mixed_precision_policy
+        return found and found.model_dump()
+
+    HALVES: ClassVar = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
+
+    def test_halves_on_a_gpu_alone(self) -> None:
+        assert self.policy("cuda", FastPaths()) == self.HALVES
+        assert self.policy("cuda", FastPaths(), bf16=False) is None
+        assert self.policy("cpu", FastPaths()) is None
+
+    def test_what_the_job_says(self) -> None:
+        paths = FastPaths()
+        given = {"param_dtype": "float32", "reduce_dtype": None}
+        assert self.policy("cuda", paths, mixed_precision_policy=given) == given
+        assert paths.chosen == {}
+
+    def test_a_resumed_training_keeps_what_it_began_with(self) -> None:
+        for device in ("cpu", "cuda"):
+            begun = FastPaths()
+            policy = self.policy(device, begun)
+            recorded = json.loads(json.dumps(begun.chosen))
+            for other in ("cpu", "cuda"):
+                assert self.policy(other, FastPaths.of(recorded, Ranks())) == policy
+        # A release before this choice had no policy.
+        assert self.policy("cuda", FastPaths.of({}, Ranks())) is None
+
+    def test_other_strategies(self) -> None:
+        made = job_spec(training={"bf16": True})
+        assert shards.in_job_precision(made, torch.device("cuda"), FastPaths()) is made
+
+
+@pytest.mark.usefixtures("group")
+class TestHeldForTheBackwardPass:
+    """Under autocast, as the job runs it."""
+
+    def bytes_of_weights(self, device: str) -> tuple[int, int]:
+        """Of the casts that autocast keeps, and of the weights of all blocks in bfloat16."""
+        AcceleratorState._reset_state(reset_partial_state=True)
+        held = shards.in_job_precision(
+            job_spec(training={"bf16": True}, resources={"gpus": 2, "strategy": {"type": "fsdp"}}),
+            torch.device(device),
+            FastPaths(),
+        )
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        strategy = Shards(accelerator, tiny_model(0.0), sgd, held, Ranks())
+        shapes = {
+            each.shape for each in strategy.model.transformer.h.parameters() if each.dim() == 2
+        }
+        kept: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            is_cast = tensor.dtype is torch.bfloat16 and tensor.shape in shapes
+            storage = tensor.untyped_storage()
+            if is_cast and storage.data_ptr() not in gathered():
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        def gathered() -> set[int]:
+            return {
+                each.untyped_storage().data_ptr()
+                for each in strategy.model.parameters()
+                if not isinstance(each, DTensor)
+            }
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss(strategy)
+        return sum(kept.values()), 2 * sum(shape.numel() for shape in shapes)
+
+    def test_no_copies(self) -> None:
+        assert self.bytes_of_weights("cuda")[0] == 0
+        kept, whole = self.bytes_of_weights("cpu")
+        assert kept > whole
 
 
 class TestBlocks:

@@ -22,9 +22,9 @@ from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
 from worker.stages import artifacts, finished_model, result_files
 from worker.stages.base import Channel
-from worker.stages.train_inputs import Loaded, load_parts, with_precision
+from worker.stages.train_inputs import Loaded, for_device, load_parts
 from worker.tasks import registry
-from worker.training import build, strategies
+from worker.training import build, shards, strategies
 from worker.training.evaluation import Evaluator
 from worker.training.objective import Evaluation
 from worker.training.progress import EVAL_PREFIX
@@ -39,7 +39,7 @@ _DOING: Final = {"evaluate": "Evaluating", "predict": "Predicting"}
 def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
     asked = request.spec.training.precision
-    request = _with_labels(with_precision(request, channel.send))
+    request = _with_labels(for_device(request, channel.send))
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec, send = request.spec, channel.send
     accelerator = build.accelerator(spec)
@@ -49,7 +49,8 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     set_seed(spec.training.seed)
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
-    model, together = _on_device(accelerator, loaded.model, spec, ranks)
+    held = shards.in_job_precision(spec, accelerator.device, loaded.fast_paths)
+    model, together = _on_device(accelerator, loaded.model, held, ranks)
     batches = Batches(send, _batches(request.prepared, spec))
     evaluator = Evaluator(
         accelerator,
@@ -92,7 +93,7 @@ def _on_device(
 
 
 def _batches(prepared: PrepareResult, spec: JobSpec) -> int:
-    size = spec.training.per_device_eval_batch_size
+    size = spec.training.eval_batch_size
     return sum(-(-counts["features"] // size) for counts in prepared.splits.values())
 
 
@@ -102,7 +103,7 @@ def _evaluate(
     """Of all splits together, the validation's first."""
     metrics: dict[str, float] = {}
     speed: dict[str, float] = {}
-    size = request.spec.training.per_device_eval_batch_size * processes
+    size = request.spec.training.eval_batch_size * processes
     folder = request.attempt_dir / "predictions"
     files: dict[str, Path] = {}
     samples: list[dict[str, Any]] = []

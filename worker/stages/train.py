@@ -21,7 +21,7 @@ from service.contract.states import Phase
 from worker.stages import evaluate
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.ranks import number as rank_number
-from worker.stages.train_inputs import load_parts, with_precision
+from worker.stages.train_inputs import for_device, load_parts
 from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
@@ -31,6 +31,7 @@ from worker.training import (
     optimizers,
     sampling,
     schedules,
+    shards,
     smoothing,
     speed,
     strategies,
@@ -86,7 +87,7 @@ def _train(job: Job, soft_stop: SoftStop) -> None:
 
 def _load(request: StageRequest, channel: Channel) -> Job:
     asked = request.spec.training.precision
-    request = with_precision(request, channel.send)
+    request = for_device(request, channel.send)
     assert request.prepared is not None, "`train` runs after `prepare`"
     spec, send = request.spec.training, channel.send
     accelerator = build.accelerator(request.spec)
@@ -100,10 +101,11 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
     flops_per_token = speed.flops_per_token(loaded.model)  # before its weights may be sharded
-    state = _state(accelerator, loaded.model, request.spec, plan, ranks)
+    held = shards.in_job_precision(request.spec, accelerator.device, loaded.fast_paths)
+    state = _state(accelerator, loaded.model, held, plan, ranks)
     state.fast_paths = loaded.fast_paths
-    for held in state.strategy.notices():
-        send(held)
+    for notice in state.strategy.notices():
+        send(notice)
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)
     reporter = Reporter(send, plan, state.progress, state.history, flops_per_token)
@@ -124,7 +126,7 @@ def _load(request: StageRequest, channel: Channel) -> Job:
         state.progress,
         predictions,
         loaded.splits,
-        spec.per_device_eval_batch_size * ranks.count,
+        spec.eval_batch_size * ranks.count,
     )
     training = loop.Training(
         plan=plan,

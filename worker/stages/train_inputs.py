@@ -18,6 +18,7 @@ from worker.training import (
     checkpoint,
     device_lock,
     linear_loss,
+    loading,
     precision,
     quantized,
     strategies,
@@ -38,10 +39,10 @@ class Loaded:
     fast_paths: FastPaths
 
 
-def with_precision(request: StageRequest, send: Callable[[StageEvent], None]) -> StageRequest:
-    """The request with what `training.precision: auto` comes to, here or where the training that
-    is resumed began, and with weights that can be trained in it.
-    StageError: checkpoint_unreadable, invalid_option."""
+def for_device(request: StageRequest, send: Callable[[StageEvent], None]) -> StageRequest:
+    """The request with what it leaves to the device: what `training.precision: auto` comes to, here
+    or where the training that is resumed began, weights that can be trained in it, and how batches
+    are loaded. StageError: checkpoint_unreadable, invalid_option."""
     earlier = checkpoint.precision_of(request.resume_from) if request.resume_from else None
     assert request.prepared is not None, "`train` runs after `prepare`"
     folder, on_gpu = request.prepared.model_dir, build.on_gpu(request.spec)
@@ -49,6 +50,7 @@ def with_precision(request: StageRequest, send: Callable[[StageEvent], None]) ->
     spec = precision.resolved(spec, folder, on_gpu=on_gpu, earlier=earlier)
     for notice in precision.notices(request.spec, spec, folder, on_gpu=on_gpu):
         send(notice)
+    spec = loading.for_device(spec, on_gpu=on_gpu)
     return request.model_copy(update={"spec": spec})
 
 

@@ -18,7 +18,14 @@ from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from worker import allocator
 from worker.cores import cores
-from worker.training import activations, dropout, masks, packing, strategies
+from worker.training import (
+    activations,
+    dropout,
+    expandable_segments,
+    masks,
+    packing,
+    strategies,
+)
 from worker.training import precision as precisions
 from worker.training.plan import Plan
 
@@ -48,6 +55,7 @@ def accelerator(spec: JobSpec) -> Accelerator:
     # After Accelerator, which turns TF32 on for a compiled model in float32, whatever was asked.
     if has_gpu:
         _set_tf32(training)
+    expandable_segments.enable(made.device)
     return made
 
 
@@ -128,6 +136,9 @@ def placement_notice(
             "precision": spec.precision,
             **counts,
             "processes": processes,
+            "loader_workers": spec.dataloader_num_workers or 0,
+            "eval_batch_size": spec.eval_batch_size,
+            "expandable_segments": expandable_segments.enabled(),
             "malloc": allocator.loaded() or allocator.SYSTEM,
         },
     )

@@ -144,9 +144,10 @@ class Evaluator:
         the outputs of all: no more are held than one batch's for each process.
         """
         order = np.argsort(-lengths(features), kind="stable").tolist()
-        batches = chunks(order, self._spec.per_device_eval_batch_size)
-        alike = generates and self._together
-        rounds = chunks(range(len(batches)), 1 if alike else self._ranks.count)
+        batches = chunks(order, self._spec.eval_batch_size)
+        rounds = chunks(range(len(batches)), self._ranks.count)
+        if generates and run is not None:
+            run = self._in_job_precision(run)
         own = [self._own(numbers) for numbers in rounds]
         loader = Loader(features, collate, self._spec, keep_workers=False)
         loaded = loader.over([batches[number] for number in own if number is not None])
@@ -159,12 +160,23 @@ class Evaluator:
             found: Parts = []
             if number is not None:
                 found = self._parts(next(loaded), batches[number], number, run, again)
-            together = [found] if alike else self._gathered(found)
-            for _number, parts in zip(numbers, together, strict=False):
+            for _number, parts in zip(numbers, self._gathered(found), strict=False):
                 yield from parts
                 self._tick()
             if self._is_left():
                 raise EvaluationLeftError
+
+    def _in_job_precision(self, run: Run) -> Run:
+        """`run`, which generates, under autocast as a whole. The model's forward pass has it by
+        itself, but an encoder and the model inside an adapter are called around that."""
+        if self._together:  # as above; the weights are gathered in half precision where it counts
+            return run
+
+        def within(model: torch.nn.Module, batch: Batch) -> Any:
+            with self._accelerator.autocast():
+                return run(model, batch)
+
+        return within
 
     def _own(self, numbers: list[int]) -> int | None:
         """Which of a round's batches this process computes. In a last, short round some have none,

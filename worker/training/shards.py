@@ -7,7 +7,8 @@ and, over gloo, on CPUs.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
@@ -24,12 +25,15 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from service.contract.events import Notice
-from service.contract.sharding import FSDPSpec
+from service.contract.sharding import FSDPSpec, MixedPrecisionPolicySpec
 from service.contract.spec import JobSpec
 from worker.training import copies, wrapping
 from worker.training.distributed.one_reader import read_once
+from worker.training.fast_paths import FastPaths
 from worker.training.ranks import Ranks
 from worker.training.strategy import BuildOptimizer, Load, finite
+
+_IN_HALVES: Final = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
 
 
 class Shards:
@@ -98,6 +102,10 @@ class Shards:
         self.model.set_reduce_scatter_unused_params(True)
         if hasattr(self.model, "generate"):  # runs parts of the model outside its forward
             register_fsdp_forward_method(self.model, "generate")
+            # Each process generates other texts, until the longest of them is there: a forward
+            # pass needs all processes.
+            together = self._ranks.count > 1
+            self.model.generate = partial(self.model.generate, synced_gpus=together)
         return len(blocks) + 1
 
     @property
@@ -106,10 +114,13 @@ class Shards:
 
     def notices(self) -> list[Notice]:
         own = sum(_local(value).nbytes for value in self._parameters().values())
+        policy = self._options.mixed_precision_policy
+        halves = policy.param_dtype if policy is not None else None
         notice = Notice(
             message=f"FSDP: the weights are in {self._groups} groups, spread over "
-            f"{self._ranks.count} processes; this one holds {own:,} of {self._bytes:,} bytes",
-            data={"groups": self._groups, "own_bytes": own, "bytes": self._bytes},
+            f"{self._ranks.count} processes; this one holds {own:,} of {self._bytes:,} bytes"
+            + (f", and gathers them as {halves}" if halves else ""),
+            data={"groups": self._groups, "own_bytes": own, "bytes": self._bytes, "dtype": halves},
         )
         return [notice]
 
@@ -203,6 +214,27 @@ def _options(spec: JobSpec) -> FSDPSpec:
     options = spec.resources.chosen_strategy
     assert isinstance(options, FSDPSpec), "it is what the strategy was chosen by"
     return options
+
+
+def in_job_precision(spec: JobSpec, device: torch.device, paths: FastPaths) -> JobSpec:
+    """`spec` with the dtype that weights are gathered in, where it leaves that open.
+
+    Gathered as float32 each weight would be cast by autocast, which keeps the copies of all blocks
+    for the backward pass: half a model more on each GPU, and twice the bytes sent. Gathered as
+    bfloat16 a weight is what autocast would have made of it. On a CPU, and in a training that was
+    begun on one or by a release that did not choose, it stays as it is.
+    """
+    options = spec.resources.chosen_strategy
+    if not isinstance(options, FSDPSpec) or options.mixed_precision_policy is not None:
+        return spec
+    halves = device.type == "cuda" and spec.training.bf16
+    chosen = paths.choose("fsdp_precision", lambda: _IN_HALVES if halves else None, before=None)
+    if chosen is None:
+        return spec
+    policy = MixedPrecisionPolicySpec.model_validate(chosen)
+    strategy = options.model_copy(update={"mixed_precision_policy": policy})
+    resources = spec.resources.model_copy(update={"strategy": strategy})
+    return spec.model_copy(update={"resources": resources})
 
 
 def offloading(options: FSDPSpec) -> OffloadPolicy:
