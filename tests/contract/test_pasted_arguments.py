@@ -64,6 +64,7 @@ class TestDumps:
         assert faults(installed) == []
         spec = TrainingSpec.model_validate(installed)
         unlike = {"precision", "activation_checkpointing", "eval_on_start"}
+        unlike |= {"dataloader_num_workers", "per_device_eval_batch_size"}
         defaults = TrainingSpec()
         for name in TrainingSpec.model_fields.keys() - unlike:
             assert getattr(spec, name) == getattr(defaults, name), name

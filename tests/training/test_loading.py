@@ -11,7 +11,7 @@ from service.contract.training import TrainingSpec
 from tests.contract.factories import job_spec
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
 from worker.stages import train_inputs
-from worker.training import build
+from worker.training import build, precision
 from worker.training.loading import Loader, chunks, for_device
 
 WORKERS: dict[str, Any] = {"dataloader_num_workers": 2}
@@ -104,6 +104,8 @@ class TestForDevice:
         self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         request = make_job().request()
+        # It asks the GPU what it computes in.
+        monkeypatch.setattr(precision, "notices", lambda *_, **__: [])
         for on_gpu, workers in ((False, 0), (True, 2)):
             monkeypatch.setattr(build, "on_gpu", lambda _spec, on=on_gpu: on)
             training = train_inputs.for_device(request, lambda _event: None).spec.training
