@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract.routing import CPU_QUEUE, gpus_of
 from service.store import claims
@@ -73,12 +74,15 @@ class GpuScheduler:
                 if not self._until(line.step_up):
                     return None
             placed = self._place(rung, queues)
-        if serves_cpu:
-            # Not before the line is left: from here on no other process relies on this one.
-            for job in self._waiting(queues)[:1]:
-                self._ring(job.job_id)
-        elif placed is not None and placed.claim.job_id != rung:
-            self._ring(rung)
+        # Not before the line is left: from here on no other process relies on this one.
+        try:
+            if serves_cpu:
+                for job in self._waiting(queues)[:1]:
+                    self._ring(job.job_id)
+            elif placed is not None and placed.claim.job_id != rung:
+                self._ring(rung)
+        except SQLAlchemyError as error:  # no reason to lose the job that was claimed
+            log.warning("the reconciler will send what waits", error=str(error.__cause__ or error))
         return placed
 
     def _place(self, rung: str, queues: Sequence[str]) -> Placed | None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from service.contract.routing import gpu_queue, heard_by
 from service.contract.states import Stage
@@ -142,6 +143,16 @@ class TestPlaces:
             worker.next(job_id)
         monkeypatch.undo()
         assert worker.place(job_id).claim.job_id == job_id
+
+    def test_a_claimed_job_is_run_though_the_database_does_not_tell_who_else_waits(
+        self, database: Database, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: str) -> None:
+            raise OperationalError("SELECT", None, ConnectionError("server closed the connection"))
+
+        monkeypatch.setattr(worker.scheduler, "_ring", fail)
+        usual, urgent = make_training(database, 1), make_training(database, 1, priority=0)
+        assert worker.place(usual).claim.job_id == urgent
 
 
 class TestWaits:

@@ -11,13 +11,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
+from service.settings import Settings
 from tests.fakes.gpus import gpus
 from tests.faults.checker import is_free
 from tests.services import wait_until
 from tests.worker import stub_request
 from tests.worker.test_warm_start import STUB, command, environment
 from worker import gpu_slots, launch
+from worker.__main__ import _concurrency, main
 from worker.child import Child
 from worker.gpu_slots import GpuSlots, SlotsError, Taken
 from worker.launch import Start
@@ -183,3 +186,32 @@ class TestStages:
             assert slots.take(1) is None
         with held(slots.take(2)) as free:
             assert free == ("GPU-a", "GPU-b")
+
+
+class TestWorker:
+    @pytest.mark.parametrize(
+        ("queues", "count", "processes"),
+        [
+            (["cpu", "gpu"], 0, 1),
+            (["cpu"], 8, 1),
+            (["gpu", "gpu.2"], 2, 2),
+            (["gpu.2"], 2, 2),
+            (["cpu", "gpu"], 8, 10),
+        ],
+    )
+    def test_has_a_process_for_each_gpu(
+        self, queues: list[str], count: int, processes: int
+    ) -> None:
+        assert _concurrency(queues, count) == processes
+
+    def test_does_not_start_where_gpus_cannot_be_locked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "devices").touch()
+        settings = Settings(home=tmp_path, redis_url=SecretStr("redis://127.0.0.1:1"))
+        monkeypatch.setattr("worker.__main__.get_settings", lambda: settings)
+        monkeypatch.setattr("worker.devices.gpus", lambda: gpus("GPU-a"))
+        monkeypatch.setattr(sys, "argv", ["worker"])
+        with pytest.raises(SystemExit, match=r"cache/devices cannot lock files \(File exists\)"):
+            main()
