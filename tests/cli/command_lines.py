@@ -165,7 +165,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "config": "wikitext-2-raw-v1",
                 "validation": "validation",
             },
-            "training": {"precision": "bf16"},
+            "training": {"per_device_eval_batch_size": 8, "precision": "bf16"},
             "resources": {
                 "gpus": 2,
                 "strategy": {"type": "ddp", "find_unused_parameters": False},

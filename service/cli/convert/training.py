@@ -32,6 +32,12 @@ _WITHOUT_TRAINING: Final = frozenset(
 )
 # Defaults of these say something, too: what the script does, and where it writes.
 _ALWAYS_READ: Final = frozenset({"do_train", "do_eval", "do_predict", "output_dir"})
+# Defaults there that differ from ours.
+_THEIRS: Final = {
+    "eval_on_start": False,
+    "dataloader_num_workers": 0,
+    "per_device_eval_batch_size": 8,
+}
 _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE, **NOT_NEEDED}
 
 
@@ -46,8 +52,8 @@ def drop_defaults(conversion: Conversion) -> None:
         and name not in _ALWAYS_READ
         and not (pushes and name.startswith("hub_"))
     }
-    if is_dump(options) and options.get("eval_on_start") is False:
-        quiet.add("eval_on_start")  # the default there, not here
+    if is_dump(options):
+        quiet |= {name for name, value in _THEIRS.items() if options.get(name) == value}
     for name in quiet:
         del conversion.flags[name]
     if is_dump(options):
