@@ -33,6 +33,9 @@ class Check:
     on_device: bool = False
     """Whether it computes on a GPU where there is one. Then a worker leaves it out at its start,
     because a job may have the GPU."""
+    forks: bool = False
+    """It runs stages (`worker.doctor.jobs`), so its process is forked from one that has imported
+    what they need; it must not start CUDA itself before them."""
     needs: tuple[str, ...] = ()
     """GPU, TWO_GPUS, LINUX, or names of packages to import; what is missing makes it `not_run`."""
 
@@ -49,20 +52,20 @@ class Finding(BaseModel):
     data: dict[str, JsonValue] = Field(default_factory=dict, description="What was measured.")
 
 
-def ok(summary: str, **data: JsonValue) -> Finding:
+def ok(summary: str, **data: Any) -> Finding:
     return Finding(status="ok", summary=summary, data=data)
 
 
-def warning(summary: str, *, reason: str, remedy: str, **data: JsonValue) -> Finding:
+def warning(summary: str, *, reason: str, remedy: str, **data: Any) -> Finding:
     """It works, but slower, or with less, than it could."""
     return Finding(status="warning", summary=summary, reason=reason, remedy=remedy, data=data)
 
 
-def failed(summary: str, *, reason: str, remedy: str, **data: JsonValue) -> Finding:
+def failed(summary: str, *, reason: str, remedy: str, **data: Any) -> Finding:
     return Finding(status="failed", summary=summary, reason=reason, remedy=remedy, data=data)
 
 
-def not_run(summary: str, *, reason: str = "", remedy: str = "", **data: JsonValue) -> Finding:
+def not_run(summary: str, *, reason: str = "", remedy: str = "", **data: Any) -> Finding:
     return Finding(status="not_run", summary=summary, reason=reason, remedy=remedy, data=data)
 
 

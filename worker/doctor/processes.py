@@ -50,7 +50,7 @@ def run(
     open as long as any process holds it. From now on this process adopts orphans.
     """
     linux.adopt_orphans()
-    earlier = set(_descendants())
+    earlier = set(descendants())
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "worker.lifeline", str(os.getpid()), module, *arguments],
@@ -67,20 +67,20 @@ def run(
         except subprocess.TimeoutExpired:
             pass
         finally:
-            _kill_all_but(earlier)
+            kill_all_but(earlier)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1)
         return Done(status, _end_of(output))
 
 
-def _descendants() -> list[psutil.Process]:
+def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def _kill_all_but(earlier: set[psutil.Process]) -> None:
+def kill_all_but(earlier: set[psutil.Process]) -> None:
     """Kill the descendants of this process that were not there before, until none is left."""
     deadline = time.monotonic() + _KILL_SECONDS
-    while (left := [p for p in _descendants() if p not in earlier]) and time.monotonic() < deadline:
+    while (left := [p for p in descendants() if p not in earlier]) and time.monotonic() < deadline:
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

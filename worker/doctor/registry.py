@@ -2,7 +2,13 @@
 
 from typing import Final
 
-from worker.doctor.check import GPU, LINUX, Check
+from worker.doctor.check import GPU, LINUX, TWO_GPUS, Check
+
+
+def _jobs(name: str, title: str, run: str, seconds: float, *needs: str) -> Check:
+    """A check that runs tiny jobs' stages."""
+    return Check(name, title, run, seconds, forks=True, needs=(LINUX, *needs))
+
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check("driver", "NVIDIA driver", "driver:driver", 30, quick=True),
@@ -28,4 +34,25 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("open-files", "open files", "limits:open_files", 30, quick=True, needs=(LINUX,)),
     Check("allocator", "memory allocator", "allocation:memory_allocator", 60, quick=True),
     Check("home", "FINETUNE_HOME", "storage:home", 60, quick=True, needs=(LINUX,)),
+    _jobs("lora-8-bit", "8-bit LoRA", "quantization:eight_bits", 120, "bitsandbytes", "peft"),
+    _jobs("lora-4-bit", "4-bit LoRA", "quantization:four_bits", 120, GPU, "bitsandbytes", "peft"),
+    _jobs("optimizers-paged", "paged optimizers", "optimizers:paged", 120, GPU, "bitsandbytes"),
+    _jobs("optimizers-torchao", "torchao's optimizers", "optimizers:torchao", 300, "torchao"),
+    _jobs("tasks", "a tiny job of every task", "tasks:tasks", 300),
+    _jobs("overflow", "fp16 with an overflow", "overflow:overflow", 120),
+    _jobs("oom-training", "out of memory: training", "out_of_memory:training", 120),
+    _jobs("oom-evaluation", "out of memory: evaluation", "out_of_memory:evaluation", 120),
+    _jobs("oom-cublas", "out of memory: cuBLAS", "out_of_memory:cublas", 120, GPU),
+    _jobs("checkpoint-background", "checkpoints in the background", "checkpoints:background", 120),
+    _jobs("checkpoint-resumed", "killed and resumed", "checkpoints:resumed", 120),
+    _jobs("checkpoint-devices", "resumed with one GPU", "checkpoints:devices", 180, TWO_GPUS),
+    _jobs("determinism", "the same twice", "determinism:determinism", 180),
+    _jobs("packing", "batches without padding", "packing:packing", 180),
+    _jobs("all-reduce", "all-reduce", "communication:all_reduce", 120),
+    _jobs("ranks-ddp", "two processes: DDP", "ranks:data_parallel", 180),
+    _jobs("ranks-fsdp", "two processes: FSDP", "ranks:sharded", 180),
+    _jobs("ranks-killed", "two processes: one is killed", "ranks:killed", 180),
+    _jobs("nccl-error", "an error of NCCL's", "ranks:nccl_error", 180, TWO_GPUS),
+    _jobs("speed", "speed", "speed:speed", 300),
+    _jobs("job-metrics", "a job's metrics", "job_metrics:job_metrics", 120),
 )

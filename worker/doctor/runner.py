@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from worker.devices import gpus
 from worker.doctor import check as answers
-from worker.doctor import processes
+from worker.doctor import jobs, processes
 from worker.doctor.check import GPU, LINUX, TWO_GPUS, Check, Context, Finding, TorchView
 from worker.doctor.run_check import CONTEXT, FINDING
+from worker.doctor.warm import Warm
 
 _TORCH_SECONDS: Final = 120.0
 # No check needs the network, and none may wait for it.
@@ -59,9 +60,10 @@ class Doctor:
         try:
             context = self._context()
             done.torch = context.torch
-            for check in self.checks:
-                done.lines.append(self._line(check, context))
-                say(done.lines[-1])
+            with Warm(jobs.libraries(context.device), _OFFLINE) as warm:
+                for check in self.checks:
+                    done.lines.append(self._line(check, context, warm))
+                    say(done.lines[-1])
         except KeyboardInterrupt:
             done.interrupted = True
         for check in self.checks[len(done.lines) :]:
@@ -92,24 +94,28 @@ class Doctor:
             torch=view,
         )
 
-    def _line(self, check: Check, context: Context) -> Line:
+    def _line(self, check: Check, context: Context, warm: Warm) -> Line:
         lacking = lacks(check, context)
         if lacking is not None:
             return Line(check, lacking)
         started = time.monotonic()
-        finding = self._run(check, context)
+        finding = self._run(check, context, warm)
         return Line(check, finding, round(time.monotonic() - started, 2))
 
-    def _run(self, check: Check, context: Context) -> Finding:
+    def _run(self, check: Check, context: Context, warm: Warm) -> Finding:
         folder = self.scratch / check.name
         scratch = folder / "scratch"
         scratch.mkdir(parents=True)
         given = context.model_copy(update={"scratch": scratch})
         (folder / CONTEXT).write_text(given.model_dump_json(), encoding="utf-8")
+        arguments = [f"{self.package}.{check.run}", str(folder)]
         try:
-            done = processes.run(
+            done = None
+            if check.forks:
+                done = warm.run(arguments, seconds=check.seconds, folder=scratch)
+            done = done or processes.run(
                 "worker.doctor.run_check",
-                [f"{self.package}.{check.run}", str(folder)],
+                arguments,
                 seconds=check.seconds,
                 environment=_OFFLINE,
                 folder=scratch,

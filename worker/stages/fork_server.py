@@ -102,17 +102,21 @@ def _become_stage(
 ) -> NoReturn:
     """What a new interpreter would be by now; then the stage. Never returns into the server."""
     try:
-        request = _wait_for_request(gate, supervisor, between)
-        _set_late_constants(request.environment)
-        _forget_devices()
-        if request.command[3] == LAUNCHER:
-            # It forks once more, so nothing may start a thread in it.
-            importlib.import_module(LAUNCHER).main(partial(_fork_rank, pools))
-        _run(request.command[3], pools)
+        run(_wait_for_request(gate, supervisor, between), pools)
     except BaseException:
         with suppress(OSError):
             print_exc()
     os._exit(1)
+
+
+def run(request: ForkRequest, pools: ThreadpoolController) -> None:
+    """Run the stage that `request` names, in a process that has taken it over; ends the process."""
+    _set_late_constants(request.environment)
+    _forget_devices()
+    if request.command[3] == LAUNCHER:
+        # It forks once more, so nothing may start a thread in it.
+        importlib.import_module(LAUNCHER).main(partial(_fork_rank, pools))
+    _run(request.command[3], pools)
 
 
 def _run(module: str, pools: ThreadpoolController) -> None:
@@ -165,11 +169,11 @@ def _wait_for_request(gate: socket.socket, supervisor: int, between: int) -> For
     request = ForkRequest.model_validate_json(message)
     # What follows are the locks on the stage's GPUs, which stay open until the stage has ended.
     output, events, *_ = descriptors
-    _take_over(request, output, events)
+    take_over(request, output, events)
     return request
 
 
-def _take_over(request: ForkRequest, output: int, events: int) -> None:
+def take_over(request: ForkRequest, output: int, events: int) -> None:
     """The stage's command line, folder, output and environment in the place of the server's."""
     os.chdir(request.folder)
     for stream in (1, 2):

@@ -1,0 +1,118 @@
+"""Checkpoints: written in the background as in the foreground, and resumed to the same model."""
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from service.contract.events import CheckpointSaved, StageEvent
+from worker.checkpoints import MANIFEST, file_sha256
+from worker.child import Child
+from worker.doctor.check import Context, Finding, failed, ok
+from worker.doctor.jobs import Jobs
+
+_STEPS: Final = 6
+_KILLED_AT: Final = 2
+_OPTIONS: Final[dict[str, Any]] = {
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "max_steps": _STEPS,
+    # Only so do two runs on a GPU give the same numbers.
+    "full_determinism": True,
+}
+_TIMES: Final = frozenset({"seconds", "wall_time"})
+"""What of a checkpoint says how long something took."""
+_REMEDY = "Set `training.async_save: false` in jobs on this machine, and send this report."
+_RESUME_REMEDY = (
+    "A job that is interrupted here does not end with the model of an uninterrupted one. Try "
+    "`training.full_determinism: true`, and send this report."
+)
+
+
+def background(context: Context) -> Finding:
+    """A checkpoint that is written while the training continues holds what one holds for which the
+    training waits."""
+    jobs = Jobs.of(context)
+    body = jobs.body("text-classification")  # with dropout: random states count
+    meanwhile, waiting = (jobs.train(body, async_save=way, **_OPTIONS) for way in (True, False))
+    for ended in (meanwhile, waiting):
+        if not ended.finished:
+            return failed("a job with checkpoints failed", reason=ended.how, remedy=_REMEDY)
+    unlike = _unlike(meanwhile.checkpoints, waiting.checkpoints)
+    if unlike:
+        summary = "checkpoints that are written in the background differ"
+        return failed(summary, reason=f"other content: {', '.join(unlike)}", remedy=_REMEDY)
+    count = len(meanwhile.checkpoints)
+    return ok(f"{count} checkpoints are the same, written in either way", checkpoints=count)
+
+
+def resumed(context: Context) -> Finding:
+    """A training that is killed after a checkpoint and resumed ends with the very same weights."""
+    jobs = Jobs.of(context)
+    return _killed_and_resumed(jobs, jobs.gpus[:1], jobs.gpus[:1])
+
+
+def devices(context: Context) -> Finding:
+    """The same with all of the machine's GPUs visible before the kill, and only one after it."""
+    jobs = Jobs.of(context)
+    return _killed_and_resumed(jobs, jobs.gpus, jobs.gpus[:1])
+
+
+def _killed_and_resumed(jobs: Jobs, before: Sequence[str], after: Sequence[str]) -> Finding:
+    """`before` and `after` the kill: the GPUs that the stage sees."""
+    body = jobs.body("text-classification")
+    whole = jobs.train(body, gpus=before, **_OPTIONS)
+    killed = jobs.train(body, gpus=before, watch=_kill, **_OPTIONS)
+    if not whole.finished or _KILLED_AT not in killed.checkpoints:
+        ended = killed if whole.finished else whole
+        return failed("a job with checkpoints failed", reason=ended.how, remedy=_RESUME_REMEDY)
+    folder = killed.checkpoints[_KILLED_AT]
+    again = jobs.train(body, resume_from=folder, gpus=after, **_OPTIONS)
+    if not again.finished:
+        return failed("the resume failed", reason=again.how, remedy=_RESUME_REMEDY)
+    if again.result.weights_sha256 != whole.result.weights_sha256:
+        reason = f"losses {again.losses}, uninterrupted {whole.losses[_KILLED_AT:]}"
+        summary = "a resumed training ends with other weights"
+        return failed(summary, reason=reason, remedy=_RESUME_REMEDY)
+    return ok(
+        f"killed after step {_KILLED_AT} of {_STEPS} and resumed: the same weights",
+        weights_sha256=whole.result.weights_sha256,
+    )
+
+
+def _kill(child: Child, event: StageEvent) -> None:
+    if isinstance(event, CheckpointSaved) and event.step == _KILLED_AT:
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def _unlike(some: dict[int, Path], others: dict[int, Path]) -> list[str]:
+    """`<step>/<file>` of each file that has other content in the other way's checkpoint."""
+    here, there = (_contents(folders) for folders in (some, others))
+    return sorted(name for name in here | there if here.get(name) != there.get(name))
+
+
+def _contents(folders: dict[int, Path]) -> dict[str, str]:
+    return {
+        f"{step}/{file.relative_to(folder)}": _content(file)
+        for step, folder in folders.items()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != MANIFEST
+    }
+
+
+def _content(file: Path) -> str:
+    if file.suffix != ".json":
+        return file_sha256(file)
+    return json.dumps(_timeless(json.loads(file.read_text())), sort_keys=True)
+
+
+def _timeless(value: Any) -> Any:
+    """`value` without what tells times, which no two runs share."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if k not in _TIMES and not k.endswith("_second")}
+        return {key: _timeless(each) for key, each in kept.items()}
+    if isinstance(value, list):
+        return [_timeless(each) for each in value]
+    return value

@@ -1,0 +1,52 @@
+"""Batches without padding give the losses of padded ones."""
+
+from typing import Any
+
+from worker.doctor.check import Context, Finding, failed, ok, warning
+from worker.doctor.jobs import Ended, Jobs
+
+_NEAR = 2e-3
+_REMEDY = "Set `training.padding_free: false` in jobs on this machine, and send this report."
+
+
+def packing(context: Context) -> Finding:
+    """For texts of uneven lengths, and for documents that share a block."""
+    jobs = Jobs.of(context)
+    bodies = {
+        "texts": jobs.body("token-classification", dropout=0.0),
+        "documents": jobs.body("causal-lm", dropout=0.0, separate_documents=True),
+    }
+    data: dict[str, Any] = {}
+    used = []
+    for name, body in bodies.items():
+        packed, padded = (
+            jobs.train(body, padding_free=way, learning_rate=1e-3) for way in (None, False)
+        )
+        for ended in (packed, padded):
+            if not ended.finished:
+                return failed(f"a job with {name} failed", reason=ended.how, remedy=_REMEDY)
+        data[name] = {"packed": packed.losses, "padded": padded.losses}
+        if not _near(packed, padded):
+            reason = f"{name}: losses {packed.losses}, padded {padded.losses}"
+            summary = "batches without padding give other losses"
+            return failed(summary, reason=reason, remedy=_REMEDY, **data)
+        used += [name] if _was_packed(packed) else []
+    if not used:
+        return warning(
+            "no batch was computed without padding",
+            reason="; ".join(packed.notices),
+            remedy="Batches of uneven lengths are slower than they could be; nothing is wrong.",
+            **data,
+        )
+    return ok(f"the same losses without padding: {', '.join(used)}", **data)
+
+
+def _near(some: Ended, others: Ended) -> bool:
+    pairs = zip(some.losses, others.losses, strict=True)
+    return all(abs(one - other) <= _NEAR * abs(other) for one, other in pairs)
+
+
+def _was_packed(ended: Ended) -> bool:
+    from service.contract.events import Notice
+
+    return any(event.data.get("padding_free") for event in ended.of(Notice))

@@ -1,0 +1,53 @@
+"""bitsandbytes: LoRA on weights in 8 and in 4 bits."""
+
+import math
+from typing import Any
+
+from worker.doctor.check import Context, Finding, failed, ok
+from worker.doctor.jobs import Jobs
+
+_REMEDY = (
+    "Install the bitsandbytes of constraints.txt (`python -m bitsandbytes` tells what it finds of "
+    "CUDA), or leave `peft.quantization` out of jobs on this machine."
+)
+_NEAR = 0.05
+"""Weights in few bits change the first loss of a random model by less than a percent."""
+
+
+def eight_bits(context: Context) -> Finding:
+    return _lora(context, bits=8)
+
+
+def four_bits(context: Context) -> Finding:
+    return _lora(context, bits=4)
+
+
+def _lora(context: Context, bits: int) -> Finding:
+    jobs = Jobs.of(context)
+    # Documents kept apart in a block: their mask has to suit quantized models, too.
+    body = jobs.body("causal-lm", separate_documents=True)
+    plain = jobs.train(body, sections=_adapter())
+    few = jobs.train(body, sections=_adapter(bits))
+    if not (plain.finished and few.finished):
+        ended = few if plain.finished else plain
+        what = f"LoRA on {bits}-bit weights" if plain.finished else "LoRA on plain weights"
+        return failed(f"{what} failed", reason=ended.how, remedy=_REMEDY)
+    numbers: dict[str, Any] = {"losses": few.losses, "losses_unquantized": plain.losses}
+    first, expected = few.losses[0], plain.losses[0]
+    if not (_falls(few.losses) and abs(first - expected) <= _NEAR * expected):
+        return failed(
+            f"LoRA on {bits}-bit weights does not learn",
+            reason=f"losses {few.losses}; on plain weights {plain.losses}",
+            remedy=_REMEDY,
+            **numbers,
+        )
+    return ok(f"{bits}-bit LoRA: loss {first:.3f} to {few.losses[-1]:.3f}", **numbers)
+
+
+def _adapter(bits: int | None = None) -> dict[str, Any]:
+    lora = {"method": "lora", "r": 8, "lora_alpha": 32, "target_modules": "all-linear"}
+    return {"peft": lora | ({"quantization": {"bits": bits}} if bits else {})}
+
+
+def _falls(losses: list[float]) -> bool:
+    return all(map(math.isfinite, losses)) and losses[-1] < losses[0]

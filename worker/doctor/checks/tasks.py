@@ -1,0 +1,122 @@
+"""A tiny job of every task, from its data to the finished model."""
+
+import json
+import math
+import re
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from service.contract.stages import StageRequest
+from worker.doctor import tiny
+from worker.doctor.check import Context, Finding, failed, ok, warning
+from worker.doctor.jobs import Ended, Jobs, replace
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "max_steps": 8,
+    "learning_rate": 5e-3,
+    "eval_strategy": "steps",
+    "eval_steps": 4,
+}
+_NEAR = 2e-3
+"""Between the losses of the first step on a GPU and on the CPU, both in float32."""
+_SYNC = re.compile("synchronizing CUDA operation")
+_PLACES = 3
+_SYNCS = "syncs.json"
+
+
+def tasks(context: Context) -> Finding:
+    """Losses fall; on a GPU the first is the CPU's, and steps do not wait for the device."""
+    jobs = Jobs.of(context)
+    losses: dict[str, JsonValue] = {}
+    syncs: dict[str, JsonValue] = {}
+    for task in tiny.TASKS:
+        body = jobs.body(task, dropout=0.0)
+        ended = jobs.train(body, prelude=_prelude(context), **_OPTIONS)
+        fault = _fault(ended)
+        if fault is None and context.device == "cuda":
+            fault = _differs(ended, jobs.train(body, resources={"gpus": 0}, **_OPTIONS))
+            syncs[task] = _syncs(ended)
+        if fault is not None:
+            return failed(
+                f"a tiny job of {task} failed", reason=fault, remedy=_REMEDY, losses=losses
+            )
+        losses[task] = [ended.losses[0], ended.losses[-1]]
+    if any(syncs.values()):
+        return warning(
+            "every task trains, but steps wait for the device",
+            reason=f"waits in each step: {json.dumps(syncs)}",
+            remedy="It only costs time. Please send this report.",
+            losses=losses,
+            syncs=syncs,
+        )
+    return ok(f"all {len(losses)} tasks train, evaluate and save", losses=losses, syncs=syncs)
+
+
+_REMEDY = (
+    "Run `make test` on this machine with the versions of constraints.txt; if that passes, send "
+    "this report."
+)
+
+
+def _fault(ended: Ended) -> str | None:
+    if not ended.finished:
+        return ended.how
+    losses = ended.losses
+    if not all(map(math.isfinite, losses)):
+        return f"a loss is not finite: {losses}"
+    if not min(losses[1:]) < losses[0]:
+        return f"the loss does not fall: {losses}"
+    return None
+
+
+def _differs(ended: Ended, on_cpu: Ended) -> str | None:
+    if not on_cpu.finished:
+        return f"on the CPU {on_cpu.how}"
+    here, there = ended.losses[0], on_cpu.losses[0]
+    if math.isclose(here, there, rel_tol=_NEAR):
+        return None
+    return f"the first step's loss is {here} on the GPU and {there} on the CPU"
+
+
+# ---- in the stage's process -------------------------------------------------------------------
+
+
+def _prelude(context: Context) -> Any:
+    return _count_syncs if context.device == "cuda" else None
+
+
+def _count_syncs(request: StageRequest) -> None:
+    """Note where each optimizer step but the first makes the host wait for the device."""
+    import torch
+
+    from worker.training import loop
+
+    plain, places = loop._optimizer_step, Counter[str]()
+
+    def watched(run: loop.Training, window: Any) -> Any:
+        if run.state.progress.step == 0:
+            return plain(run, window)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                return plain(run, window)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+                found = [each for each in caught if _SYNC.search(str(each.message))]
+                places.update(f"{Path(each.filename).name}:{each.lineno}" for each in found)
+                (request.attempt_dir / _SYNCS).write_text(json.dumps(places))
+
+    replace(loop, "_optimizer_step", watched)
+
+
+def _syncs(ended: Ended) -> dict[str, JsonValue]:
+    """Place → waits in each step, the most frequent first."""
+    file = ended.request.attempt_dir / _SYNCS
+    counted = Counter(json.loads(file.read_text())) if file.exists() else Counter[str]()
+    steps = len(ended.losses) - 1
+    return {place: round(count / steps, 2) for place, count in counted.most_common(_PLACES)}
