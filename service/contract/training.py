@@ -269,7 +269,10 @@ class TrainingSpec(BaseModel):
         None, ge=0, lt=2**32, description="Order of examples; default: seed."
     )
     full_determinism: bool = Field(
-        False, description="Deterministic kernels only; slower, and an error where there is none."
+        False,
+        description="Deterministic kernels only; slower, and an error where there is none. On GPUs "
+        "a training that is repeated or resumed gives the same bits only so, and only on the same "
+        "GPU model with the same software (docs/gpu.md).",
     )
 
     # Logging, evaluation, checkpoints

@@ -436,20 +436,6 @@ class TestCompile:
             assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
-class TestDeterminism:
-    @pytest.fixture(autouse=True)
-    def undone(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(os, "environ", dict(os.environ))
-        yield
-        torch.use_deterministic_algorithms(False)
-        torch.backends.cudnn.deterministic = False
-
-    @pytest.mark.parametrize("on", [False, True])
-    def test_only_deterministic_kernels(self, make_job: Callable[..., Job], on: bool) -> None:
-        run(make_job(**SHORT, full_determinism=on).request())
-        assert torch.are_deterministic_algorithms_enabled() is on
-
-
 class TestMemoryCache:
     def test_every_so_many_steps(
         self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import AutoConfig
-from transformers.trainer_utils import enable_full_determinism
 
 from service.contract.events import Metric, Notice, PhaseChanged, StageEvent
 from service.contract.failures import FailureCode, StageError
@@ -44,8 +43,6 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     spec, send = request.spec, channel.send
     accelerator = build.accelerator(spec)
     ranks = Ranks.of(accelerator)
-    if spec.training.full_determinism:
-        enable_full_determinism(spec.training.seed)
     set_seed(spec.training.seed)
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))

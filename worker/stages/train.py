@@ -12,7 +12,6 @@ import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
-from transformers.trainer_utils import enable_full_determinism
 
 from service.contract.events import PhaseChanged
 from service.contract.spec import JobSpec
@@ -26,6 +25,7 @@ from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
     compiled,
+    determinism,
     gpus,
     loop,
     optimizers,
@@ -50,11 +50,13 @@ from worker.training.validation import Validation
 
 def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
+    determinism.enable(request.spec.training)
     gpus.require(request.gpus, rank_number() or 0)
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     build.flush_denormals()
     channel.send(PhaseChanged(phase=Phase.LOADING))
-    with compiled.shared(request, rank_number() or 0):
+    explained = determinism.explained(request.spec.training)
+    with explained, compiled.shared(request, rank_number() or 0):
         if not request.spec.trains:
             return evaluate.run(request, channel)
         job = _load(request, channel)
@@ -93,8 +95,6 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     accelerator = build.accelerator(request.spec)
     ranks = Ranks.of(accelerator)
     assert ranks.count == request.spec.resources.processes, "the launcher starts them all"
-    if spec.full_determinism:
-        enable_full_determinism(spec.seed)
     set_seed(spec.seed)  # a new head starts from these random numbers
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     features = loaded.objective.train_features
@@ -104,7 +104,8 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     held = shards.in_job_precision(request.spec, accelerator.device, loaded.fast_paths)
     state = _state(accelerator, loaded.model, held, plan, ranks)
     state.fast_paths = loaded.fast_paths
-    for notice in state.strategy.notices():
+    unseen = determinism.notice(request.spec, accelerator.device)
+    for notice in [*state.strategy.notices(), *([unseen] if unseen else [])]:
         send(notice)
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)

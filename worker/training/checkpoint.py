@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from service.contract.failures import FailureCode, StageError
 from worker import checkpoints
-from worker.training import fast_paths, randomness, weights
+from worker.training import fast_paths, machine, randomness, weights
 from worker.training.fast_paths import FastPaths
 from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
@@ -114,6 +114,7 @@ def snapshot(state: State, plan: Plan) -> Snapshot | None:
                 "data": _cursor(plan, state.progress.step),
                 "base": state.base,
                 "precision": plan.spec.precision,
+                "machine": machine.facts(state.accelerator.device),
                 fast_paths.KEY: copy.deepcopy(state.fast_paths.chosen),
             },
         )
@@ -141,6 +142,13 @@ def precision_of(folder: Path) -> Precision | None:
     had no choice. StageError(checkpoint_unreadable)."""
     precision: Precision | None = _progress_of(folder).get("precision")
     return precision
+
+
+def machine_of(folder: Path) -> machine.Facts:
+    """Where the training that wrote `folder` ran; nothing in those of older releases.
+    StageError(checkpoint_unreadable)."""
+    found: machine.Facts = _progress_of(folder).get("machine", {})
+    return found
 
 
 def fast_paths_of(folder: Path) -> dict[str, Any]:

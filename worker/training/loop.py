@@ -17,7 +17,14 @@ from accelerate.utils.memory import clear_device_cache
 from service.contract.events import CheckpointSaved, StageEvent
 from service.contract.states import Phase
 from worker import checkpoints
-from worker.training import batch_size, best_model, checkpoint, continuation, early_stopping
+from worker.training import (
+    batch_size,
+    best_model,
+    checkpoint,
+    continuation,
+    early_stopping,
+    machine,
+)
 from worker.training.checkpoint import State
 from worker.training.evaluation import EvaluationLeftError, on_device
 from worker.training.loading import chunks
@@ -111,11 +118,19 @@ class Training:
         plan = checkpoint.restore(self.state, self._first_plan, folder)
         best_model.forget_lost(self.state.progress, self.workspace, self.state.ranks)
         self.plan = self.reporter.plan = plan
+        self._say_if_moved(folder)
 
     def resume_other_job(self, folder: Path) -> None:
         """Continue from a checkpoint of another job. StageError: checkpoint_unreadable, or
         invalid_option when it does not go with this job's plan."""
         self.plan = self.reporter.plan = continuation.restore(self.state, self._first_plan, folder)
+        self._say_if_moved(folder)
+
+    def _say_if_moved(self, folder: Path) -> None:
+        here = machine.facts(self.state.accelerator.device)
+        moved = machine.moved(checkpoint.machine_of(folder), here)
+        if moved is not None:
+            self.reporter.send(moved)
 
     def resume_newest(self) -> None:
         """Continue from the checkpoint that was written last. StageError(checkpoint_unreadable)."""
