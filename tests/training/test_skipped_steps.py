@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from service.contract.failures import FailureCode, StageError
 from tests.training import float16
 from tests.training.support import Job, run
 from worker.training.checkpoint import State
@@ -52,6 +53,16 @@ class TestTraining:
         _, recorder = run(make_job(**OPTIONS, optim=optim).request())
         seen = list(recorder.train_values("learning_rate").values())
         assert seen == pytest.approx(MOVES, rel=1e-12)
+
+    @pytest.mark.parametrize("optim", OPTIMIZERS)
+    def test_a_model_that_always_overflows_ends_no_job_untrained(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, optim: str
+    ) -> None:
+        float16.overflow_at(monkeypatch, *range(1, 30))
+        options = {**OPTIONS, "max_steps": 30, "save_strategy": "no"}
+        with pytest.raises(StageError, match=r"gradient in float16.* at step 11") as caught:
+            run(make_job(**options, optim=optim).request())
+        assert caught.value.failure.code is FailureCode.NON_FINITE_LOSS
 
     @pytest.mark.parametrize("step", [2, 3])
     def test_resumed_after_one_and_before(

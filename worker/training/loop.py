@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
 from accelerate.utils.memory import clear_device_cache
@@ -37,6 +37,9 @@ from worker.training.rollback import NonFiniteError, roll_back
 from worker.training.saving import Saver
 from worker.training.sharing import Share, Sharing
 from worker.training.smoothing import LossSum
+
+LOWEST_LOSS_SCALE: Final = 1.0
+"""As in DeepSpeed. A model whose gradients always overflow would otherwise end untrained."""
 
 
 class StoppedEarlyError(Exception):
@@ -382,6 +385,11 @@ def _require_finite(run: Training) -> None:
     bad_step = run.state.tally.first_bad_step()
     if bad_step is not None:
         raise NonFiniteError(run.state, bad_step, "the loss or its gradient")
+    scaler = run.state.accelerator.scaler
+    # Halved with each step that is left out: so many in a row are no search for the right scale.
+    if scaler is not None and scaler.get_scale() < LOWEST_LOSS_SCALE:
+        what = f"the gradient in float16, with the loss scaled by less than {LOWEST_LOSS_SCALE:g},"
+        raise NonFiniteError(run.state, run.state.progress.step, what)
 
 
 def _require_finite_weights(run: Training) -> None:
