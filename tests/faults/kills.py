@@ -36,7 +36,7 @@ def run(seed: int, scale: Scale) -> Row:
         timed("SIGKILL anywhere", HOLDS) as report,
         two_workers(scale) as stack,
     ):
-        work = _Work(stack, _bodies(stack, scale))
+        work = Work(stack, _bodies(stack, scale))
         for _ in range(jobs):
             work.submit()
         killed = _kill_many(stack, rng, kills, mean_gap, work)
@@ -56,7 +56,7 @@ def _bodies(stack: FaultStack, scale: Scale) -> list[dict[str, Any]]:
     return [stack.material.body(seed=n, steps=300, save_steps=20) for n in range(_SPECS)]
 
 
-class _Work:
+class Work:
     """Jobs of a few specs in turn, and what each must come to."""
 
     def __init__(self, stack: FaultStack, bodies: list[dict[str, Any]]) -> None:
@@ -77,7 +77,7 @@ class _Work:
 
 
 def _kill_many(
-    stack: FaultStack, rng: random.Random, kills: int, mean_gap: float, work: _Work
+    stack: FaultStack, rng: random.Random, kills: int, mean_gap: float, work: Work
 ) -> Counter[str]:
     """How many were killed of each kind."""
     killed: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from tests.faults import (
     forgeries,
     freezes,
     full_disk,
+    gpu_slots,
     hub_weather,
     kills,
     lineage,
@@ -26,6 +27,7 @@ from tests.faults.rows import Attack
 
 PROCESSES: Final[dict[str, Attack]] = {
     "kills": kills.run,
+    "gpu-slots": gpu_slots.run,
     "freezes": freezes.run,
     "postgres-away": postgres.away,
     "mlflow": mlflow_weather.run,

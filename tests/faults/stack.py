@@ -39,9 +39,10 @@ class FaultStack(Stack):
         workers: int,
         *,
         stubs: bool = False,
+        gpus: bool = False,
     ) -> None:
         if stubs:
-            self.worker_module = "tests.faults.stub_worker"
+            self.worker_module = f"tests.faults.stub_{'gpu_' if gpus else ''}worker"
             # A stub has nothing that would be worth importing before.
             variables = {"FINETUNE_WARM_START": "false", **variables}
         self.mark = uuid.uuid4().hex
@@ -205,14 +206,16 @@ def running(
     database: DatabaseKind = "sqlite",
     mlflow: bool = False,
     stubs: bool = False,
+    gpus: bool = False,
     variables: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> Iterator[FaultStack]:
     """A stack with a broker and a database of its own, and an MLflow if wanted, until the end.
 
     With `stubs` a job of `stub_body` runs in stages without torch: for attacks that are not about
-    training. `variables` are further FINETUNE_* settings; FINETUNE_DATABASE_URL overrules
-    `database`. `home` is an empty folder; without it a temporary one is made.
+    training; with `gpus` as well, all workers see the same two GPUs. `variables` are further
+    FINETUNE_* settings; FINETUNE_DATABASE_URL overrules `database`. `home` is an empty folder;
+    without it a temporary one is made.
     """
     with ExitStack() as parts:
         if home is None:
@@ -224,7 +227,7 @@ def running(
             given["FINETUNE_DATABASE_URL"] = parts.enter_context(own)
         broker = parts.enter_context(services.BrokerServer(services.valkey_binary()))
         server = mlflow_server.shared() if mlflow else None
-        stack = FaultStack(home, given, broker, server, workers, stubs=stubs)
+        stack = FaultStack(home, given, broker, server, workers, stubs=stubs, gpus=gpus)
         parts.callback(stack.stop)
         stack.start()
         yield stack

@@ -8,11 +8,11 @@ from tests.worker import stub_stage, stub_worker
 from worker import stage_request
 
 
-def _command(stage: Stage, request_file: Path) -> list[str]:
+def command(stage: Stage, request_file: Path) -> list[str]:
     metadata = json.loads(request_file.read_bytes())["spec"]["metadata"]
     is_stub = any(key.startswith("stub.") for key in metadata)
     return (stub_stage.command if is_stub else stage_request.stage_command)(stage, request_file)
 
 
 if __name__ == "__main__":
-    stub_worker.run(_command)
+    stub_worker.run(command)
