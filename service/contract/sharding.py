@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from service.contract.spec import JobSpec
 
 _AUTOCAST: Final = "default: the weights' own, and `training.bf16` computes in bfloat16 from it"
+_ON_GPUS: Final = "default with `training.bf16` on GPUs: `bfloat16` and `float32`"
 
 # Options of the plugin that are refused, and why.
 REFUSED_FSDP: Final[dict[str, str]] = {
@@ -75,7 +76,8 @@ class FSDPSpec(SpecModel):
         False, description="Keep weights, gradients and optimizer state on the CPU between uses."
     )
     mixed_precision_policy: MixedPrecisionPolicySpec | None = Field(
-        None, description="`{param_dtype: …, reduce_dtype: …}`, `float32` or `bfloat16`."
+        None,
+        description=f"`{{param_dtype: …, reduce_dtype: …}}`, `float32` or `bfloat16`; {_ON_GPUS}.",
     )
     sync_each_batch: bool = Field(
         False,
