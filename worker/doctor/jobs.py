@@ -226,6 +226,14 @@ class Jobs:
         )
 
 
+def has_bf16_gpu(context: Context) -> bool:
+    """Whether the first GPU has compute capability 8 (Ampere) or newer."""
+    if context.device != "cuda":
+        return False
+    capability = context.torch.devices[0].get("capability")
+    return isinstance(capability, list) and int(str(capability[0])) >= 8
+
+
 def libraries(device: str) -> list[str]:
     """What a worker's fork server imports, but for what is only needed to publish."""
     imports = IMPORTS if device == "cpu" else IMPORTS_WITH_GPU

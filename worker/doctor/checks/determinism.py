@@ -3,7 +3,7 @@
 from pydantic import JsonValue
 
 from worker.doctor.check import Context, Finding, failed, ok, warning
-from worker.doctor.jobs import Ended, Jobs
+from worker.doctor.jobs import Ended, Jobs, has_bf16_gpu
 
 _REMEDY = "Send this report: `full_determinism` promises the same model on the same machine."
 
@@ -12,7 +12,7 @@ def determinism(context: Context) -> Finding:
     """With `full_determinism` the weights must be equal; without it that is told."""
     jobs = Jobs.of(context)
     body = jobs.body("text-classification")
-    precision = "bf16" if context.device == "cuda" and _has_bf16(context) else "fp32"
+    precision = "bf16" if has_bf16_gpu(context) else "fp32"
     pairs = {
         name: [jobs.train(body, precision=precision, full_determinism=asked_for) for _ in range(2)]
         for name, asked_for in (("default", False), ("full_determinism", True))
@@ -49,9 +49,3 @@ def _described(pair: list[Ended]) -> JsonValue:
         "weights_sha256": [ended.result.weights_sha256 for ended in pair],
         "largest_difference_of_losses": max(apart),
     }
-
-
-def _has_bf16(context: Context) -> bool:
-    """Compute capability 8 (Ampere) or newer."""
-    capability = context.torch.devices[0].get("capability")
-    return isinstance(capability, list) and int(str(capability[0])) >= 8
