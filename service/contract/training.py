@@ -257,6 +257,12 @@ class TrainingSpec(BaseModel):
     torch_compile_mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = Field(None, description="Implies torch_compile.")
+    compile_if_faster: bool = Field(
+        True,
+        description="On a GPU, without `torch_compile`: before a training of half an hour or more "
+        "measure on its first batches whether compiled layers are faster, and use them if they "
+        "are, and if they compute the same. `full_determinism` measures nothing.",
+    )
     torch_empty_cache_steps: int | None = Field(
         None, ge=1, description="Give the GPU's unused memory back after so many steps."
     )

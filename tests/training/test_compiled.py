@@ -38,7 +38,7 @@ def make_compiled(make_job: Callable[..., Job], tmp_path: Path) -> Callable[...,
 
 def compile_into(request: StageRequest, *, rank: int = 0, **files: str) -> set[str]:
     """A stage that compiles `files`; what it found."""
-    with compiled.shared(request, rank):
+    with compiled.shared(request, rank, may_compile=True):
         own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         assert own.is_relative_to(request.attempt_dir)
         found = {path.name for path in own.rglob("*") if path.is_file()}
@@ -108,7 +108,7 @@ class TestShared:
         self, make_compiled: Callable[..., StageRequest]
     ) -> None:
         request = make_compiled(torch_compile=False)
-        with compiled.shared(request, 0):
+        with compiled.shared(request, 0, may_compile=False):
             pass
         assert not (request.cache_dir / prepared.COMPILED).exists()
 

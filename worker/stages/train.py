@@ -24,6 +24,7 @@ from worker.stages.train_inputs import for_device, load_parts
 from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
+    compile_choice,
     compiled,
     determinism,
     gpus,
@@ -55,8 +56,10 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     build.flush_denormals()
     channel.send(PhaseChanged(phase=Phase.LOADING))
-    explained = determinism.explained(request.spec.training)
-    with explained, compiled.shared(request, rank_number() or 0):
+    spec = request.spec
+    explained = determinism.explained(spec.training)
+    may_compile = spec.training.compiles or (spec.trains and compile_choice.may_be_measured(spec))
+    with explained, compiled.shared(request, rank_number() or 0, may_compile=may_compile):
         if not request.spec.trains:
             return evaluate.run(request, channel)
         job = _load(request, channel)
@@ -77,6 +80,8 @@ def _train(job: Job, soft_stop: SoftStop) -> None:
     """Make the steps that are left. Raises Stopped when a soft stop came before their end."""
     soft_stop.postpone()
     try:
+        if compile_choice.may_be_measured(job.request.spec):
+            compile_choice.choose(job.training, compiled.Verdict(job.request))
         with _noise(job):
             loop.train(job.training)
     except loop.StoppedEarlyError:

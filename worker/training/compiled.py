@@ -1,4 +1,4 @@
-"""What torch.compile has made, handed from job to job.
+"""What torch.compile has made, and whether it is faster, handed from job to job.
 
 A stage compiles into a folder of its own, because one that is killed meanwhile leaves half a file,
 and all that share a cache would load it. What earlier jobs of its kind have compiled it finds there
@@ -6,6 +6,7 @@ already; what it has compiled itself it leaves for later ones when it has ended 
 """
 
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -33,11 +34,37 @@ _OPTIONS: Final = (
 )
 
 
+class Verdict:
+    """Whether compiled layers are faster in a kind of job, as one of them has measured it."""
+
+    _FILE: Final = "verdict.json"
+
+    def __init__(self, request: StageRequest) -> None:
+        self._root = request.cache_dir / prepared.COMPILED
+        self._key = f"{_key(request)}-verdict"
+
+    def read(self) -> bool | None:
+        """None where none is kept, or only a damaged one."""
+        folder = self._root / self._key
+        with prepared.locked(self._root, self._key):
+            if not checkpoints.verify(folder):
+                return None
+            return bool(json.loads((folder / self._FILE).read_bytes()))
+
+    def write(self, faster: bool) -> None:
+        folder = self._root / self._key
+        try:
+            with prepared.locked(self._root, self._key), checkpoints.writing(folder) as partial:
+                (partial / self._FILE).write_text(json.dumps(faster))
+        except OSError as error:  # a full disk: the next job measures again
+            sys.stderr.write(f"Whether compiled layers are faster is not kept: {error}\n")
+
+
 @contextmanager
-def shared(request: StageRequest, rank: int) -> Iterator[None]:
+def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[None]:
     """Around a stage: one that compiles finds what others have compiled, and leaves its own; of
     several processes the first does."""
-    if not request.spec.training.compiles:
+    if not may_compile:
         yield
         return
     own = request.attempt_dir / "compiled" / str(rank)

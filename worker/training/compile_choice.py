@@ -1,0 +1,266 @@
+"""Whether a GPU computes a model's layers faster when they are compiled: measured, if it pays.
+
+A few of the job's own batches go forward and backward through the plain layers and through the
+compiled ones, before the first step. Nothing of the training changes by it: no weight, no gradient,
+no random number. Each layer is compiled in its place, so that hooks, names and the loss in parts
+remain, and one graph serves all layers of a kind. Evaluations use the plain layers.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from accelerate.utils.other import is_repeated_blocks
+
+from service.contract.spec import JobSpec
+from worker.training import build, randomness
+from worker.training.compiled import Verdict
+from worker.training.evaluation import on_device
+from worker.training.loading import chunks
+from worker.training.loop import Training
+from worker.training.objective import Batch
+
+_PATH: Final = "compiled_layers"
+"""In the record of fast paths."""
+_BATCHES: Final = 3
+_PAYS_FROM: Final = 1800.0
+"""Seconds of plain steps that are left: compiling takes a minute or two, and may save a third."""
+_MOST_SECONDS: Final = 300.0
+"""Of the compiled layers' first batches; more is looked at between two of them."""
+_FASTER: Final = 0.95
+"""Of the plain time, at most: less would be noise."""
+# The compiled layers draw dropout by torch's own generator, and so the same numbers.
+_HOW: Final[dict[str, Any]] = {"backend": "inductor", "options": {"fallback_random": True}}
+_REASON: Final = 300
+"""Characters of what a compiler says."""
+_TOLERANCES: Final = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}
+"""Of the gradient's length. What rounding does to 16 bits through many layers is a few percent; a
+mask that is wrong changes all of it."""
+
+
+def may_be_measured(spec: JobSpec) -> bool:
+    """Whether the job's options leave it open. On a CPU compiled models were slower
+    (docs/performance.md), and nobody needs to ask again."""
+    training = spec.training
+    return (
+        build.on_gpu(spec)
+        and training.compile_if_faster
+        and not (training.compiles or training.full_determinism)
+        and training.neftune_noise_alpha is None
+        and spec.resources.chosen_strategy.type == "ddp"
+    )
+
+
+def choose(run: Training, verdict: Verdict) -> None:
+    """Compile the layers if the training began so, or a measurement of this kind of job says so.
+
+    `verdict` is that of earlier jobs of the kind on this machine.
+    """
+    layers = list(_layers(run.state.bare_model))
+    if not layers:
+        return
+    paths = run.state.fast_paths
+
+    def measure() -> bool:
+        return run.state.ranks.is_first and _pays(run, layers, verdict)
+
+    if paths.choose(_PATH, measure, before=False):
+        # What cannot be compiled later on, for a new shape or after a move to another machine,
+        # is computed as it is.
+        torch._dynamo.config.suppress_errors = True
+        for layer in layers:
+            _compile(layer)
+
+
+def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The blocks that a model repeats, the outermost ones."""
+    if is_repeated_blocks(model):
+        yield from model.children()
+        return
+    for child in model.children():
+        yield from _layers(child)
+
+
+def _compile(layer: torch.nn.Module) -> None:
+    layer.compile(**_HOW)
+    compiled: Any = layer._compiled_call_impl
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        chosen = compiled if layer.training else layer._call_impl
+        return chosen(*arguments, **named)
+
+    layer._compiled_call_impl = call
+
+
+def _pays(run: Training, layers: list[torch.nn.Module], verdict: Verdict) -> bool:
+    try:
+        with _aside(run) as batches:
+            passes = _Passes(run, batches)
+            passes.warm_up()
+            seconds = passes.seconds()
+            if seconds / len(batches) * _batches_left(run) < _PAYS_FROM:
+                return False
+            known = verdict.read()
+            if known is None:
+                return _measured(run, layers, passes, verdict)
+            if known:
+                run.reporter.notice(
+                    "The layers are compiled, as an earlier job of this kind has measured",
+                    compiled_layers=True,
+                )
+            return known
+    # Out of memory, for example: the first step says so, or takes smaller batches.
+    except (RuntimeError, MemoryError, TimeoutError) as error:
+        run.reporter.notice(f"Whether compiled layers are faster was not measured: {error}")
+        return False
+
+
+def _batches_left(run: Training) -> int:
+    steps = run.plan.total_steps - run.state.progress.step
+    return steps * run.plan.spec.gradient_accumulation_steps
+
+
+def _measured(
+    run: Training,
+    layers: list[torch.nn.Module],
+    passes: "_Passes",
+    verdict: Verdict,
+) -> bool:
+    """Compile, compare and time; what came of it is told, and kept for later jobs."""
+    # An attempt that does not come back from the compiler leaves this, and the next one is plain.
+    verdict.write(False)
+    run.reporter.notice("Measuring whether compiled layers are faster")
+    try:
+        expected = passes.gradient()
+        for layer in layers:
+            _compile(layer)
+        passes.warm_up()
+        distance = _distance(passes.gradient(), expected)
+        if not distance <= _TOLERANCES[run.plan.spec.precision]:
+            raise ArithmeticError(f"their gradients are {distance:.1%} apart from the plain ones")
+        times = _without(layers, passes.seconds), passes.seconds()
+    except Exception as error:  # whatever a compiler raises: the training does without it
+        _undo(layers)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_REASON]}"
+        run.reporter.notice(f"The layers are not compiled: {reason}", compiled_layers=False)
+        return False
+    _undo(layers)
+    by_plain, by_compiled = (each / passes.count for each in times)
+    faster = by_compiled <= _FASTER * by_plain
+    verdict.write(faster)
+    _tell(run, by_plain, by_compiled, faster=faster)
+    return faster
+
+
+def _tell(run: Training, plain: float, compiled: float, *, faster: bool) -> None:
+    what = "are compiled" if faster else "stay as they are"
+    run.reporter.notice(
+        f"The layers {what}: a batch takes {plain:.4f} s plain and {compiled:.4f} s compiled",
+        compiled_layers=faster,
+        plain_seconds=plain,
+        compiled_seconds=compiled,
+    )
+
+
+def _undo(layers: list[torch.nn.Module]) -> None:
+    for layer in layers:
+        layer._compiled_call_impl = None
+
+
+def _without(layers: list[torch.nn.Module], timed: Callable[[], float]) -> float:
+    """`timed` with the plain layers, right before the compiled ones are timed."""
+    compiled = [layer._compiled_call_impl for layer in layers]
+    _undo(layers)
+    seconds = timed()
+    for layer, each in zip(layers, compiled, strict=True):
+        layer._compiled_call_impl = each
+    return seconds
+
+
+class _Passes:
+    """Forward and backward passes over some batches; the gradient is that of all of them."""
+
+    def __init__(
+        self, run: Training, batches: list[Batch], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._run, self._batches, self._clock = run, batches, clock
+        self._model = run.state.bare_model  # alone: no other process takes part
+        self._device = run.state.accelerator.device
+        self._begins = randomness.capture()
+        self.count = len(batches)
+
+    def warm_up(self) -> None:
+        """Raises TimeoutError after _MOST_SECONDS."""
+        began = self._clock()
+        for batch in self._batches:
+            self._pass(batch)
+            self._settle()
+            if self._clock() - began > _MOST_SECONDS:
+                raise TimeoutError(f"no verdict after {_MOST_SECONDS:.0f} s")
+        self._forget()
+
+    def seconds(self) -> float:
+        self._settle()
+        began = self._clock()
+        for batch in self._batches:
+            self._pass(batch)
+        self._settle()
+        seconds = self._clock() - began
+        self._forget()
+        return seconds
+
+    def gradient(self) -> list[torch.Tensor]:
+        """By the same random numbers each time."""
+        randomness.restore(self._begins)
+        for batch in self._batches:
+            self._pass(batch)
+        found = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
+        self._forget()
+        return found
+
+    def _pass(self, batch: Batch) -> None:
+        items = max(self._run.objective.item_count(batch), 1)
+        batch = on_device(batch, self._run.state.accelerator)
+        (self._run.loss_sum(self._model, batch) / items).backward()
+
+    def _settle(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _forget(self) -> None:
+        for weight in self._model.parameters():
+            weight.grad = None
+
+
+def _distance(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """Length of the difference, of the expected length. NaN is no distance that anyone accepts."""
+    if len(found) != len(expected):
+        return float("inf")
+    pairs = list(zip(found, expected, strict=True))
+    apart = torch.stack([(one - other).float().norm() for one, other in pairs]).norm()
+    whole = torch.stack([other.float().norm() for other in expected]).norm()
+    return float(apart / whole)
+
+
+@contextmanager
+def _aside(run: Training) -> Iterator[list[Batch]]:
+    """The first batches of the training, which remains as it was: random numbers, gradients,
+    buffers."""
+    model = run.state.bare_model
+    was_training = model.training
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    examples = run.order(0)[: run.plan.batch_size * _BATCHES]
+    with randomness.preserved():
+        try:
+            shares = run.shares.over(chunks(examples, run.plan.batch_size), 0)
+            model.train()
+            yield [share.batch for share in shares]
+        finally:
+            model.train(was_training)
+            for weight in model.parameters():
+                weight.grad = None
+            with torch.no_grad():
+                for name, value in model.named_buffers():
+                    value.copy_(buffers[name])
