@@ -54,6 +54,7 @@ DEFAULT_EVAL_BATCH_SIZE: Final = 8
 ADDITIONS: Final[dict[str, str]] = {
     "early_stopping_patience": "EarlyStoppingCallback's argument, here an option; default: off",
     "padding_free": "as in TRL's SFTConfig, here for every task and by itself",
+    "compile_if_faster": "the Trainer compiles where it is told to; here a GPU is asked, too",
     "precision": "`bf16` and `fp16` by one name, with a choice of its own",
     "early_stopping_threshold": "EarlyStoppingCallback's argument, here an option",
     "on_oom": "another name of `auto_find_batch_size`, beside `on_non_finite`",

@@ -22,7 +22,8 @@ pytestmark = [
 ]
 MAY_BE_MEASURED = compile_choice.may_be_measured
 OPTIONS: dict[str, Any] = {
-    **{"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4, "precision": "fp32"}
+    **{"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4, "precision": "fp32"},
+    "padding_free": False,
 }
 Make = Callable[..., StageRequest]
 
@@ -99,6 +100,12 @@ def chosen(request: StageRequest) -> Any:
     return checkpoint.fast_paths_of(request.attempt_dir / "checkpoints" / "4")["compiled_layers"]
 
 
+def kept(request: StageRequest) -> Any:
+    """For later jobs of the kind."""
+    [file] = (request.cache_dir / prepared.COMPILED).glob("*/verdict.json")
+    return json.loads(file.read_text())
+
+
 @pytest.fixture
 def plain(make: Make, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainResult, Recorder]:
     """The training without any of it."""
@@ -126,7 +133,7 @@ def test_a_measurement_that_says_no_leaves_no_trace(
         "The layers stay as they are: a batch takes 1.0000 s plain and 0.9600 s compiled",
     ]
     assert chosen(request) is False
-    assert compiled.Verdict(request).read() is False
+    assert kept(request) is False
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
 
 
@@ -145,27 +152,30 @@ def test_faster_layers_are_compiled_and_stay_so_when_resumed(
     assert len(compiler.layers) == 4
 
     monkeypatch.setattr(compile_choice, "_pays", lambda *_: pytest.fail("measured again"))
-    kept = request.attempt_dir / "checkpoints" / "2"
+    earlier = request.attempt_dir / "checkpoints" / "2"
     again = request.model_copy(
         update={"attempt": 2, "attempt_dir": request.attempt_dir.with_name("2")}
     )
     again.attempt_dir.mkdir()
-    resumed, _ = run(again.model_copy(update={"resume_from": kept}))
+    resumed, _ = run(again.model_copy(update={"resume_from": earlier}))
     assert resumed.weights_sha256 == found[0].weights_sha256
     assert chosen(again) is True
     assert len(compiler.layers) == 6
 
 
-def test_the_next_job_of_the_kind_measures_nothing(make: Make, compiler: Compiler) -> None:
-    compiled.Verdict(make()).write(True)
+def test_the_next_job_of_the_kind_measures_nothing(
+    make: Make, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, 3.0, 3.0, 1.5, 3.0)
+    request = make()
+    run(request)
+    assert kept(request) is True
+    compiler.layers.clear()
     _, recorder = run(make())
     assert told(recorder) == [
         "The layers are compiled, as an earlier job of this kind has measured"
     ]
     assert len(compiler.layers) == 2
-    compiled.Verdict(make()).write(False)
-    _, recorder = run(make())
-    assert told(recorder) == []
 
 
 def test_a_damaged_verdict_is_none(make: Make) -> None:
@@ -187,7 +197,7 @@ def test_layers_that_compute_something_else_are_left_out(
         "The layers are not compiled: ArithmeticError: their gradients are "
     )
     assert chosen(request) is False
-    assert compiled.Verdict(request).read() is False
+    assert kept(request) is False
 
 
 def test_a_compiler_that_fails_ends_no_training(
@@ -265,6 +275,14 @@ def test_only_training_calls_the_compiled_layers() -> None:
 
 
 class TestWhenItIsMeasured:
+    def test_not_where_rows_are_packed(self, make: Make, compiler: Compiler) -> None:
+        request = make()
+        training = request.spec.training.model_copy(update={"padding_free": True})
+        spec = request.spec.model_copy(update={"training": training})
+        _, recorder = run(request.model_copy(update={"spec": spec}))
+        assert told(recorder) == []
+        assert compiler.layers == []
+
     @pytest.mark.parametrize(
         ("expected", "training", "resources"),
         [
@@ -291,5 +309,5 @@ class TestWhenItIsMeasured:
         request = make()
         assert not MAY_BE_MEASURED(request.spec)
         run(request)
-        kept = request.attempt_dir / "checkpoints" / "4" / "progress.json"
-        assert "compiled_layers" not in json.loads(kept.read_text())["fast_paths"]
+        progress = request.attempt_dir / "checkpoints" / "4" / "progress.json"
+        assert "compiled_layers" not in json.loads(progress.read_text())["fast_paths"]

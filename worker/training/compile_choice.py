@@ -33,6 +33,9 @@ _FASTER: Final = 0.95
 """Of the plain time, at most: less would be noise."""
 # The compiled layers draw dropout by torch's own generator, and so the same numbers.
 _HOW: Final[dict[str, Any]] = {"backend": "inductor", "options": {"fallback_random": True}}
+_ATTENTION: Final = ("sdpa", "eager")
+"""transformers' own. Where rows are packed each batch brings its places, and a compiler would make
+a graph for each of them."""
 _REASON: Final = 300
 """Characters of what a compiler says."""
 _TOLERANCES: Final = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}
@@ -58,8 +61,9 @@ def choose(run: Training, verdict: Verdict) -> None:
 
     `verdict` is that of earlier jobs of the kind on this machine.
     """
-    layers = list(_layers(run.state.bare_model))
-    if not layers:
+    model = run.state.bare_model
+    layers = list(_layers(model))
+    if not layers or model.config._attn_implementation not in _ATTENTION:
         return
     paths = run.state.fast_paths
 
