@@ -218,9 +218,9 @@ class TrainingSpec(BaseModel):
 
     padding_free: bool | None = Field(
         None,
-        description="On a CPU: compute batches without padding, and heads of masked language "
-        "models at the masked tokens alone. null: where the model allows it; true: or end the job; "
-        "false: nor are dropout and activations computed faster than transformers does.",
+        description="Compute batches without padding, and heads of masked language models at the "
+        "masked tokens alone. null: where that is found to give the same numbers; true: or end the "
+        "job; false: nor are dropout and activations computed faster than transformers does.",
     )
 
     # Precision and device

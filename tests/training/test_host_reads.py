@@ -4,7 +4,7 @@ Without a GPU the steps are made on the CPU with the attention of a GPU, and wha
 read there is looked for among torch's operations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ import transformers
 from transformers import AttentionMaskInterface, masking_utils
 from transformers.masking_utils import sdpa_mask
 
+from service.contract.events import Notice
 from tests.data.squad_sample import squad_rows
+from tests.fakes import packed_kernels
+from tests.fakes.packed_kernels import PackedKernels
 from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
@@ -34,13 +37,19 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masks._read_positions)
     if not HAS_GPU:
-        for choice in ("choose_attention", "quicken"):
-            choose = getattr(build, choice)
-            as_on_gpu = lambda model, spec, _device, choose=choose: choose(  # noqa: E731
-                model, spec, torch.device("cuda")
-            )
-            monkeypatch.setattr(build, choice, as_on_gpu)
+        quicken, gpu = build.quicken, torch.device("cuda")
+        monkeypatch.setattr(build, "quicken", lambda model, spec, _cpu: quicken(model, spec, gpu))
     return found
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackedKernels]:
+    """Of the GPU's attention over packed batches; not looked at where there is a GPU."""
+    if HAS_GPU:
+        yield PackedKernels()
+        return
+    with packed_kernels.as_on_ampere(monkeypatch) as made:
+        yield made
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, reads: HostReads) -> None:
@@ -99,10 +108,20 @@ def summarization(home: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "of", [question_answering, masked_lm, causal_lm, separate_documents, summarization]
+    ("of", "packs"),
+    [
+        (question_answering, True),
+        (question_answering, False),
+        (masked_lm, True),
+        (causal_lm, False),
+        (separate_documents, False),
+        (summarization, False),
+    ],
 )
 def test_steps_read_nothing_from_the_device(
     of: Callable[[Path], dict[str, Any]],
+    packs: bool,
+    kernels: PackedKernels,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     reads: HostReads,
@@ -111,10 +130,17 @@ def test_steps_read_nothing_from_the_device(
     body["dataset"]["source"] = "path"
     options = {"max_steps": 3, "per_device_train_batch_size": 4, "save_strategy": "no"}
     body["training"] = {**options, "logging_steps": 3, "precision": "bf16" if HAS_GPU else "fp32"}
+    if of is question_answering and not packs:
+        body["training"]["padding_free"] = False
     body["resources"] = {"gpus": int(HAS_GPU)}
     watch(monkeypatch, reads)
     result, recorder = StagedJob(tmp_path, body).train()
     assert result.steps == 3
+    joined = [each for each in recorder.of(Notice) if each.data.get("padding_free")]
+    # A causal language model's blocks are whole, and it may join batches although it need not.
+    assert bool(joined) == (packs or of in (causal_lm, separate_documents))
+    if packs and not HAS_GPU:
+        assert max(max(call["sizes"]) for call in kernels.calls[-2:]) > 8
     assert reads.calls == 4 * 3
     assert list(recorder.train_values("loss")) == [3]
 
@@ -137,7 +163,7 @@ class TestMasks:
         assert (expected is None) == (lengths == (5, 5))
         masks.see({"attention_mask": mask.long()})
         with HostReads().forbidden():
-            found = masks._mask(attention_mask=mask, **options)
+            found = masks.mask(attention_mask=mask, **options)
         if expected is None:
             assert found is None
         else:
@@ -147,9 +173,9 @@ class TestMasks:
         mask = torch.ones(2, 5, dtype=torch.bool)
         options = {"batch_size": 2, "q_length": 5, "kv_length": 5, "attention_mask": mask}
         masks.see({"input_ids": mask.long()})
-        assert masks._mask(**options) is None
+        assert masks.mask(**options) is None
         with HostReads().forbidden(), pytest.raises(HostReadError):
-            masks._mask(**options)
+            masks.mask(**options)
 
 
 DECODER: dict[str, Any] = {

@@ -17,15 +17,18 @@ from worker.training import (
     build,
     checkpoint,
     device_lock,
+    equivalence,
     linear_loss,
     loading,
+    padding_free,
     precision,
     quantized,
     strategies,
 )
 from worker.training.distributed.one_reader import read_once
+from worker.training.equivalence import Equivalence
 from worker.training.fast_paths import FastPaths
-from worker.training.objective import MakesLogitsInParts, Objective
+from worker.training.objective import Features, MakesLogitsInParts, Objective
 from worker.training.ranks import Ranks
 
 
@@ -79,7 +82,10 @@ def load_parts(
 
     once = strategies.leaves_loaded_weights(request.spec, device)
     model, new_weights = read_once(load, ranks) if once else load()
-    if build.choose_attention(model, request.spec, device):
+    features: Features = next((split.features for split in splits.values()), ())
+    trials = Equivalence(request.cache_dir / equivalence.FOLDER, device, ranks, send)
+    given = padding_free.Given(features, paths, trials)
+    if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)
     if isinstance(objective, MakesLogitsInParts) and objective.linear is not None:

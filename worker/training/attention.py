@@ -29,7 +29,7 @@ _TILE: Final = 1 << 20
 205 ms in tiles (forward and backward, two cores with 2 MB of second-level cache)."""
 _CAUSAL_ROWS: Final = 128
 # Arguments that change the scores in ways that only the model's own attention knows.
-_FOREIGN: Final = ("softcap", "position_bias", "s_aux", "sliding_window", "cache")
+FOREIGN: Final = ("softcap", "position_bias", "s_aux", "sliding_window", "cache")
 
 Sequences = tuple[int, ...]
 """Where each sequence of a packed batch starts, and at last where the last one ends; the filler
@@ -59,7 +59,7 @@ def attention(
     `sequences` comes from `worker.training.packing`, and then `batch` is 1: no token sees another
     sequence.
     """
-    if any(others.get(name) is not None for name in _FOREIGN):
+    if any(others.get(name) is not None for name in FOREIGN):
         arguments = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
         mixed: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **arguments
@@ -227,6 +227,10 @@ def packed(now: bool) -> None:
     """Whether batches are packed: then no mask is made, the attention keeps sequences apart."""
     global _packed  # transformers asks for masks without saying for which model
     _packed = now
+
+
+def is_packed() -> bool:
+    return _packed
 
 
 def _mask(*arguments: Any, **options: Any) -> torch.Tensor | None:

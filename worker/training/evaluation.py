@@ -18,7 +18,7 @@ from transformers.utils.generic import ModelOutput
 from service.contract.failures import FailureCode, StageError
 from service.contract.splits import metric_prefix
 from service.contract.training import TrainingSpec
-from worker.training import masks, randomness
+from worker.training import masks, packing, randomness
 from worker.training.loading import Loader, chunks
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
@@ -272,4 +272,6 @@ def _sent(tensor: torch.Tensor) -> torch.Tensor:
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:
     """The batch where the model is, which must be given it next: its mask is read here."""
     masks.see(batch)
-    return {name: value.to(accelerator.device, non_blocking=True) for name, value in batch.items()}
+    sent = {n: value.to(accelerator.device, non_blocking=True) for n, value in batch.items()}
+    packing.see(batch, sent)
+    return sent

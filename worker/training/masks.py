@@ -12,6 +12,7 @@ import torch
 from transformers import AttentionMaskInterface, masking_utils
 from transformers.masking_utils import sdpa_mask
 
+from worker.training import attention
 from worker.training.objective import Batch
 
 _hides_nothing: bool | None = None
@@ -25,7 +26,7 @@ _read_positions: Final = masking_utils.find_packed_sequence_indices
 def install() -> None:
     """In this process, the padding masks for models with torch's attention, the positions for
     all."""
-    AttentionMaskInterface.register("sdpa", _mask)
+    AttentionMaskInterface.register("sdpa", mask)
     masking_utils.find_packed_sequence_indices = _packed_sequences
 
 
@@ -40,10 +41,12 @@ def see(batch: Batch) -> None:
 
 def _packed_sequences(position_ids: torch.Tensor) -> torch.Tensor | None:
     """As `find_packed_sequence_indices`: transformers asks where the model was given no mask."""
-    return None if _counts_up else _read_positions(position_ids)
+    if _counts_up or attention.is_packed():  # of a packed batch the attention keeps them apart
+        return None
+    return _read_positions(position_ids)
 
 
-def _mask(
+def mask(
     *,
     kv_length: int,
     attention_mask: torch.Tensor | None = None,

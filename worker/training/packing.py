@@ -3,19 +3,25 @@
 Two hooks on the model do it, so that neither a task nor a model knows of it: before the forward
 pass the real tokens are joined into one row whose positions restart with each sequence, and after
 it every output that has a place for each token is laid out as a padded rectangle again. The
-attention (`worker.training.attention`) keeps the sequences apart.
+attention (`worker.training.attention`, on a GPU `worker.training.varlen_attention`) keeps the
+sequences apart.
+
+A GPU is not asked how long the sequences are: `see` reads each batch's mask while it is on the CPU.
 """
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 
-from worker.training import attention
+from worker.training import attention, varlen_attention
+from worker.training.objective import Batch
 from worker.training.probing import RTOL, Refusal, small_batch, tried_out
+from worker.training.varlen_attention import Kernel
 
 
 @dataclass(frozen=True)
@@ -29,29 +35,43 @@ class _Layout:
     sequences: attention.Sequences
     width: int
     """Of the row: its tokens, and filler that no token sees and that no output is taken of."""
+    positions: torch.Tensor
+    """(1, width): counted anew in each sequence, and all the first one after them."""
 
     @classmethod
-    def of(cls, mask: torch.Tensor) -> "_Layout":
-        """`mask`: (batch, length), not 0 where a token is real."""
+    def of(cls, mask: torch.Tensor, first: int = 0) -> "_Layout":
+        """`mask`: (batch, length) on the CPU, not 0 where a token is real; `first`: the model's
+        first position."""
         places = mask.flatten().nonzero()[:, 0]
-        ends = accumulate(mask.ne(0).sum(dim=1).tolist(), initial=0)
+        ends = tuple(accumulate(mask.ne(0).sum(dim=1).tolist(), initial=0))
         width = rounded(len(places))
         if (1, width) == mask.shape:  # a row is told from a rectangle by its shape
             width = len(places)
-        return cls(mask.shape[0], mask.shape[1], places, tuple(ends), width)
+        positions = torch.full((1, width), first)
+        for start, end in pairwise(ends):
+            positions[0, start:end] = torch.arange(first, first + end - start)
+        return cls(mask.shape[0], mask.shape[1], places, ends, width, positions)
+
+    def on(self, device: torch.device) -> "_Layout":
+        """With its tensors there, without a wait for the device."""
+        return replace(
+            self, places=_sent(self.places, device), positions=_sent(self.positions, device)
+        )
+
+    def for_kernel(self, kernel: Kernel) -> varlen_attention.Sequences:
+        """Without empty sequences, which no kernel need know of."""
+        starts = sorted({*self.sequences, self.width})
+        longest = max(end - start for start, end in pairwise(starts))
+        device = self.places.device
+        return varlen_attention.Sequences(
+            _sent(torch.tensor(starts, dtype=torch.int32), device), longest, kernel
+        )
 
     def joined(self, rectangle: torch.Tensor, fill: int = 0) -> torch.Tensor:
         """(batch, length) to (1, width)."""
         row = rectangle.new_full((self.width,), fill)
         row[: len(self.places)] = rectangle.flatten()[self.places]
         return row[None]
-
-    def positions(self, first: int) -> torch.Tensor:
-        """(1, width): `first`, `first` + 1, … anew in each sequence, and all `first` after them."""
-        row = torch.full((self.width,), first)
-        for start, end in pairwise(self.sequences):
-            row[start:end] = torch.arange(first, first + end - start)
-        return row[None].to(self.places.device)
 
     def laid_out(self, row: torch.Tensor, fill: float) -> torch.Tensor:
         """(1, width, …) to (batch, length, …), `fill` where there is padding."""
@@ -72,12 +92,38 @@ def rounded(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
-class Packing:
-    """Hooks on a model, or on its body. `first` is the model's first position."""
+def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type == "cuda":  # from other memory the copy would not be asynchronous
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
-    def __init__(self, model: torch.nn.Module, first: int, *, is_body: bool) -> None:
-        self._first = first
-        self._is_body = is_body
+
+class _Seen(NamedTuple):
+    """A batch that was read before it was sent to the device."""
+
+    mask: torch.Tensor
+    """On the device."""
+    layout: _Layout | None
+    """None of a batch without padding."""
+    sequences: varlen_attention.Sequences | None
+
+
+class Packing:
+    """Hooks on a model, or on its body. `first` is the model's first position.
+
+    With a `kernel` only batches are joined that were shown to `see`, so that nothing is read from
+    the device, and `worker.training.varlen_attention` keeps the sequences apart.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, first: int, *, is_body: bool, kernel: Kernel | None = None
+    ) -> None:
+        self.first = first
+        self.is_body = is_body
+        self._kernel = kernel
+        self._seen: _Seen | None = None
+        if kernel is not None:
+            _seeing.add(self)
         self._names = tuple(inspect.signature(model.forward).parameters)
         self.used = False
         self._layout: _Layout | None = None
@@ -89,6 +135,21 @@ class Packing:
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        _seeing.discard(self)
+
+    def see(self, mask: torch.Tensor, sent: torch.Tensor) -> None:
+        """`mask` is a batch's, (batch, length) on the CPU; the model is given it as `sent`."""
+        assert self._kernel is not None
+        self._seen = _Seen(sent, None, None)
+        if not bool(mask.all()):
+            layout = _Layout.of(mask, self.first).on(sent.device)
+            self._seen = _Seen(sent, layout, layout.for_kernel(self._kernel))
+
+    def _read(self, mask: torch.Tensor) -> _Seen | None:
+        """What is known of the mask that the model is given; None if it must stay as it is."""
+        if self._kernel is not None:
+            return self._seen if self._seen is not None and self._seen.mask is mask else None
+        return _Seen(mask, None if bool(mask.all()) else _Layout.of(mask, self.first), None)
 
     def _join(
         self, _model: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -100,19 +161,23 @@ class Packing:
             return None
         if "past_key_values" in inputs or inputs.get("use_cache"):
             return None  # it generates
-        if bool(mask.all()):
+        seen = self._read(mask)
+        if seen is None:
+            return None
+        layout = seen.layout
+        if layout is None:
             # A rectangle already: without a mask it is attended to whole, and at once.
             return (), {name: value for name, value in inputs.items() if name != "attention_mask"}
         self.used = True
-        layout = self._layout = _Layout.of(mask)
+        self._layout = layout
         attention.packed(True)
         joined = {
             name: layout.joined(value) if isinstance(value, torch.Tensor) else value
             for name, value in inputs.items()
             if name != "attention_mask"
         }
-        joined["position_ids"] = layout.positions(self._first)
-        return (), {**joined, "sequences": layout.sequences}
+        joined["position_ids"] = layout.positions
+        return (), {**joined, "sequences": seen.sequences or layout.sequences}
 
     def _lay_out(
         self,
@@ -129,12 +194,25 @@ class Packing:
             if isinstance(value, torch.Tensor) and value.shape[:2] == (1, layout.width):
                 # Padding gets the lowest logit there is: no softmax over places sees it. A head
                 # goes over the body's output, and must stay finite there.
-                fill = 0.0 if self._is_body else torch.finfo(value.dtype).min
+                fill = 0.0 if self.is_body else torch.finfo(value.dtype).min
                 output[name] = layout.laid_out(value, fill)
         pooler: Any = getattr(model, "pooler", None)
-        if self._is_body and pooler is not None:
+        if self.is_body and pooler is not None:
             output["pooler_output"] = pooler(output[0])  # of each sequence's first token
         return output
+
+
+_seeing: WeakSet[Packing] = WeakSet()
+"""Those that must be shown each batch; each lives as long as the model that it is hooked on."""
+
+
+def see(batch: Batch, sent: Batch) -> None:
+    """`batch` is what the model is given next, still on the CPU, and `sent` the same on its
+    device."""
+    mask = batch.get("attention_mask")
+    if mask is not None and mask.dim() == 2:
+        for packing in _seeing:
+            packing.see(mask, sent["attention_mask"])
 
 
 def _only_tokens(inputs: Mapping[str, Any], shape: torch.Size) -> bool:
@@ -154,13 +232,13 @@ def install(model: Any) -> Packing | None:
     with tried_out(model):
         batch = small_batch(model)
         try:
-            expected = _values(model, batch)
+            expected = values(model, batch)
         except Refusal:
             return None
         before = model.config._attn_implementation
         attention.register()
         model.set_attn_implementation(attention.NAME)
-        for part, first in _places(model):
+        for part, first in places(model):
             packing = Packing(part, first, is_body=part is not model)
             if _agrees(model, batch, expected) and packing.used:
                 return packing
@@ -170,7 +248,7 @@ def install(model: Any) -> Packing | None:
     return None
 
 
-def _places(model: Any) -> Iterator[tuple[Any, int]]:
+def places(model: Any) -> Iterator[tuple[Any, int]]:
     """Where the hooks may go, with the first position there."""
     for part in (model, model.base_model):
         if "position_ids" in inspect.signature(part.forward).parameters:
@@ -186,11 +264,16 @@ def _first_positions(model: Any) -> tuple[int, ...]:
 
 def _agrees(model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Tensor]) -> bool:
     try:
-        found = _values(model, batch)
+        found = values(model, batch)
     except Refusal:
         return False
+    return alike(found, expected)
+
+
+def alike(found: list[torch.Tensor], expected: list[torch.Tensor], *, rtol: float = RTOL) -> bool:
+    """`rtol`: of the spread of what is `expected`."""
     return len(found) == len(expected) and all(
-        one.shape == other.shape and bool((one - other).abs().max() <= RTOL * other.std())
+        one.shape == other.shape and bool((one - other).abs().max() <= rtol * other.std())
         for one, other in zip(found, expected, strict=True)
     )
 
@@ -200,7 +283,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _values(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def values(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """What the model says, only of real tokens where it says something of each."""
     real = batch["attention_mask"].bool()
     tensors = [value for value in model(**batch).values() if _is_number(value)]
