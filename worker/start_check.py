@@ -50,9 +50,11 @@ class StartCheck:
                 start_new_session=True,
                 check=False,
             )
+            if not done.stdout:
+                raise ValueError(done.stderr)
             told = _short(json.loads(done.stdout))
         except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
-            log.warning("the quick checks of this machine failed", error=str(error)[:_LONGEST])
+            log.warning("the quick checks of this machine failed", error=str(error)[-_LONGEST:])
             told = {"status": "not_run", "checked_at": _now(), "findings": []}
         for finding in told["findings"]:
             if finding["status"] in ("warning", "failed"):

@@ -9,6 +9,7 @@ import pytest
 from tests.services import wait_until
 from worker.doctor import runner
 from worker.doctor.check import GPU, TWO_GPUS, Check, Context, TorchView
+from worker.doctor.processes import Done
 from worker.doctor.runner import Doctor, Examination, lacks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,21 @@ class TestEachCheck:
         assert [line.finding.status for line in done.lines] == ["ok", "not_run", "not_run"]
         assert done.lines[1].finding.reason == "the doctor was interrupted"
         assert gone(int((tmp_path / "grandchild").read_text()))
+
+    def test_one_in_the_background_has_ten_times_as_long(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limits = []
+
+        def run(*_: object, seconds: float, **__: object) -> Done:
+            limits.append(seconds)
+            return Done(None, "")
+
+        monkeypatch.setattr(runner.processes, "run", run)
+        doctor = Doctor([check("good", seconds=3)], tmp_path, in_background=True)
+        [line] = doctor.examine(lambda _: None).lines
+        assert limits == [30]
+        assert line.finding.summary == "did not end within 30 s and was killed"
 
 
 class TestNeeds:

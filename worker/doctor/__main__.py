@@ -22,7 +22,7 @@ from worker.doctor.registry import CHECKS
 from worker.doctor.runner import Doctor, Line
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-_NICE: Final = 19
+_NICE: Final = 10
 
 
 def main() -> None:

@@ -72,12 +72,17 @@ class Doctor:
             say(done.lines[-1])
         return done
 
+    @property
+    def _patience(self) -> float:
+        """In the background jobs have the processor first, and no user waits."""
+        return 10.0 if self.in_background else 1.0
+
     def _context(self) -> Context:
         file = self.scratch / "torch.json"
         done = processes.run(
             "worker.doctor.torch_view",
             [str(file)],
-            seconds=_TORCH_SECONDS,
+            seconds=self._patience * _TORCH_SECONDS,
             environment=_OFFLINE,
             folder=self.scratch,
         )
@@ -109,29 +114,30 @@ class Doctor:
         given = context.model_copy(update={"scratch": scratch})
         (folder / CONTEXT).write_text(given.model_dump_json(), encoding="utf-8")
         arguments = [f"{self.package}.{check.run}", str(folder)]
+        limit = self._patience * check.seconds
         try:
             done = None
             if check.forks:
-                done = warm.run(arguments, seconds=check.seconds, folder=scratch)
+                done = warm.run(arguments, seconds=limit, folder=scratch)
             done = done or processes.run(
                 "worker.doctor.run_check",
                 arguments,
-                seconds=check.seconds,
+                seconds=limit,
                 environment=_OFFLINE,
                 folder=scratch,
             )
-            return _finding(check, folder / FINDING, done)
+            return _finding(limit, folder / FINDING, done)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _finding(check: Check, file: Path, done: processes.Done) -> Finding:
+def _finding(limit: float, file: Path, done: processes.Done) -> Finding:
     """What the check wrote, even if its process ended badly after that; else how it ended."""
     if file.is_file():
         return Finding.model_validate_json(file.read_bytes())
     if done.status is None:
         return answers.failed(
-            f"did not end within {check.seconds:g} s and was killed",
+            f"did not end within {limit:g} s and was killed",
             reason=done.tail or "it wrote nothing",
             remedy="Run it again with nothing else running; if it hangs again, update the driver "
             "and send this report.",
