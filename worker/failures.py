@@ -14,7 +14,9 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXT = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _MEMORY_TEXT = re.compile(
     r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|"
-    r"CU[A-Z]+_STATUS_\w*ALLOC\w*_FAILED|cudaErrorMemoryAllocation|Failed to CUDA [cm]alloc",
+    r"CU[A-Z]+_STATUS_\w*ALLOC\w*_FAILED|cudaErrorMemoryAllocation|Failed to CUDA [cm]alloc|"
+    # On a MIG instance torch fails while it words the error (pytorch issue 197312).
+    r"NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator",
     re.IGNORECASE,
 )
 # NCCL's own words follow these of torch, to the end of the line.

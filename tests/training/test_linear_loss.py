@@ -127,6 +127,22 @@ class TestRowsOnAGPU:
         expected, found = (list(torch.autograd.grad(loss, inputs)) for loss in losses)
         assert_near(found, expected)
 
+    def test_gradients_of_a_bfloat16_head_are_summed_up_in_float32(self) -> None:
+        """Many parts, each of which would be rounded away against the sum of those before."""
+        torch.manual_seed(0)
+        half = torch.nn.Linear(8, 20, dtype=torch.bfloat16)
+        states, labels = torch.randn(1, 4000, 8).bfloat16(), torch.randint(20, (1, 4000))
+        whole, parts = (self._by_weight(half, states, labels, rows) for rows in (4000, 8))
+        assert (whole - parts).abs().max() < 0.03 * whole.std()
+
+    @staticmethod
+    def _by_weight(
+        linear: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor, rows: int
+    ) -> torch.Tensor:
+        head = linear_loss.Head(states, linear.weight.dtype)
+        loss = linear_loss.loss_sum(linear, head, labels, rows=rows)
+        return torch.autograd.grad(loss, linear.weight)[0].float()
+
     def test_make_no_more_logits(self) -> None:
         linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
         states, labels = torch.randn(1, 200, 2, requires_grad=True), torch.randint(50, (1, 200))

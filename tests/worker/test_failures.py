@@ -81,6 +81,10 @@ class TestMemory:
             RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(h)`"),
             RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
             torch.AcceleratorError("CUDA error: out of memory", 2),
+            RuntimeError(
+                'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/'
+                'CUDACachingAllocator.cpp":1016, please report a bug to PyTorch.'
+            ),
         ],
     )
     def test_the_devices_libraries(self, error: RuntimeError) -> None:

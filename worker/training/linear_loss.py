@@ -215,6 +215,7 @@ class _LinearLoss(torch.autograd.Function):
                 by_states[group] = factors[: len(narrow)] @ cast
             if by_weight is not None:
                 _add_product(by_weight, factors[: len(narrow)].T, narrow)
+        by_weight, by_bias = _as(by_weight, weight), _as(by_bias, bias)
         ctx.save_for_backward(by_states, by_weight, by_bias)
         return total
 
@@ -231,12 +232,17 @@ def _room(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """For the gradients that are wanted."""
+    """For the gradients that are wanted. What is summed up over the parts is float32: in the numbers
+    of a half-precision weight each part would be rounded away a little."""
     return (
         torch.empty_like(states) if needed[0] else None,
-        torch.zeros_like(weight) if needed[1] else None,
-        torch.zeros_like(bias) if needed[2] and bias is not None else None,
+        torch.zeros_like(weight, dtype=torch.float32) if needed[1] else None,
+        torch.zeros_like(bias, dtype=torch.float32) if needed[2] and bias is not None else None,
     )
+
+
+def _as(gradient: torch.Tensor | None, weight: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None or weight is None else gradient.to(weight.dtype)
 
 
 def _chunk(
