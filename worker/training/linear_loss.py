@@ -232,8 +232,8 @@ def _room(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """For the gradients that are wanted. What is summed up over the parts is float32: in the numbers
-    of a half-precision weight each part would be rounded away a little."""
+    """For the gradients that are wanted. What is summed up over the parts is float32: in the
+    numbers of a half-precision weight each part would be rounded away a little."""
     return (
         torch.empty_like(states) if needed[0] else None,
         torch.zeros_like(weight, dtype=torch.float32) if needed[1] else None,
