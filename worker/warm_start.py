@@ -51,7 +51,8 @@ FORKABLE: Final = {
 
 # `publish` imports mlflow when it needs it.
 IMPORTS: Final = (*STAGE_MODULES, "mlflow")
-# With a GPU, importing bitsandbytes (as peft does) starts CUDA: only what does without it.
+# On a worker with GPUs not bitsandbytes, which peft imports: it chooses its library by the GPUs
+# that it sees then, and the server sees none.
 IMPORTS_WITH_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),

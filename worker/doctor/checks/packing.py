@@ -12,7 +12,7 @@ _REMEDY = "Set `training.padding_free: false` in jobs on this machine, and send 
 def packing(context: Context) -> Finding:
     """For texts of uneven lengths, and for documents that share a block."""
     jobs = Jobs.of(context)
-    # In float32 a GPU has no kernel for batches without padding.
+    # In bfloat16 a GPU takes the kernel `varlen`, in float32 `efficient`.
     precision = "bf16" if has_bf16_gpu(context) else "fp32"
     bodies = {
         "texts": jobs.body("token-classification", dropout=0.0),
