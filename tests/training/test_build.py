@@ -92,6 +92,20 @@ class TestModel:
         assert new == []
         assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
 
+    def test_weights_begin_where_torch_puts_its_own(self, tmp_path: Path) -> None:
+        """Those of a mapped file begin anywhere; products of single rows depend on the place."""
+        model = tiny_bert()
+        apart = model.qa_outputs.weight
+        room = torch.empty(apart.numel() + 1)
+        apart.data = room[1:].view(apart.shape).copy_(apart.data)
+        expected = apart.detach().clone()
+        others = [each.data_ptr() for each in model.bert.parameters()]
+        build.align(model)
+        assert all(each.data_ptr() % 64 == 0 for each in model.parameters())
+        assert model.qa_outputs.weight is apart
+        assert torch.equal(apart, expected)
+        assert [each.data_ptr() for each in model.bert.parameters()] == others
+
     def test_pickled_weights_are_not_read(self, tmp_path: Path) -> None:
         model = tiny_bert()
         model.config.save_pretrained(tmp_path)

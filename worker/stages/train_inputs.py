@@ -117,6 +117,8 @@ def _load_model(
         return model, []
     loading = quantized.loading(request.spec, task.auto_model(), prepared.model_dir, device)
     model, new_weights = build.model(*parts, **loading)
+    if device.type == "cpu":
+        build.align(model)
     finished_model.require_all(request.spec, new_weights)
     if new_weights:
         message = "These weights are not in the base model and start at random"

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
@@ -29,6 +29,9 @@ from worker.training import (
 )
 from worker.training import precision as precisions
 from worker.training.plan import Plan
+
+_ALIGNMENT: Final = 64
+"""Bytes: of what torch's CPU allocator gives."""
 
 
 def accelerator(spec: JobSpec) -> Accelerator:
@@ -233,6 +236,15 @@ def model(
             weights=body[:100],
         )
     return loaded, sorted(unlike.union(info["missing_keys"]))
+
+
+def align(model: torch.nn.Module) -> None:
+    """Move weights that begin where torch would put none, as those of a mapped file may, to places
+    of torch's own. By the place MKL rounds a product with a single row otherwise, and a finished
+    model that is loaded again would give other numbers than in the training that made it."""
+    for weight in model.parameters():
+        if weight.is_floating_point() and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
 
 
 def model_from_scratch(
