@@ -17,6 +17,7 @@ from service.contract.choices import (
     Optimizer,
     Schedule,
 )
+from service.contract.elsewhere import ELSEWHERE
 from service.contract.peft import (
     IA3Spec,
     LoraSpec,
@@ -28,7 +29,7 @@ from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLI
 from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.sharding import REFUSED_FSDP, FSDPSpec
 from service.contract.strategies import DDPSpec
-from service.contract.training import ADDITIONS, ELSEWHERE, TrainingSpec
+from service.contract.training import ADDITIONS, TrainingSpec
 from service.contract.zero import REFUSED_DEEPSPEED, DeepSpeedSpec
 
 _INTRODUCTION: Final = """\

@@ -6,9 +6,10 @@ from typing import Any, Final
 from service.api.redact import cut, shown
 from service.api.schemas.jobs import IgnoredOption
 from service.contract.aliases import ALIASES, DIFFERENCES, OLDER_VALUES, SWITCHES, says_nothing
+from service.contract.elsewhere import ELSEWHERE
 from service.contract.refused import REFUSED, REMOVED
 from service.contract.script_options import PLACES
-from service.contract.training import ELSEWHERE, ignored_options
+from service.contract.training import ignored_options
 
 _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE}
 

@@ -10,11 +10,12 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
+from service.contract.elsewhere import ELSEWHERE
 from service.contract.refused import REFUSED, REMOVED
 from service.contract.script_options import PLACES
 from service.contract.spec import JobSpec
 from service.contract.trainer_defaults import DEFAULTS, PARTS, asks_for_nothing
-from service.contract.training import ELSEWHERE, TrainingSpec, ignored_options
+from service.contract.training import TrainingSpec, ignored_options
 
 DUMPS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("training_arguments_dumps.json").read_text()

@@ -9,7 +9,8 @@ import transformers
 from pydantic import ValidationError
 
 from service.contract.aliases import ALIASES
-from service.contract.training import ADDITIONS, ELSEWHERE, TrainingSpec
+from service.contract.elsewhere import ELSEWHERE
+from service.contract.training import ADDITIONS, TrainingSpec
 
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 

@@ -10,10 +10,11 @@ from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, 
 from service.api.redact import cut, shown
 from service.api.schemas.problems import Fault
 from service.contract.aliases import ALIASES, SWITCHES
+from service.contract.elsewhere import ELSEWHERE
 from service.contract.refused import REFUSED, REMOVED
 from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.spec import JobSpec
-from service.contract.training import ELSEWHERE, TrainingSpec
+from service.contract.training import TrainingSpec
 
 _KINDS: Final[dict[str, str]] = {
     "int": "a whole number",
