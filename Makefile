@@ -29,7 +29,7 @@ up: $(VENV)/.demo ## Run the whole service here until Ctrl-C
 test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" for some of them
 	$(BIN)/python -m pytest $(ARGS)
 
-heavy: $(VENV)/.dev ## Run the tests that take too long for every change: attacks in short, interrupted ranks
+heavy: $(VENV)/.dev ## Run the tests that take too long for every change: attacks in short, interrupted ranks, shared evaluations
 	$(BIN)/python -m pytest -m heavy $(ARGS)
 
 deepspeed: $(VENV)/.deepspeed ## Run the tests of `strategy: deepspeed`, with the package beside .venv

@@ -128,6 +128,7 @@ class TestUp:
         assert not [process for process in family if process.is_running()]
         assert sorted(path.name for path in home.glob("up.*")) == []
 
+    @pytest.mark.heavy
     def test_a_power_cut_leaves_nothing_and_the_port_is_free(self, stack: Up, home: Path) -> None:
         address = stack.wait_ready()
         assert address.mlflow_url is not None

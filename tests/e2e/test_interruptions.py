@@ -37,6 +37,7 @@ _SQLITE = pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
 
 
 @_SQLITE
+@pytest.mark.heavy  # the attack `kills` is made in each run, with the same promise
 class TestSigkill:
     def test_the_job_ends_with_the_weights_of_an_undisturbed_run(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path]

@@ -71,6 +71,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(v, other[n]) for n, v in one.items())
 
 
+@pytest.mark.heavy  # as the attack `lineage`
 class TestLineage:
     def test_a_promotion_whose_worker_is_killed(
         self, stack: Stack, corpus_job: dict[str, Any]

@@ -16,7 +16,7 @@ from tests.training.two import Case, run_on_two
 from worker import checkpoints, failures
 from worker.stages.base import EXIT_STOPPED
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.heavy]
 
 
 def start(job: Job, attempt: int, resume_from: Path | None = None) -> Running:
@@ -44,7 +44,7 @@ def newest(job: Job, recorder: Recorder) -> Path:
 @pytest.mark.parametrize(
     ("strategy", "steps"),
     # tests/e2e/test_two_processes.py interrupts ddp, too.
-    [pytest.param("ddp", 54, marks=pytest.mark.heavy), ("fsdp", 40)],
+    [("ddp", 54), ("fsdp", 40)],
 )
 def test_the_job_goes_on_and_ends_with_the_same_weights(
     make_job: Callable[..., Job], tmp_path: Path, strategy: str, steps: int

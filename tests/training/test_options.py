@@ -387,8 +387,9 @@ class TestPrecision:
     ) -> None:
         """Also against Accelerate, which turns it on for a compiled model in float32."""
 
-        def accelerate(**_arguments: Any) -> None:
+        def accelerate(**_arguments: Any) -> Any:
             torch.backends.cuda.matmul.allow_tf32 = True
+            return SimpleNamespace(device=torch.device("cpu"))
 
         monkeypatch.setattr(build, "Accelerator", accelerate)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

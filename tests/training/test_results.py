@@ -21,7 +21,7 @@ from worker.training import log_history, speed
 from worker.training.log_history import LogHistory
 from worker.training.objective import Evaluation
 from worker.training.progress import TrainingProgress
-from worker.training.ranks import Ranks
+from worker.training.ranks import Ranks, T
 from worker.training.validation import Validation
 
 OPTIONS: dict[str, Any] = {
@@ -194,6 +194,13 @@ class TestLogHistory:
             assert len(history.entries) <= 10
 
 
+class _Two(Ranks):
+    """The first of two processes, of which the other says the same."""
+
+    def gathered(self, value: T) -> list[T]:
+        return [value, value]
+
+
 class TestSpeed:
     def test_evaluations_are_timed(self, tmp_path: Path) -> None:
         ticks: Iterator[float] = iter([0.0, 2.0, 10.0, 14.0])
@@ -236,7 +243,7 @@ class TestSpeed:
         original = train_outputs._summary
 
         def summary(training: Any) -> dict[str, float]:
-            training.state.ranks = Ranks(0, 2)
+            training.state.ranks = _Two(0, 2)
             numbers = original(training)
             training.state.ranks = Ranks()
             return numbers

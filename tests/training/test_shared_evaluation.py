@@ -22,7 +22,7 @@ from tests.tasks.stages import write_rows
 from tests.training.pairs import EXAMPLES, Both, Suite, texts
 from tests.training.support import PLAIN
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.heavy, pytest.mark.timeout(900)]
 
 UNMOVED: dict[str, Any] = {**PLAIN, "learning_rate": 0.0, "max_steps": 1, "save_strategy": "no"}
 SUMMARIES = EXAMPLES / "seq2seq" / "summaries-train.jsonl"

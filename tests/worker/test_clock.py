@@ -17,11 +17,13 @@ from worker.trackers import NullTracker
 _ROOT = Path(__file__).resolve().parents[2]
 _WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
 _DAY = 86_400.0
-# Ids that sort by age, ages of files on the machine's own disk, the axis of a plot, TensorBoard's.
+# Ids that sort by age, ages of files on the machine's own disk, the axis of a plot, TensorBoard's,
+# when a doctor's report was made.
 _ALLOWED = {
     *("worker/stages/event_file.py", "worker/stages/train_outputs.py"),
     *("service/store/jobs.py", "service/store/files.py"),
     *("service/api/files.py", "worker/system_metrics.py"),
+    *("worker/doctor/report.py", "worker/doctor/checks/job_metrics.py", "worker/start_check.py"),
 }
 
 
