@@ -24,11 +24,13 @@ class TestConformance:
         # Most of what is wrong is wrong beside either database: one of them sees every case.
         whole = server.database.engine.dialect.name == "postgresql"
         phases = "examples,coverage,fuzzing" if whole else "examples,fuzzing"
+        # Its body is that of POST /v1/jobs, of which the coverage phase makes thousands of cases.
+        left_out = ["--exclude-path", "/v1/jobs/validate"] if whole else []
         command = [
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
             *("--checks", CHECKS, "--phases", phases, "--mode", "all"),
             *("--max-examples", "15", "--seed", "1", "--generation-database", "none"),
-            *("--request-timeout", "20", "--continue-on-failure", "--no-color"),
+            *("--request-timeout", "20", "--continue-on-failure", "--no-color", *left_out),
         ]
         done = subprocess.run(
             command,
