@@ -5,22 +5,22 @@
 
 import json
 import os
-import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 import structlog
 
+from worker.cores import cpu_name
+
 log = structlog.get_logger(__name__)
 
 Device = dict[str, Any]
 
-_NO_GPU: Final = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
+NO_GPU: Final = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
 
 
 def devices() -> list[Device]:
@@ -31,7 +31,7 @@ def devices() -> list[Device]:
     found, problem = _find()
     if any(gpu["uuid"] for gpu in found):
         return found
-    cpu = {"type": "cpu", "name": _cpu_name(), "cores": _cpu_count()}
+    cpu = {"type": "cpu", "name": cpu_name(), "cores": _cpu_count()}
     return [*found, cpu | ({"problem": problem} if problem else {})]
 
 
@@ -79,7 +79,7 @@ def _find() -> tuple[list[Device], str]:
         with nvml():
             driver = _read(pynvml.nvmlSystemGetDriverVersion)
             present = [_gpu(index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
-    except _NO_GPU:
+    except NO_GPU:
         return [], ""
     except pynvml.NVMLError as error:
         return [], f"NVML does not work: {error}"
@@ -178,15 +178,6 @@ def _named(name: str, present: Sequence[_Gpu]) -> list[Device]:
     ]
     matches = whole + instances
     return matches[0] if len(matches) == 1 else []
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def _cpu_count() -> int:

@@ -50,7 +50,7 @@ def claim(
 ) -> Claim | None:
     """Win the job for one attempt of the stage it waits for; None: someone else has, drop it.
 
-    `queues`: one of which it waits in; `gpus`: UUIDs of those that the attempt is to have.
+    `queues`: one of which it waits in; `gpus`: UUIDs of those that the attempt gets.
     """
     row = jobs.move(
         session,

@@ -14,6 +14,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.support import Job, Recorder, TinyObjective, run
 from tests.training.test_build import spec_of
+from worker.cores import cpu_name
 from worker.training import checkpoint, determinism, gpus, machine
 
 SHORT: dict[str, Any] = {"max_steps": 4, "save_strategy": "no"}
@@ -169,5 +170,5 @@ class TestMachine:
 
     def test_a_processor_by_its_name(self, tmp_path: Path) -> None:
         (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU\nflags\t: fpu\n")
-        assert machine._processor(tmp_path / "cpuinfo") == "Some CPU"
-        assert machine._processor(tmp_path / "missing") != ""
+        assert cpu_name(tmp_path / "cpuinfo") == "Some CPU"
+        assert cpu_name(tmp_path / "missing") != ""

@@ -10,8 +10,8 @@ import psutil
 import pynvml
 from pydantic import JsonValue
 
-from worker.cores import cores
-from worker.devices import devices
+from worker.cores import cores, cpu_name
+from worker.devices import devices, nvml
 from worker.doctor.check import TorchView
 
 PACKAGES: Final = (
@@ -30,7 +30,7 @@ def describe(torch: TorchView) -> dict[str, JsonValue]:
         "os": _os_name(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": cores(),
         "memory_gib": round(memory.total / _GIB, 1),
         "memory_available_gib": round(memory.available / _GIB, 1),
@@ -45,15 +45,10 @@ def describe(torch: TorchView) -> dict[str, JsonValue]:
 def driver_version() -> str | None:
     """NVIDIA's, as NVML says; None where there is none."""
     try:
-        pynvml.nvmlInit()
+        with nvml():
+            return str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
         return None
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def container(root: Path = Path("/")) -> str:
@@ -70,16 +65,6 @@ def _os_name() -> str:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):  # not Linux
         return f"{platform.system()} {platform.release()}"
-
-
-def _cpu_name() -> str:
-    """As the kernel tells it, also on a machine with GPUs."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def _version(name: str) -> str | None:

@@ -20,7 +20,7 @@ from service.contract.states import Phase
 from worker.stages import evaluate
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.ranks import number as rank_number
-from worker.stages.train_inputs import for_device, load_parts
+from worker.stages.train_inputs import Loaded, for_device, load_parts
 from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
@@ -115,25 +115,7 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     if request.spec.peft is not None:
         _keep_adapter_only(state, request)
     reporter = Reporter(send, plan, state.progress, state.history, flops_per_token)
-    evaluator = Evaluator(
-        accelerator,
-        state.model,
-        loaded.objective,
-        spec,
-        reporter.tick,
-        ranks,
-        channel.soft_stop,
-        together=state.strategy.evaluates_together,
-        notice=reporter.notice,
-    )
-    predictions = request.attempt_dir / "predictions"
-    validation = Validation(
-        evaluator,
-        state.progress,
-        predictions,
-        loaded.splits,
-        spec.eval_batch_size * ranks.count,
-    )
+    validation = _validation(request, state, loaded, reporter, channel.soft_stop)
     training = loop.Training(
         plan=plan,
         state=state,
@@ -151,6 +133,26 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     # Training draws the same numbers whatever loading has drawn, and each process its own.
     set_seed((spec.seed + ranks.number) % 2**32)
     return Job(request, loaded.tokenizer, training, validation)
+
+
+def _validation(
+    request: StageRequest, state: State, loaded: Loaded, reporter: Reporter, soft_stop: SoftStop
+) -> Validation:
+    spec, ranks = request.spec.training, state.ranks
+    evaluator = Evaluator(
+        state.accelerator,
+        state.model,
+        loaded.objective,
+        spec,
+        reporter.tick,
+        ranks,
+        soft_stop,
+        together=state.strategy.evaluates_together,
+        notice=reporter.notice,
+    )
+    folder = request.attempt_dir / "predictions"
+    size = spec.eval_batch_size * ranks.count
+    return Validation(evaluator, state.progress, folder, loaded.splits, size)
 
 
 def _keep_adapter_only(state: State, request: StageRequest) -> None:

@@ -145,7 +145,7 @@ def loss_sum(
 ) -> torch.Tensor:
     """Sum of what `functional.cross_entropy` with `label_smoothing` gives, a float32 scalar.
 
-    `labels`: (batch, length) beside `head.states`, IGNORED where nothing is asked for. `rows` as
+    `labels`: (batch, length), those of `head.states`, IGNORED where nothing is asked for. `rows` as
     `rows_of_parts` has chosen them.
     """
     total: torch.Tensor = _LinearLoss.apply(

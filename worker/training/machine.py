@@ -1,15 +1,11 @@
 """What the bits of a training's numbers depend on, but for its options: device and software."""
 
-import platform
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
 
 import torch
 
 from service.contract.events import Notice
-
-_CPUINFO: Final = Path("/proc/cpuinfo")
+from worker.cores import cpu_name
 
 Facts = Mapping[str, str | None]
 """Kept in each checkpoint, so that a resumed training knows where it began."""
@@ -19,7 +15,7 @@ def facts(device: torch.device) -> Facts:
     """`device` is the first process's; names of GPUs as torch gives them."""
     on_gpu = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if on_gpu else _processor(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda if on_gpu else None,
     }
@@ -36,12 +32,3 @@ def moved(before: Facts, now: Facts) -> Notice | None:
         "last bits from those of a training that was never interrupted",
         data={"before": dict(before), "now": dict(now)},
     )
-
-
-def _processor(cpuinfo: Path = _CPUINFO) -> str:
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

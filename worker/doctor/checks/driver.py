@@ -4,6 +4,7 @@ from typing import Final
 
 import pynvml
 
+from worker.devices import NO_GPU, nvml
 from worker.doctor.check import Context, Finding, failed, not_run, ok
 
 # A driver runs every build of the CUDA generation that it was made for, and of older ones
@@ -13,18 +14,13 @@ OLDEST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 def driver(context: Context) -> Finding:
     try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
+        with nvml():
+            version = str(pynvml.nvmlSystemGetDriverVersion())
+            newest = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+    except NO_GPU as error:
         return not_run("not run", reason=f"no NVIDIA driver is loaded here ({error})")
     except pynvml.NVMLError as error:
         return _silent(error)
-    try:
-        version = str(pynvml.nvmlSystemGetDriverVersion())
-        newest = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
-    except pynvml.NVMLError as error:
-        return _silent(error)
-    finally:
-        pynvml.nvmlShutdown()
     return _compare(version, newest, context)
 
 
