@@ -34,7 +34,7 @@ heavy: $(VENV)/.dev ## Run the tests that take too long for every change: attack
 
 deepspeed: $(VENV)/.deepspeed ## Run the tests of `strategy: deepspeed`, with the package beside .venv
 	PYTHONPATH="$(DEEPSPEED):$(CURDIR)" \
-		$(BIN)/python -m pytest tests/training/test_zero.py $(ARGS)
+		$(BIN)/python -m pytest tests/training/distributed/test_deepspeed.py $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, and which room may import which
 	$(BIN)/ruff check .
@@ -43,7 +43,7 @@ lint: $(VENV)/.dev ## Style, types, and which room may import which
 	$(BIN)/lint-imports
 
 faults: $(VENV)/.dev ## Attack the service and print what came of it; ARGS="--only kills --seed 7"
-	$(BIN)/python -m tests.faults $(ARGS)
+	$(BIN)/python -m chaos $(ARGS)
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py

@@ -22,7 +22,7 @@ from benchmarks.http_load import Connection, Load, Request, encode, load
 from benchmarks.list_jobs import empty_database
 from service.store import schema
 from service.store.database import Database
-from tests import services
+from tests.support import services
 
 SPEC = {
     "name": "benchmark",

@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks import run_qa
 from benchmarks.cases import Case
 from benchmarks.training_speed import EXAMPLES, LENGTHS, program, spec, stage
-from tests.models import minilm_dir
 from tests.stages.support import write_request
+from tests.support.models import minilm_dir
 
 SIDES = "benchmarks.evaluation_sides"
 SQUAD = EXAMPLES / "squad" / "train-v1.1.json"

@@ -24,7 +24,7 @@ from service.contract.stages import StageRequest
 from tests.training.support import Recorder
 from worker.stages import train
 from worker.tasks.base import load_splits
-from worker.tasks.qa_metrics import squad_v1
+from worker.tasks.question_answering.metrics import squad_v1
 from worker.training import precision
 
 transformers.logging.set_verbosity_error()

@@ -27,8 +27,8 @@ from service.settings import Settings
 from service.store import schema
 from service.store.database import Database
 from service.store.models import JobLabelRow, JobRow
-from tests import services
 from tests.api.conftest import running
+from tests.support import services
 
 SPEC = JobSpec.model_validate(
     {

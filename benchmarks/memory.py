@@ -28,10 +28,10 @@ from benchmarks.training_speed import EXAMPLES, stage
 from service.contract.events import STAGE_EVENT, Finished, Progress
 from service.contract.states import Stage
 from service.settings import Settings
-from tests.models import minilm_dir, save_tiny_t5
 from tests.stages.support import Running, write_request
-from worker import allocator
-from worker.stage_request import stage_environment
+from tests.support.models import minilm_dir, save_tiny_t5
+from worker.processes import allocator
+from worker.supervision.stage_request import stage_environment
 from worker.training.memory import TRIM_STEPS
 
 MARKS: Final = (100, 200, 500, 1000, 2000)

@@ -20,7 +20,7 @@ from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks import run_qa
-from worker.tasks.qa_metrics import squad_v1
+from worker.tasks.question_answering.metrics import squad_v1
 
 MAX_LENGTH = 384
 STRIDE = 128

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from benchmarks.memory import environment, spec, trained
 from benchmarks.training_speed import EXAMPLES, stage
-from tests.models import minilm_dir
 from tests.stages.support import write_request
-from worker import allocator
+from tests.support.models import minilm_dir
+from worker.processes import allocator
 
 TASK: Final = "question-answering"
 LIBGOMPS_OWN: Final = "300000"

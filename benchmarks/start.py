@@ -22,11 +22,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests import services
 from tests.api.first_answer import first_answer
 from tests.e2e.data import write_squad
 from tests.e2e.stack import Stack
-from tests.models import save_tiny_bert
+from tests.support import services
+from tests.support.models import save_tiny_bert
 
 POLL_SECONDS = 0.02
 WAIT_SECONDS = 900.0

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 
 from benchmarks.cases import LORA_RANK, Case
-from tests.models import minilm_dir
 from tests.stages.support import Running, write_request
-from worker import allocator
+from tests.support.models import minilm_dir
+from worker.processes import allocator
 from worker.training import precision
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.start import WAIT_SECONDS, step_of, wait_for
-from tests import services
 from tests.e2e.stack import Stack
-from tests.models import minilm_dir
+from tests.support import services
+from tests.support.models import minilm_dir
 from worker.training import precision
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from service.cli import lock, watch
 from service.cli.client import Client
-from service.cli.exits import FAILED, INTERRUPTED
+from service.cli.exit_codes import FAILED, INTERRUPTED
 from service.cli.submit import read_spec, upload_files
 
 EXAMPLES = Path(__file__).resolve().parent

@@ -17,7 +17,9 @@ from service.contract.choices import (
     Optimizer,
     Schedule,
 )
-from service.contract.elsewhere import ELSEWHERE
+from service.contract.deepspeed import REFUSED_DEEPSPEED, DeepSpeedSpec
+from service.contract.fsdp import REFUSED_FSDP, FSDPSpec
+from service.contract.moved_options import ELSEWHERE
 from service.contract.peft import (
     IA3Spec,
     LoraSpec,
@@ -25,12 +27,10 @@ from service.contract.peft import (
     PromptTuningSpec,
     QuantizationSpec,
 )
-from service.contract.refused import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
+from service.contract.refused_options import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
+from service.contract.resources import DDPSpec
 from service.contract.script_options import NOT_NEEDED, PLACES
-from service.contract.sharding import REFUSED_FSDP, FSDPSpec
-from service.contract.strategies import DDPSpec
 from service.contract.training import ADDITIONS, TrainingSpec
-from service.contract.zero import REFUSED_DEEPSPEED, DeepSpeedSpec
 
 _INTRODUCTION: Final = """\
 # Training options

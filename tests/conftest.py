@@ -17,8 +17,8 @@ import structlog
 from service.store import schema
 from service.store.database import Database
 from service.store.models import Base
-from tests import mlflow_server as mlflow
-from tests import services
+from tests.support import mlflow_server as mlflow
+from tests.support import services
 
 # Stages are started with -P, and some of those that tests start are modules of the tests.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))

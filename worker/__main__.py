@@ -26,17 +26,18 @@ def main() -> None:
     if get_settings().redis_url is None:
         sys.exit("FINETUNE_REDIS_URL is not set: a worker needs the broker")
 
-    from worker import allocator, gpu_slots
     from worker.app import app
-    from worker.devices import gpus, most_for_one_job
+    from worker.devices import gpu_locks
+    from worker.devices.gpus import gpus, most_for_one_job
+    from worker.processes import allocator
 
     found = gpus()
     queues = heard_by(arguments.queues.split(","), most_for_one_job(found))
     try:
         allocator.find(get_settings().malloc, beside_gpu=bool(found))
         if found:
-            gpu_slots.check(get_settings().devices_dir)
-    except (allocator.AllocatorError, gpu_slots.SlotsError) as error:
+            gpu_locks.check(get_settings().devices_dir)
+    except (allocator.AllocatorError, gpu_locks.SlotsError) as error:
         sys.exit(str(error))
     concurrency = arguments.concurrency or _concurrency(queues, len(found))
     options = ["--queues", ",".join(queues), "--concurrency", str(concurrency)]

@@ -15,10 +15,10 @@ from kombu.connection import Connection
 from service import broker, logging
 from service.settings import get_settings
 from service.store.workers import WorkerInfo
-from worker.devices import devices
-from worker.registration import Registration
-from worker.start_check import StartCheck
-from worker.stopping import Shutdown
+from worker.devices.gpus import devices
+from worker.lifecycle.registration import Registration
+from worker.lifecycle.shutdown import Shutdown
+from worker.lifecycle.start_check import StartCheck
 
 # Celery's own waits grow to half a minute, in which a broker that is back has nobody to serve.
 RECONNECT_SECONDS: Final = 4.0

@@ -19,15 +19,16 @@ from service.store import claims, jobs
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import JobRow
-from worker import allocator, launch, tracking, warm_start
 from worker.app import SHUTDOWN, app
-from worker.devices import Device, gpus
-from worker.gpu_scheduler import GpuScheduler, Placed
-from worker.gpu_slots import GpuSlots, Taken
-from worker.recorder import is_outage
-from worker.supervisor import Supervisor
-from worker.trackers import Tracker
-from worker.warm_start import WarmStart
+from worker.devices.gpu_locks import GpuSlots, Taken
+from worker.devices.gpu_scheduler import GpuScheduler, Placed
+from worker.devices.gpus import Device, gpus
+from worker.processes import allocator, fork_client, spawn
+from worker.processes.fork_client import WarmStart
+from worker.supervision.event_recorder import is_outage
+from worker.supervision.supervisor import Supervisor
+from worker.tracking import shipper
+from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +149,7 @@ class Receiver:
             log.warning("the job is of a newer version, and left to its workers")
         elif row is not None and row.state in ENDED and not row.tracking_final:
             workspace = self.settings.workspace(job_id)
-            tracking.sync(self.database, self.tracker, job_id, workspace)
+            shipper.sync(self.database, self.tracker, job_id, workspace)
 
 
 @lru_cache
@@ -157,10 +158,10 @@ def receiver() -> Receiver:
     malloc = allocator.find(get_settings().malloc, beside_gpu=bool(devices))
     settings = get_settings().model_copy(update={"malloc": malloc})
     database = Database(settings.sqlalchemy_url)
-    tracker = tracking.make_tracker(settings)
+    tracker = shipper.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
-    warm = warm_start.make(settings, devices)
-    start = launch.cold if warm is None else warm.start
+    warm = fork_client.make(settings, devices)
+    start = spawn.cold if warm is None else warm.start
     return Receiver(
         settings=settings,
         database=database,

@@ -5,7 +5,14 @@ from typing import Any, Final
 from fastapi import APIRouter, Response
 
 from service.api import submission
-from service.api.deps import DatabaseDep, DispatcherDep, JobId, JsonBody, ServicesDep, SettingsDep
+from service.api.dependencies import (
+    DatabaseDep,
+    DispatcherDep,
+    JobId,
+    JsonBody,
+    ServicesDep,
+    SettingsDep,
+)
 from service.api.errors import InvalidSpecError
 from service.api.faults.collect import collect
 from service.api.job_page import read_page

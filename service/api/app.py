@@ -26,11 +26,11 @@ from service.api import (
     tasks,
     workers,
 )
-from service.api.deps import Services
+from service.api.dependencies import Services
 from service.api.errors import add_handlers
 from service.api.middleware import Authentication, BodyLimit, RequestContext
-from service.jobs.arrivals import Arrivals
 from service.jobs.dispatch import Dispatcher
+from service.jobs.submissions import Arrivals
 from service.settings import Settings, get_settings
 from service.store.database import Database
 

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from service.api.deps import DatabaseDep, JobId, SettingsDep
+from service.api.dependencies import DatabaseDep, JobId, SettingsDep
 from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.openapi import problems
 from service.api.schemas.history import ArtifactPage

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.api.checkpoint_files import Archive, Entry, entries, is_inside
-from service.api.deps import DatabaseDep, DispatcherDep, JobId, SettingsDep
+from service.api.dependencies import DatabaseDep, DispatcherDep, JobId, SettingsDep
 from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.job_page import read_page
 from service.api.openapi import problems

@@ -13,7 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.api.redact import shown
+from service.api.redaction import shown
 from service.api.schemas.problems import Fault, Problem
 from service.errors import DomainError, IdempotencyInFlightError
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 
-from service.api.deps import DatabaseDep, SettingsDep
+from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.errors import InvalidRequestError, InvalidSpecError, TooManyChecksError
 from service.api.faults.collect import collect
 from service.api.openapi import problems
-from service.api.redact import shown
+from service.api.redaction import shown
 from service.api.schemas.files import FileCheck
 from service.api.schemas.problems import Fault
 from service.contract.failures import Failure, FailureCode
@@ -133,7 +133,7 @@ def _spec(task: Any, dataset: dict[str, Any]) -> JobSpec:
 def _run(request: dict[str, Any]) -> dict[str, Any]:
     """The answer of a process that may come to harm."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    module = ("worker.lifeline", str(os.getpid()), "worker.data.check")
+    module = ("worker.processes.parent_death", str(os.getpid()), "worker.tasks.check_file")
     command = [sys.executable, "-m", *module]
     try:
         ended = subprocess.run(

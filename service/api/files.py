@@ -8,12 +8,12 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api import upload
-from service.api.deps import DatabaseDep, SettingsDep
+from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.errors import InvalidRequestError
 from service.api.faults.names import nearest
 from service.api.openapi import problems
-from service.api.redact import shown
+from service.api.redaction import shown
 from service.api.schemas.files import FileDeleted, FileList, FileObject, Purpose
 from service.api.schemas.problems import Fault
 from service.jobs import removal

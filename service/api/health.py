@@ -4,7 +4,7 @@ import structlog
 from fastapi import APIRouter
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.deps import DatabaseDep, DispatcherDep
+from service.api.dependencies import DatabaseDep, DispatcherDep
 from service.api.errors import NotReadyError
 from service.api.openapi import problems
 from service.api.schemas.system import Live, Ready

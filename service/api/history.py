@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.api.deps import DatabaseDep, JobId, SettingsDep
+from service.api.dependencies import DatabaseDep, JobId, SettingsDep
 from service.api.log_reader import LARGEST_PART, read_part
 from service.api.openapi import problems
 from service.api.schemas.history import (

@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from service.api import submission
-from service.api.deps import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
+from service.api.dependencies import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
 from service.api.errors import InvalidRequestError
-from service.api.ignored import ignored
+from service.api.ignored_options import ignored
 from service.api.job_page import answer, read_page
 from service.api.openapi import SPEC_BODY, problems
-from service.api.redact import shown
+from service.api.redaction import shown
 from service.api.schemas.jobs import JobList, JobPage, JobSummary, SubmittedJob, Validation
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey

@@ -13,7 +13,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.api.deps import DatabaseDep, SettingsDep
+from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.openapi import problems
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.contract.states import JobState

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import Header
 from starlette.responses import Response
 
-from service.api.deps import Services
+from service.api.dependencies import Services
 from service.api.errors import InvalidSpecError
 from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
-from service.api.ignored import ignored
+from service.api.ignored_options import ignored
 from service.api.job_page import answer, page_of_new, read_page
 from service.api.schemas.jobs import JobPage, SubmittedJob
 
@@ -50,7 +50,7 @@ def submit(
     """Make a job of `spec`, or find the one that `key` made; answer with its page and `Location`.
 
     `request` is what must be the same when the key comes again. Raises InvalidSpecError with
-    every fault, and the errors of service.jobs.arrivals.
+    every fault, and the errors of service.jobs.submissions.
     """
     page: JobPage | None = None
     digest = job_id = None

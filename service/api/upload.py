@@ -23,7 +23,7 @@ from service.api.errors import (
     InvalidRequestError,
     UnsupportedMediaTypeError,
 )
-from service.api.redact import cut
+from service.api.redaction import cut
 from service.api.schemas.problems import Fault
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.api.deps import DatabaseDep, SettingsDep
+from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.metrics import BEATS_TO_LIVE
 from service.api.openapi import problems
 from service.api.schemas.system import Worker, WorkerDoctor, WorkerJob, WorkerList

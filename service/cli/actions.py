@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from service.cli import output
-from service.cli.changes import Changes, merge_patch
 from service.cli.client import Client, Json
+from service.cli.overrides import Changes, merge_patch
 from service.cli.submit import show_submitted
 from service.contract.states import Action
 

@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from service.store import keys
 from service.store.database import Database
 

@@ -22,7 +22,7 @@ from service.cli import (
 )
 from service.cli.client import ApiError, UnreachableError
 from service.cli.convert.command import convert_command
-from service.cli.exits import UNREACHABLE, USAGE, UsageError
+from service.cli.exit_codes import UNREACHABLE, USAGE, UsageError
 
 _SERVERS = "Run the service"
 _CLIENT = "Use the service"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 
 _SECONDS: Final = 60.0
 
@@ -18,7 +18,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "worker.devices"],
+            [sys.executable, "-m", "worker.devices.gpus"],
             env=dict(environ),
             capture_output=True,
             text=True,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 
 _NEEDED = ("torch", "transformers", "accelerate", "pynvml", "psutil")
 

@@ -9,7 +9,7 @@ import typer
 
 from service.cli import output
 from service.cli.client import Client, Json
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from service.cli.watch import line, show_result
 from service.contract.states import ENDED, JobState
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli import output
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from service.settings import get_settings
 from service.store import keys, schema
 from service.store.database import Database

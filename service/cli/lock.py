@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 
 
 class StackAddress(BaseModel):

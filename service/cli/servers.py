@@ -11,8 +11,8 @@ import uvicorn
 
 from service import logging
 from service.cli.addresses import check_address
-from service.cli.exits import UsageError
-from service.cli.parts import reconciler_mark
+from service.cli.components import reconciler_mark
+from service.cli.exit_codes import UsageError
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
 from service.jobs.retention import Retention

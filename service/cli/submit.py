@@ -10,9 +10,9 @@ import typer
 import yaml
 
 from service.cli import output
-from service.cli.changes import Changes, changed, merge_patch
 from service.cli.client import Client, Json
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
+from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.watch import watch as watch_job
 
 _SPLITS = ("train", "validation", "test")

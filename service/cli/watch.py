@@ -14,7 +14,7 @@ from rich.text import Text
 
 from service.cli import output
 from service.cli.client import Client, Json, UnreachableError
-from service.cli.exits import FAILED, INTERRUPTED, OK
+from service.cli.exit_codes import FAILED, INTERRUPTED, OK
 from service.contract.states import ENDED, JobState
 
 POLL_SECONDS = 0.5

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
+from service.contract.resources import MOST_PROCESSES
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
-from service.contract.strategies import MOST_PROCESSES
 
 CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"

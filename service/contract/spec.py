@@ -15,13 +15,13 @@ from pydantic import (
     model_validator,
 )
 
-from service.contract import modes, sharding, zero
+from service.contract import deepspeed, fsdp, modes
 from service.contract import peft as peft_section
 from service.contract.modes import Mode
 from service.contract.parameters import TaskSpec
 from service.contract.peft import PeftSpec
+from service.contract.resources import ResourcesSpec
 from service.contract.states import Stage
-from service.contract.strategies import ResourcesSpec
 from service.contract.training import TrainingSpec
 from service.contract.types import (
     CheckpointChoice,
@@ -394,8 +394,8 @@ class JobSpec(SpecModel):
         if self.training.use_cpu and self.resources.gpus:
             problems.append("`training.use_cpu` contradicts `resources.gpus`: give one of them")
         problems += peft_section.contradictions(self)
-        problems += sharding.contradictions(self)
-        problems += zero.contradictions(self)
+        problems += fsdp.contradictions(self)
+        problems += deepspeed.contradictions(self)
         shrinks = self.trains and self.training.auto_find_batch_size
         if shrinks and self.resources.processes > 1:
             problems.append(

@@ -20,7 +20,7 @@ from service.contract.choices import (
     Schedule,
     parse_optim_args,
 )
-from service.contract.refused import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
+from service.contract.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.resume_from import ResumeFromSpec
 from service.contract.trainer_defaults import asks_for_nothing
 from service.contract.types import refusing

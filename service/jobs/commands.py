@@ -16,11 +16,11 @@ from service.errors import (
     JobNotFoundError,
     WrongStateError,
 )
-from service.jobs import products, removal
-from service.jobs.arrivals import uploads
+from service.jobs import removal, stage_outputs
 from service.jobs.dispatch import Dispatcher
+from service.jobs.submissions import uploads
 from service.settings import Settings
-from service.store import files, follow_ups, jobs, lineage, queries, retention, wishes
+from service.store import files, follow_ups, jobs, lineage, queries, retention, user_actions
 from service.store.database import Database
 from service.store.models import JobRow
 
@@ -35,7 +35,7 @@ def cancel(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
     """
     with database.write() as session:
         row = _living(session, job_id)
-        state, priority = wishes.cancel(session, row), row.priority
+        state, priority = user_actions.cancel(session, row), row.priority
     if state is JobState.CANCELLED:
         # A run in MLflow, if the job has one already, is to end with it.
         dispatcher.wake(job_id, CPU_QUEUE, priority)
@@ -48,7 +48,7 @@ def pause(database: Database, job_id: str) -> JobState:
     Raises JobNotFoundError, JobEndedError, and WrongStateError while the job is being cancelled.
     """
     with database.write() as session:
-        return wishes.pause(session, _not_cancelling(session, job_id))
+        return user_actions.pause(session, _not_cancelling(session, job_id))
 
 
 def resume(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
@@ -58,7 +58,7 @@ def resume(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
     """
     with database.write() as session:
         row = _not_cancelling(session, job_id)
-        was, state = row.state, wishes.resume(session, row)
+        was, state = row.state, user_actions.resume(session, row)
         message = jobs.Message(row.id, row.queue, row.priority)
     if was == JobState.PAUSED:
         _ring(database, dispatcher, message)
@@ -69,7 +69,7 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
     """Queue a failed or cancelled job at the stage that failed, its checkpoints kept.
 
     When what that stage needs is gone it begins at the earlier stage that makes it
-    (service/jobs/products.py). Raises JobNotFoundError, WrongStateError for any other state, and
+    (service/jobs/stage_outputs.py). Raises JobNotFoundError, WrongStateError for any other state, and
     DataGoneError or SourceJobError when it has to be prepared again and an uploaded file, or the
     model of the job that it begins with, is gone.
     """
@@ -81,7 +81,7 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
             raise WrongStateError("A newer version of the service made the job.", state=row.state)
         _require_files_of_follow_up(session, row)
         stage, missing = _first_stage(session, row, Stage(row.stage), settings)
-        state = wishes.retry(session, row, stage, missing)
+        state = user_actions.retry(session, row, stage, missing)
         message = jobs.Message(row.id, row.queue, row.priority)
     _ring(database, dispatcher, message)
     return state
@@ -127,7 +127,7 @@ def publish(
             return JobState(row.state)
         if not row.results.get(Stage.TRAIN, {}).get("output_dir"):
             raise WrongStateError("The job has no finished model.", state=row.state)
-        if not products.model_is_there(row, settings):
+        if not stage_outputs.model_is_there(row, settings):
             raise ArtifactGoneError(
                 "The job's finished model was removed to make room: clone the job to make it again."
             )
@@ -160,7 +160,7 @@ def _first_stage(
     """Where to begin so that `stage` has what it needs; what is missing. Data that `prepare` needs
     again is there then: DataGoneError, SourceJobError."""
     lost = lineage.hold(session, row.id)
-    stage, missing = products.first_stage(row, stage, settings, lost)
+    stage, missing = stage_outputs.first_stage(row, stage, settings, lost)
     if stage is Stage.PREPARE:
         spec = JobSpec.model_validate(row.spec)
         lineage.use(session, spec)
@@ -199,7 +199,7 @@ def delete(database: Database, settings: Settings, job_id: str) -> None:
         row = _locked(session, job_id)
         _require(row, Action.DELETE, "Only an ended job can be deleted, so cancel it first")
         lineage.require_unused(session, job_id)
-        folder = wishes.remove(session, row)
+        folder = user_actions.remove(session, row)
     removal.carry_out(database, settings.home, [folder])
 
 

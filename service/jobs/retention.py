@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.contract import prepared
+from service.contract import prepared_data
 from service.errors import UploadInUseError, UploadNotFoundError
 from service.jobs import removal
 from service.settings import Settings
@@ -96,8 +96,8 @@ class Retention:
         removal.carry_out(self._database, self._settings.home, let_gone)
         self._prune_workspaces()
         self._prune_uploads()
-        self._prune_prepared("prepared data", prepared.FOLDER)
-        self._prune_prepared("compiled code", prepared.COMPILED)
+        self._prune_prepared("prepared data", prepared_data.FOLDER)
+        self._prune_prepared("compiled code", prepared_data.COMPILED)
 
     # ---- workspaces ---------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Retention:
             return
         _remove_leftovers(root)
         items = [
-            Item(entry.name, prepared.idle_seconds(root, entry.name), _tree_bytes(entry))
+            Item(entry.name, prepared_data.idle_seconds(root, entry.name), _tree_bytes(entry))
             for entry in root.iterdir()
             if entry.is_dir() and not entry.suffix
         ]
@@ -175,7 +175,7 @@ class Retention:
     def _remove_prepared(self, root: Path, item: Item) -> bool:
         """Renamed where no retry can look and no `prepare` can find it, then removed at leisure."""
         aside = root / f"{item.key}{_PRUNED}"
-        with prepared.locked_if_free(root, item.key) as free:
+        with prepared_data.locked_if_free(root, item.key) as free:
             if not free:
                 return False
             with self._database.write() as session:
@@ -186,7 +186,7 @@ class Retention:
                 running = (jobs.clock(session) - began).total_seconds() if began else 0.0
                 # What a running `prepare` has found is not in its job's row yet. Two lengths of
                 # time, each by one clock: of the database, and of the file system.
-                if prepared.idle_seconds(root, item.key) < running + GRACE_SECONDS:
+                if prepared_data.idle_seconds(root, item.key) < running + GRACE_SECONDS:
                     return False
                 (root / item.key).rename(aside)
         removal.remove_tree(aside)
@@ -196,7 +196,7 @@ class Retention:
 def _remove_leftovers(root: Path) -> None:
     """What was renamed but not removed, and what a killed `prepare` left half built."""
     for folder in [*root.glob(f"*{_PRUNED}"), *root.glob(f"*{_PARTIAL}")]:
-        with prepared.locked_if_free(root, folder.stem) as free:
+        with prepared_data.locked_if_free(root, folder.stem) as free:
             if free:
                 removal.remove_tree(folder)
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from service.api.app import create_app
 from service.settings import Settings
 from service.store.database import Database
-from tests import services
+from tests.support import services
 
 
 @dataclass

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services import free_port
+from tests.support.services import free_port
 
 _CODE = """
 import json, sys, threading, time, urllib.request, uvicorn

@@ -13,7 +13,7 @@ from service.settings import Settings
 from tests.api.conftest import Server, running
 from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
-from tests.services import free_port
+from tests.support.services import free_port
 
 PROBLEM = "application/problem+json"
 

@@ -15,13 +15,13 @@ from service.store.models import CheckpointRow, JobRow, MetricRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
 from tests.api.test_actions import prepared, trained
-from worker import checkpoints
+from worker.storage import atomic_dir
 
 FILES = {"model.safetensors": b"m" * 1000, "optimizer.pt": b"o" * 2_500_000, "empty": b""}
 
 
 def write(folder: Path) -> None:
-    with checkpoints.writing(folder) as partial:
+    with atomic_dir.writing(folder) as partial:
         for name, content in FILES.items():
             (partial / name).write_bytes(content)
 
@@ -34,8 +34,8 @@ def add(server: Server, step: int = 10, **columns: Any) -> tuple[str, Path]:
     write(folder)
     known = {
         "path": path,
-        "manifest_sha256": checkpoints.manifest_sha256(folder),
-        "bytes": checkpoints.total_bytes(folder),
+        "manifest_sha256": atomic_dir.manifest_sha256(folder),
+        "bytes": atomic_dir.total_bytes(folder),
         "best": False,
         "metric": 0.5,
     }
@@ -120,9 +120,9 @@ class TestArchive:
     ) -> None:
         folder = tmp_path / "10"
         write(folder)
-        files = checkpoint_files.entries(folder, checkpoints.manifest_sha256(folder))
+        files = checkpoint_files.entries(folder, atomic_dir.manifest_sha256(folder))
         archive = checkpoint_files.Archive(folder, files, 0)
-        checkpoints.remove(folder)
+        atomic_dir.remove(folder)
         parts = list(archive.content())
         assert max(map(len, parts)) <= 1024**2
         assert sum(map(len, parts)) == archive.size
@@ -131,7 +131,7 @@ class TestArchive:
     def test_follows_no_link(self, tmp_path: Path, name: str) -> None:
         folder, secret = tmp_path / "10", tmp_path / "secret"
         write(folder)
-        digest = checkpoints.manifest_sha256(folder)
+        digest = atomic_dir.manifest_sha256(folder)
         (folder / name).rename(secret)
         (folder / name).symlink_to(secret)
         with pytest.raises(CheckpointGoneError):

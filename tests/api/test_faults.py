@@ -12,8 +12,8 @@ from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
 from service.api.openapi import EXAMPLE_JOBS
 from service.contract.aliases import ALIASES
-from service.contract.elsewhere import ELSEWHERE
-from service.contract.refused import REFUSED
+from service.contract.moved_options import ELSEWHERE
+from service.contract.refused_options import REFUSED
 from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS

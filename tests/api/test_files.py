@@ -23,7 +23,7 @@ from service.store.database import Database, db_now
 from service.store.models import FileRow, RemovalRow
 from tests.api.conftest import Server
 from tests.api.factories import spec
-from tests.services import wait_until
+from tests.support.services import wait_until
 
 
 def upload(client: httpx.Client, content: bytes = b'{"a": 1}\n', name: str = "a.jsonl") -> str:

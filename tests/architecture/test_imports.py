@@ -27,7 +27,9 @@ class TestFreshProcess:
         assert _imported_by(f"import {module}").isdisjoint(ML_STACK)
 
     def test_the_celery_process_has_no_torch(self) -> None:
-        modules = _imported_by("import worker.app, worker.run, worker.supervisor, worker.tracking")
+        modules = _imported_by(
+            "import worker.app, worker.run, worker.supervision.supervisor, worker.tracking.shipper"
+        )
         assert modules.isdisjoint({"torch", "transformers", "accelerate", "datasets"})
 
     def test_the_contract_needs_only_pydantic(self) -> None:

@@ -19,7 +19,7 @@ from service.cli import client
 from service.cli.app import main
 from service.settings import Settings, get_settings
 from service.store.database import Database
-from tests.services import free_port, wait_until
+from tests.support.services import free_port, wait_until
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from service.cli.actions import merge_patch
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.test_jobs import end, job_id, write

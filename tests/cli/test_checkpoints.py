@@ -9,13 +9,13 @@ from service.store.database import Database, db_now
 from service.store.models import CheckpointRow
 from tests.cli.conftest import Cli
 from tests.cli.test_jobs import end, job_id  # noqa: F401  (a fixture)
-from worker import checkpoints
+from worker.storage import atomic_dir
 
 
 def add(store: Database, home: Path, job: str, step: int, *, pruned: bool = False) -> None:
     path = f"attempts/1/checkpoints/{step}"
     folder = Settings(home=home).workspace(job) / path
-    with checkpoints.writing(folder) as partial:
+    with atomic_dir.writing(folder) as partial:
         (partial / "model.safetensors").write_bytes(b"weights")
     with store.write() as session:
         session.add(
@@ -25,7 +25,7 @@ def add(store: Database, home: Path, job: str, step: int, *, pruned: bool = Fals
                 epoch=1,
                 path=path,
                 bytes=7,
-                manifest_sha256=checkpoints.manifest_sha256(folder),
+                manifest_sha256=atomic_dir.manifest_sha256(folder),
                 metric=0.5,
                 best=step == 10,
                 created_at=db_now(),

@@ -11,7 +11,7 @@ import yaml
 from service.api.faults.collect import collect
 from service.cli.convert.check import check
 from service.cli.convert.shell import commands
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from tests.cli.command_lines import CASES
 from tests.cli.conftest import Cli
 

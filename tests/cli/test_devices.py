@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from service.cli import orphans, parts, up
+from service.cli import components, orphans, up
 from service.cli.devices import visible_gpus
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from service.settings import Settings
 from service.store.database import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Of `python -m worker.devices` on a machine with a GPU in MIG mode and a whole one.
+# Of `python -m worker.devices.gpus` on a machine with a GPU in MIG mode and a whole one.
 _TWO_GPUS = """
 import runpy
 import pytest
 from tests.fakes.nvml import Gpu, Nvml
 Nvml([Gpu("GPU-a").cut(Gpu("MIG-a")), Gpu("GPU-b")]).install(pytest.MonkeyPatch())
-runpy.run_module("worker.devices", run_name="__main__")
+runpy.run_module("worker.devices.gpus", run_name="__main__")
 """
 
 
@@ -28,7 +28,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.run
 
     def run(command: list[str], **options: Any) -> Any:
-        assert command[1:] == ["-m", "worker.devices"]
+        assert command[1:] == ["-m", "worker.devices.gpus"]
         options["env"] = {**options["env"], "PYTHONPATH": str(ROOT)}
         return real([sys.executable, "-c", _TWO_GPUS], **options)
 
@@ -60,7 +60,7 @@ class TestVisibleGpus:
 
     def test_a_driver_that_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def run(*_: Any, **options: Any) -> None:
-            raise subprocess.TimeoutExpired("worker.devices", options["timeout"])
+            raise subprocess.TimeoutExpired("worker.devices.gpus", options["timeout"])
 
         monkeypatch.setattr(subprocess, "run", run)
         with pytest.raises(UsageError, match="did not answer within 60 s"):
@@ -91,4 +91,4 @@ class TestWorkersOfUp:
         ],
     )
     def test_each_shows_what_is_wrong(self, device: dict[str, str], shown: str) -> None:
-        assert parts._shown(device) == shown
+        assert components._shown(device) == shown

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from service.cli import processes
+from service.cli.linux import StopEvent
 from service.cli.orphans import Mark
 from service.cli.processes import Part, PartFailedError, ProcessManager
-from service.cli.system import StopEvent
-from tests.services import wait_until
+from tests.support.services import wait_until
 
 SLEEP = "import time; time.sleep(600)"
 Sleeper = Callable[[Mark], subprocess.Popen[bytes]]
@@ -193,7 +193,7 @@ import os, subprocess, sys, time
 from pathlib import Path
 from service.cli.orphans import Mark
 from service.cli.processes import Part, ProcessManager
-from service.cli.system import run_guarded
+from service.cli.linux import run_guarded
 
 folder = Path(sys.argv[1])
 mark_of_stack = Mark(folder)
@@ -303,7 +303,7 @@ class TestRunGuarded:
         wait_until(lambda: _gone(new), 10, "its end")
 
     def test_the_childs_status_is_passed_on(self) -> None:
-        code = "import sys; from service.cli.system import run_guarded\n"
+        code = "import sys; from service.cli.linux import run_guarded\n"
         code += "sys.exit(run_guarded(lambda stop: 7, lambda: None))"
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 7
 

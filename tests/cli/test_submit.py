@@ -4,7 +4,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 from service.cli.submit import read_spec
 from tests.cli.conftest import Cli
 

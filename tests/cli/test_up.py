@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from service.cli import lock
-from tests.services import free_port, wait_until
+from tests.support.services import free_port, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import yaml
 
-from tests import services
 from tests.containers import pip_settings
+from tests.support import services
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent

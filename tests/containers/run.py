@@ -17,10 +17,10 @@ import httpx
 # Run as a file, so that `tests` must be found beside it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests import services
 from tests.containers.engines import SERVICE_IMAGE, WORKER_IMAGE, Docker, Engine, Podman
 from tests.e2e.data import write_squad
-from tests.models import save_tiny_bert
+from tests.support import services
+from tests.support.models import save_tiny_bert
 
 JOB_SECONDS = 300
 ML_STACK = ("torch", "transformers", "datasets", "accelerate", "mlflow", "pandas")

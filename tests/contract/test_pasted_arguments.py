@@ -10,8 +10,8 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.elsewhere import ELSEWHERE
-from service.contract.refused import REFUSED, REMOVED
+from service.contract.moved_options import ELSEWHERE
+from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import PLACES
 from service.contract.spec import JobSpec
 from service.contract.trainer_defaults import DEFAULTS, PARTS, asks_for_nothing

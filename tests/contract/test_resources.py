@@ -1,4 +1,4 @@
-"""service.contract.strategies: processes, GPUs and how they work together."""
+"""service.contract.resources: processes, GPUs and how they work together."""
 
 import re
 from dataclasses import fields
@@ -8,9 +8,9 @@ import pytest
 from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from pydantic import ValidationError
 
-from service.contract.sharding import REFUSED_FSDP, FSDPSpec
-from service.contract.strategies import DDPSpec, ResourcesSpec
-from service.contract.zero import REFUSED_DEEPSPEED, DeepSpeedSpec
+from service.contract.deepspeed import REFUSED_DEEPSPEED, DeepSpeedSpec
+from service.contract.fsdp import REFUSED_FSDP, FSDPSpec
+from service.contract.resources import DDPSpec, ResourcesSpec
 from tests.contract.factories import job_spec
 
 

@@ -9,7 +9,7 @@ import transformers
 from pydantic import ValidationError
 
 from service.contract.aliases import ALIASES
-from service.contract.elsewhere import ELSEWHERE
+from service.contract.moved_options import ELSEWHERE
 from service.contract.training import ADDITIONS, TrainingSpec
 
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
@@ -22,7 +22,7 @@ def plain(value: Any) -> Any:
 # Without numbers from before, nobody knows what a training was good for.
 OWN_DEFAULTS = {
     "eval_on_start": True,
-    # Null: by the device (`worker.training.loading.for_device`).
+    # Null: by the device (`worker.training.batches.dataloader.for_device`).
     "dataloader_num_workers": None,
     "per_device_eval_batch_size": None,
 }

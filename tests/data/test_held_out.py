@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from tests.models import save_tiny_bert
+from tests.support.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, write_rows
 from worker.data.held_out import HeldOut
 from worker.data.table import Table

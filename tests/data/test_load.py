@@ -6,10 +6,10 @@ import datasets
 import pytest
 
 from service.contract.failures import FailureCode, StageError
-from worker.data.checking import Checking, Columns
+from worker.data.cleaning import Checking, Columns
 from worker.data.load import Examples
 from worker.data.table import RowError, Table
-from worker.data.verdict import Policy, Split
+from worker.data.usable_rows import Policy, Split
 
 SCHEMA = datasets.Features({"a": datasets.Value("string"), "b": datasets.Value("int64")})
 

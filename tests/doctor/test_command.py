@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.services import wait_until
+from tests.support.services import wait_until
 from worker.doctor.__main__ import main
 from worker.doctor.registry import CHECKS
 from worker.doctor.run_check import function_of

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from tests.fakes.nvml import Gpu, Nvml
-from worker.devices import gpus
+from worker.devices.gpus import gpus
 from worker.doctor.check import Context, TorchView
 from worker.doctor.checks.devices import devices
 from worker.doctor.checks.driver import driver

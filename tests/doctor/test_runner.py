@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.services import wait_until
+from tests.support.services import wait_until
 from worker.doctor import runner
 from worker.doctor.check import GPU, TWO_GPUS, Check, Context, TorchView
 from worker.doctor.processes import Done

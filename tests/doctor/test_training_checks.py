@@ -13,7 +13,8 @@ from tests.doctor.endings import cpu
 from worker.doctor import tiny
 from worker.doctor.checks import checkpoints, job_metrics, out_of_memory, overflow, tasks
 from worker.doctor.jobs import Jobs, StageFailedError
-from worker.training import batch_size, checkpoint, randomness
+from worker.training import auto_batch_size, rng
+from worker.training.checkpointing import state
 
 
 class TestHealthy:
@@ -38,7 +39,7 @@ class TestFaults:
     def test_a_checkpoint_that_is_spoiled_in_the_background(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        plain = checkpoint.write
+        plain = state.write
 
         def write(taken: Any, folder: Path) -> None:
             plain(taken, folder)
@@ -48,7 +49,7 @@ class TestFaults:
                 content[len(content) // 2] ^= 1
                 file.write_bytes(content)
 
-        monkeypatch.setattr(checkpoint, "write", write)
+        monkeypatch.setattr(state, "write", write)
         found = checkpoints.background(cpu(tmp_path))
         assert found.status == "failed"
         # The last one is written when the steps are made, with nothing to do meanwhile.
@@ -57,14 +58,14 @@ class TestFaults:
     def test_a_resume_that_draws_other_numbers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(randomness, "restore", lambda *_, **__: None)
+        monkeypatch.setattr(rng, "restore", lambda *_, **__: None)
         found = checkpoints.resumed(cpu(tmp_path))
         assert found.summary == "a resumed training ends with other weights"
 
     def test_batches_that_are_halved_without_their_rest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(batch_size, "_largest_part", lambda size: 1)
+        monkeypatch.setattr(auto_batch_size, "_largest_part", lambda size: 1)
         found = out_of_memory.training(cpu(tmp_path))
         assert found.summary == "halved batches train otherwise than small ones"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import services
 from tests.e2e.data import write_squad
 from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
-from tests.models import save_tiny_bert
+from tests.support import services
+from tests.support.models import save_tiny_bert
 
 TOKEN = "hf_" + "e2e" * 11
 

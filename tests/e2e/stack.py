@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
-from tests import services
+from tests.support import services
 
 BIN = Path(sys.executable).parent
 ENDED = ("succeeded", "failed", "cancelled")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from chaos.pace import Pace
 from tests.e2e.stack import Stack, is_alive
 from tests.e2e.test_main_job import job_body
-from tests.faults.pace import Pace
-from tests.services import wait_until
+from tests.support.services import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 

@@ -16,7 +16,7 @@ from tests.e2e.conftest import TOKEN
 from tests.e2e.stack import Stack, is_alive
 from tests.e2e.test_main_job import job_body
 from tests.fakes.hub import HubDouble
-from tests.services import wait_until
+from tests.support.services import wait_until
 
 pytestmark = [
     pytest.mark.timeout(400),

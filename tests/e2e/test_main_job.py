@@ -14,8 +14,8 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 from tests.e2e.conftest import TOKEN
 from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
-from tests.services import wait_until
-from worker.checkpoints import file_sha256
+from tests.support.services import wait_until
+from worker.storage.atomic_dir import file_sha256
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 

@@ -6,11 +6,11 @@ from typing import Any
 import psutil
 import pytest
 
+from chaos.pace import Pace
 from tests.e2e.stack import Stack, is_alive
 from tests.e2e.test_interruptions import _losses, _trained_to, _training
 from tests.e2e.test_main_job import job_body
-from tests.faults.pace import Pace
-from tests.services import wait_until
+from tests.support.services import wait_until
 
 _STEPS = 80  # so many that they are not over while a training is being held
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]

@@ -1,6 +1,6 @@
-"""GPUs as a worker lists them (`worker.devices.gpus`), on a machine that has none."""
+"""GPUs as a worker lists them (`worker.devices.gpus.gpus`), on a machine that has none."""
 
-from worker.devices import Device
+from worker.devices.gpus import Device
 
 
 def gpus(*uuids: str) -> list[Device]:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from worker.training import build, padding_free
+from worker.training import build
+from worker.training.kernels import gpu_padding_free
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -249,10 +250,10 @@ def on_the_cpu() -> Iterator[PackedKernels]:
 @contextmanager
 def as_on_ampere(patch: pytest.MonkeyPatch) -> Iterator[PackedKernels]:
     """Jobs choose their attention as on a GPU that has both kernels, and compute on the CPU."""
-    cpu, install = torch.device("cpu"), padding_free.install
+    cpu, install = torch.device("cpu"), gpu_padding_free.install
     patch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
     patch.setattr(
-        padding_free,
+        gpu_padding_free,
         "install",
         lambda model, spec, _device, given: install(model, spec, cpu, given),
     )

@@ -10,7 +10,7 @@ import redis
 
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from tests import services
+from tests.support import services
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.models import JobRow
-from tests.factories import POLICY, claim_job, make_job
 from tests.store.test_jobs import get, history_of, put
 from tests.store.test_lineage import checkpoint
+from tests.support.factories import POLICY, claim_job, make_job
 
 HUB = HubSpec(model_id="org/elsewhere")
 TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64, "model_step": 30}

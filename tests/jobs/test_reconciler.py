@@ -11,10 +11,10 @@ from service.settings import Settings
 from service.store import workers
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
-from tests import services
-from tests.factories import claim_job, make_job
 from tests.store.test_jobs import get, put
 from tests.store.test_workers import INFO
+from tests.support import services
+from tests.support.factories import claim_job, make_job
 
 
 class Recorder(Dispatcher):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from service.contract import prepared
+from service.contract import prepared_data
 from service.errors import UploadInUseError
 from service.jobs import removal
 from service.jobs.commands import pause, retry
@@ -21,10 +21,10 @@ from service.settings import Settings
 from service.store import files, history, jobs, retention
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, RemovalRow
-from tests.factories import claim_job, make_job, make_spec, submit
 from tests.jobs.test_reconciler import dump
-from tests.services import wait_until
 from tests.store.test_jobs import get, history_of, put
+from tests.support.factories import claim_job, make_job, make_spec, submit
+from tests.support.services import wait_until
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -334,12 +334,12 @@ class TestUploads:
 class TestPrepared:
     @pytest.fixture
     def root(self, home: Path) -> Path:
-        root = home / "cache" / prepared.FOLDER
+        root = home / "cache" / prepared_data.FOLDER
         root.mkdir(parents=True)
         return root
 
     def entry(self, root: Path, key: str, *, days: float, size: int = 10) -> Path:
-        with prepared.locked(root, key):
+        with prepared_data.locked(root, key):
             (root / key / "train").mkdir(parents=True)
             (root / key / "train" / "features.arrow").write_bytes(b"x" * size)
         moment = time.time() - days * DAY
@@ -358,7 +358,7 @@ class TestPrepared:
     def test_by_age_of_the_last_use(self, database: Database, home: Path, root: Path) -> None:
         for key, days in (("old", 31), ("young", 29)):
             self.entry(root, key, days=days)
-        compiled = home / "cache" / prepared.COMPILED
+        compiled = home / "cache" / prepared_data.COMPILED
         for key, days in (("old", 31), ("young", 29)):
             self.entry(compiled, key, days=days)
         keeper(database, home).step()  # 30 days unless another limit is set
@@ -369,7 +369,7 @@ class TestPrepared:
         self, database: Database, home: Path, root: Path
     ) -> None:
         self.entry(root, "old", days=31)
-        with prepared.locked(root, "old"):
+        with prepared_data.locked(root, "old"):
             pass
         keeper(database, home).step()
         assert self.left(root) == {"old"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.hub import HubDouble
-from tests.models import save_tiny_bert
 from tests.stages.support import TOKEN, Ended, PrepareServer, Run, request
+from tests.support.models import save_tiny_bert
 
 
 @pytest.fixture(scope="session")

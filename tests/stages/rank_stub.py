@@ -9,14 +9,14 @@ from pathlib import Path
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import PublishResult, StageRequest
-from worker.stages import ranks
+from worker.stages import rank_env
 from worker.stages.base import Channel, Stopped, run_stage
 
 PEER_LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
 
 
 def main(request: StageRequest, channel: Channel) -> PublishResult | None:
-    rank = ranks.number()
+    rank = rank_env.number()
     sys.stderr.write(f"rank {rank} speaks\n")
     channel.send(Notice(message=f"rank {rank}", data={"stdin": sys.stdin.read()}))
     other = _meet(request.workspace, rank or 0)

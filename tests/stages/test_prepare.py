@@ -20,9 +20,9 @@ from service.contract.events import Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import PrepareResult
 from tests.data.squad_sample import squad_file, squad_rows
-from tests.models import minilm_dir
 from tests.stages.support import OFFLINE, Run, phases, request, spec, start_prepare
-from worker.stages import model_files
+from tests.support.models import minilm_dir
+from worker.base_model import files
 from worker.tasks.base import load_splits
 
 
@@ -236,9 +236,7 @@ def fails(run: Run, body: Mapping[str, Any], **more: Any) -> tuple[FailureCode, 
 
 def _locate(folder: Path) -> tuple[str, str]:
     with pytest.raises(StageError) as caught:
-        model_files.locate(
-            str(folder), None, roots=[folder.parent], setting="", cache_dir=folder.parent
-        )
+        files.locate(str(folder), None, roots=[folder.parent], setting="", cache_dir=folder.parent)
     return caught.value.failure.code, caught.value.failure.message
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from chaos.weather import Weather, WeatherProxy
 from service.contract.failures import FailureCode
 from service.contract.stages import BaseCard, PrepareResult
 from tests.data.squad_sample import squad_rows
 from tests.fakes.hub import HubDouble, Repo, Request
-from tests.faults.weather import Weather, WeatherProxy
 from tests.stages import support
 from tests.stages.support import TOKEN, Run, request, start_prepare
-from tests.tasks.classification import evaluations
+from tests.tasks.classification.jobs import evaluations
 from tests.tasks.stages import StagedJob, write_rows
 
 NAMED = {"easy": "validation[:3]", "hard": "validation[3:7]"}

@@ -10,8 +10,8 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.models import AttemptRow
-from tests.factories import POLICY, claim_job, make_job
 from tests.store.test_jobs import get, history_of, put
+from tests.support.factories import POLICY, claim_job, make_job
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
 BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)

@@ -19,9 +19,9 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.history import Recorded
 from service.store.models import ArtifactRow, AttemptRow, CheckpointRow, MetricRow
-from tests.factories import POLICY, claim_job, make_job
 from tests.store.test_endings import snapshot
 from tests.store.test_jobs import get, history_of, put
+from tests.support.factories import POLICY, claim_job, make_job
 
 
 def record(database: Database, claimed: Claim, *events: StageEvent) -> Recorded | None:

@@ -7,7 +7,7 @@ from service.contract.states import TRANSITIONS, JobState
 from service.store import jobs
 from service.store.database import Database, db_now
 from service.store.models import EventRow, JobLabelRow, JobRow
-from tests.factories import make_job, make_spec
+from tests.support.factories import make_job, make_spec
 
 
 def put(database: Database, job_id: str, **values: object) -> None:

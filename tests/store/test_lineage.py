@@ -13,8 +13,8 @@ from service.store import jobs, lineage, retention
 from service.store.database import Database, db_now
 from service.store.models import CheckpointRow
 from service.store.retention import EndedJob
-from tests.factories import make_job, make_spec, submit
 from tests.store.test_jobs import get, history_of, put
+from tests.support.factories import make_job, make_spec, submit
 
 TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, RobertaTokenizer
 
-from tests.models import minilm_dir
+from tests.support.models import minilm_dir
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
 

@@ -7,7 +7,7 @@ import pytest
 import transformers
 
 from service.contract.failures import FailureCode, StageError
-from tests.models import minilm_dir, save_tiny_gpt2
+from tests.support.models import minilm_dir, save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
 

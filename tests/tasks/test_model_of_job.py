@@ -14,12 +14,13 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import BaseJob, TrainResult
 from service.contract.states import Stage
-from tests.models import save_tiny_bert
+from tests.support.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, write_rows
 from tests.tasks.test_pushed_models import QUESTION, TEXT
-from worker import base_job, hub, model_card
+from worker.publishing import hub_repository, model_card
 from worker.stages import prepare
-from worker.training import weights
+from worker.supervision import base_job
+from worker.training.checkpointing import weights
 
 BASE = "job-00aa"
 TRAINING = {"max_steps": 3, "save_steps": 1, "learning_rate": 1e-2, "use_cpu": True}
@@ -132,7 +133,7 @@ class TestBegin:
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         corpus, result = corpus_job
-        settings = hub.settings_dir((corpus.workspace / result.output_dir).parent)
+        settings = hub_repository.settings_dir((corpus.workspace / result.output_dir).parent)
         aside = settings.with_name("aside")
         settings.rename(aside)
         try:

@@ -14,7 +14,7 @@ from service.contract.events import ArtifactWritten, Metric, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import TrainResult
 from tests.data.squad_sample import squad_rows
-from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN, Recorder
 from worker.stages.base import Stopped

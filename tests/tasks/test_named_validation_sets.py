@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import scores
 from worker.tasks import registry

@@ -15,14 +15,15 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import TrainResult
-from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.tasks.language_modeling.test_examples import spec_of
 from tests.tasks.stages import StagedJob, write_rows
-from tests.tasks.test_lm_examples import spec_of
 from tests.training.support import Killed, Recorder, at_checkpoint
-from worker import checkpoints, hub
+from worker.publishing import hub_repository
+from worker.storage import atomic_dir
 from worker.tasks import registry
 from worker.tasks.base import load_splits
-from worker.training.peft import known_warnings
+from worker.training.adapters.adapter import known_warnings
 
 SENTENCE = "the report of the water board was read by all who were there in the morning "
 PROMPT = {"method": "prompt-tuning", "num_virtual_tokens": 4}
@@ -161,9 +162,7 @@ class TestGolden:
         assert losses(recorder) == pytest.approx(expected, abs=1e-4)
         assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
         folder = output(job, result)
-        assert result.weights_sha256 == checkpoints.file_sha256(
-            folder / "adapter_model.safetensors"
-        )
+        assert result.weights_sha256 == atomic_dir.file_sha256(folder / "adapter_model.safetensors")
         assert not (folder / "model.safetensors").exists()
 
 
@@ -307,8 +306,8 @@ class TestPushesWhileTraining:
         job = make("lm", {**PREFIX, "prefix_projection": True})
         job.body["hub"] = {"model_id": "org/m", "strategy": "every_save"}
         result, _ = job.train()
-        settings = hub.settings_dir(job.workspace / "attempts" / "2")
-        files = hub.model_files(settings, checkpoint(job, 2))
+        settings = hub_repository.settings_dir(job.workspace / "attempts" / "2")
+        files = hub_repository.model_files(settings, checkpoint(job, 2))
         assert set(files) >= {
             "adapter_config.json",
             "adapter_model.safetensors",

@@ -10,9 +10,9 @@ import transformers
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from tests.contract.factories import job_spec
-from tests.models import save_tiny_gpt2
+from tests.support.models import save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
-from worker.training.peft_checks import check
+from worker.training.adapters.checks import check
 
 LISTED = (
     "The model has linear modules c_proj (4), c_attn (2), c_fc (2), lm_head (1); "

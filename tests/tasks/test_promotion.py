@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from service.contract.events import ArtifactWritten, CheckpointSaved, Metric, Progress
 from service.contract.stages import TrainResult
-from tests.models import save_tiny_bert
+from tests.support.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, write_rows
 from tests.tasks.test_pushed_models import LABELLED
 from tests.training.support import Recorder, run

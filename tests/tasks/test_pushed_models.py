@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from service.contract.spec import JobSpec
-from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
 from tests.tasks.stages import StagedJob, write_rows
-from worker import hub
+from worker.publishing import hub_repository
 from worker.tasks import registry
 
 QUESTION = {
@@ -59,7 +59,9 @@ def test_loads_as_the_finished_model_does(
     job = StagedJob(tmp_path, body)
     job.train()
     attempt = job.workspace / "attempts" / "2"
-    pushed = hub.model_files(hub.settings_dir(attempt), attempt / "checkpoints" / "2")
+    pushed = hub_repository.model_files(
+        hub_repository.settings_dir(attempt), attempt / "checkpoints" / "2"
+    )
     folder, output = tmp_path / "pushed", attempt / "output"
     folder.mkdir()
     for name, path in pushed.items():

@@ -9,12 +9,13 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, TrainResult
 from service.contract.states import Stage
-from tests.models import save_tiny_bert
+from tests.support.models import save_tiny_bert
 from tests.tasks.stages import StagedJob, write_rows
 from tests.tasks.test_pushed_models import TEXT
 from tests.training.support import Recorder, run
-from worker import checkpoints, model_card
+from worker.publishing import model_card
 from worker.stages import prepare
+from worker.storage import atomic_dir
 
 BASE = "job-00aa"
 TRAINING = {"max_steps": 4, "save_steps": 1, "learning_rate": 1e-2, "use_cpu": True}
@@ -45,7 +46,7 @@ def source(job: StagedJob, step: int) -> ResumeSource:
         job=BASE,
         step=step,
         folder=folder,
-        sha256=checkpoints.manifest_sha256(folder),
+        sha256=atomic_dir.manifest_sha256(folder),
         data_fingerprint=job.prepared.data_fingerprint,
         model_revision=None,
     )

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from service.contract.failures import FailureCode, StageError
-from tests.models import save_tiny_bert, save_tiny_ctrl
+from tests.support.models import save_tiny_bert, save_tiny_ctrl
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
 from worker.stages.prepare import tokenizer_identity

@@ -10,15 +10,15 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
-from tests.models import save_tiny_gpt2
+from tests.support.models import save_tiny_gpt2
+from tests.tasks.language_modeling.test_examples import spec_of
 from tests.tasks.stages import StagedJob
-from tests.tasks.test_lm_examples import spec_of
-from worker.tasks.causal_lm import CausalLMObjective
-from worker.tasks.masked_lm import MaskedLMObjective
-from worker.tasks.seq2seq import Seq2SeqObjective
-from worker.tasks.text_classification import TextClassificationObjective
-from worker.tasks.token_classification import TokenClassificationObjective
-from worker.training import smoothing
+from worker.tasks.classification.text import TextClassificationObjective
+from worker.tasks.classification.token import TokenClassificationObjective
+from worker.tasks.language_modeling.causal_lm import CausalLMObjective
+from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
+from worker.tasks.seq2seq.base import Seq2SeqObjective
+from worker.training import label_smoothing
 from worker.training.objective import GivesLogits
 
 
@@ -67,7 +67,7 @@ class TestLabelSmoothing:
         objective: Any = SimpleNamespace(
             loss_sum=None, logits_and_labels=lambda model, batch: (logits, labels)
         )
-        ours = smoothing.loss_sum(objective, factor)(torch.nn.Identity(), {})
+        ours = label_smoothing.loss_sum(objective, factor)(torch.nn.Identity(), {})
         theirs = LabelSmoother(factor)({"logits": logits}, labels, num_items_in_batch=1)
         assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
 

@@ -12,9 +12,9 @@ from service.store import history, jobs
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import JobRow
-from tests.factories import claim_job, make_job
-from tests.mlflow_server import MlflowServer
-from worker.trackers import MlflowTracker
+from tests.support.factories import claim_job, make_job
+from tests.support.mlflow_server import MlflowServer
+from worker.tracking.trackers import MlflowTracker
 
 
 @pytest.fixture

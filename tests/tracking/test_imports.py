@@ -14,10 +14,12 @@ def _modules_after(code: str) -> set[str]:
 
 class TestFreshProcess:
     def test_importing_it_brings_neither_mlflow_nor_sql(self) -> None:
-        assert _modules_after("import worker.trackers").isdisjoint({"mlflow", "sqlalchemy"})
+        assert _modules_after("import worker.tracking.trackers").isdisjoint(
+            {"mlflow", "sqlalchemy"}
+        )
 
     def test_using_it_brings_mlflow_but_no_torch(self) -> None:
-        code = "from worker.trackers import *\nMlflowTracker('http://127.0.0.1:1')._client"
+        code = "from worker.tracking.trackers import *\nMlflowTracker('http://127.0.0.1:1')._client"
         modules = _modules_after(code)
         assert "mlflow" in modules
         assert modules.isdisjoint({"torch", "transformers", "accelerate", "datasets"})

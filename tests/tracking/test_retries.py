@@ -8,13 +8,13 @@ from mlflow import MlflowClient
 from service.contract.events import Metric
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import Stage
-from service.store import endings, history, jobs, wishes
+from service.store import endings, history, jobs, user_actions
 from service.store.endings import Ending
-from tests.factories import POLICY, claim_job
+from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.test_tracking import TRAINED, expected_points, shipped_points, train
-from worker.trackers import MlflowTracker, Point, RunStatus
-from worker.tracking import Shipping, sync
+from worker.tracking.shipper import Shipping, sync
+from worker.tracking.trackers import MlflowTracker, Point, RunStatus
 
 REFUSED = Failure.of(FailureCode.HUB_FORBIDDEN, "Not your namespace")
 
@@ -32,14 +32,14 @@ def retry(job: Job) -> None:
     with job.database.write() as session:
         row = jobs.lock(session, job.id)
         assert row is not None
-        wishes.retry(session, row, Stage(row.stage), [])
+        user_actions.retry(session, row, Stage(row.stage), [])
 
 
 def delete(job: Job) -> None:
     with job.database.write() as session:
         row = jobs.lock(session, job.id)
         assert row is not None
-        wishes.remove(session, row)
+        user_actions.remove(session, row)
 
 
 def fail_at_publish(job: Job) -> None:

@@ -18,14 +18,14 @@ from service.store import history, jobs
 from service.store import tracking as store
 from service.store.database import Database
 from service.store.models import FileRow, MetricRow
-from tests.factories import make_spec
-from tests.mlflow_server import MlflowServer
-from tests.services import free_port, wait_until
+from tests.support.factories import make_spec
+from tests.support.mlflow_server import MlflowServer
+from tests.support.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
-from worker import run_note, tracking
-from worker.model_registry import FinishedModel
-from worker.trackers import MlflowTracker, NewRun, NullTracker, TrackerRejectedError
-from worker.tracking import Shipping, ensure_run, make_tracker, sync
+from worker.tracking import run_description, shipper
+from worker.tracking.model_registry import FinishedModel
+from worker.tracking.shipper import Shipping, ensure_run, make_tracker, sync
+from worker.tracking.trackers import MlflowTracker, NewRun, NullTracker, TrackerRejectedError
 
 TRAINED = {
     "output_dir": "attempts/1/output",
@@ -203,7 +203,7 @@ class TestDescription:
     def test_without_an_address_there_is_no_link(self) -> None:
         files = [f"/data/part-{number}.json" for number in range(7)]
         spec = make_spec(dataset={"source": "path", "train": files})
-        note = run_note.with_link(run_note.write("job-1", spec, {}), "job-1", None)
+        note = run_description.with_link(run_description.write("job-1", spec, {}), "job-1", None)
         assert "http" not in note
         assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
 
@@ -498,7 +498,7 @@ class TestAway:
             assert ended is not None
             waits.append((retry - ended).total_seconds() - loaded.seconds_since_end)
         assert waits == [pytest.approx(100, abs=15), pytest.approx(600, abs=15)]
-        self._ended_ago(job, tracking._GIVE_UP_AFTER + 60)
+        self._ended_ago(job, shipper._GIVE_UP_AFTER + 60)
         assert sync(job.database, away, job.id, job.workspace)
 
     def _ended_ago(self, job: Job, seconds: float) -> None:

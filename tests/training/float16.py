@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from service.contract.spec import JobSpec
 from worker.training import build
-from worker.training.replicas import Replicas
+from worker.training.distributed.ddp import Replicas
 
 _STEP = Replicas.step
 

@@ -17,7 +17,7 @@ from service.contract.events import CheckpointSaved, Metric, StageEvent
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
-from tests.models import minilm_dir
+from tests.support.models import minilm_dir
 from worker.stages import train
 from worker.stages.base import SoftStop, run_stage
 from worker.tasks import registry

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from tests.training.support import Job, Recorder, TinyObjective, rows, run, tiny_model
 from worker.tasks.base import PreparedSplit
-from worker.training import randomness
+from worker.training import rng
 
 TRAIN, VALIDATION = rows(22, seed=3), rows(5, seed=4)
 
@@ -64,7 +64,7 @@ def run_trainer(
 
 @pytest.fixture
 def sequential(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(randomness, "shuffled", lambda examples, seed, epoch: range(examples))
+    monkeypatch.setattr(rng, "shuffled", lambda examples, seed, epoch: range(examples))
 
 
 def run_both(

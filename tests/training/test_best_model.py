@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from service.contract.events import CheckpointSaved, Notice, StageEvent
 from service.contract.stages import TrainResult
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
-from worker import checkpoints
+from worker.storage import atomic_dir
 from worker.training import best_model
 from worker.training.best_model import Choice
 from worker.training.progress import BestMetric, TrainingProgress
@@ -53,7 +53,7 @@ class Supervised(Recorder):
             if self.limit is None or len(self.kept) <= self.limit:
                 return
             if step not in {*best, event.step}:
-                checkpoints.remove(self.workspace / self.kept.pop(step).path)
+                atomic_dir.remove(self.workspace / self.kept.pop(step).path)
 
 
 def supervised(job: Job, attempt: int = 1, resume_from: Path | None = None) -> Any:
@@ -292,9 +292,9 @@ class TestResumed:
             del progress[name]
         progress["best_checkpoint"] = None
         old = checkpoint.with_name("old") / "8"
-        with checkpoints.writing(old) as partial:
+        with atomic_dir.writing(old) as partial:
             for path in checkpoint.iterdir():
-                if path.name != checkpoints.MANIFEST:
+                if path.name != atomic_dir.MANIFEST:
                     shutil.copy(path, partial)
             (partial / "progress.json").write_text(json.dumps(state))
         shutil.rmtree(checkpoint)
@@ -313,7 +313,7 @@ class TestChoice:
 
     def saved(self, workspace: Path, step: int, **progress: Any) -> Path:
         folder = workspace / "attempts" / "1" / "checkpoints" / str(step)
-        with checkpoints.writing(folder) as partial:
+        with atomic_dir.writing(folder) as partial:
             state = {"progress": {"step": step, **progress}}
             (partial / "progress.json").write_text(json.dumps(state))
         return folder

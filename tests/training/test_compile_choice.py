@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from service.contract import prepared
+from service.contract import prepared_data
 from service.contract.events import Notice
 from service.contract.stages import StageRequest, TrainResult
 from tests.contract.factories import job_spec
 from tests.training.support import Job, Killed, Recorder, rows, run
-from worker.training import checkpoint, compile_choice, compiled
+from worker.training import compile_choice
+from worker.training.checkpointing import state
+from worker.training.kernels import compile_cache
 
 # Of dynamo itself, which looks at each tensor that a layer is given.
 pytestmark = [
@@ -97,12 +99,12 @@ def told(recorder: Recorder) -> list[str]:
 
 
 def chosen(request: StageRequest) -> Any:
-    return checkpoint.fast_paths_of(request.attempt_dir / "checkpoints" / "4")["compiled_layers"]
+    return state.fast_paths_of(request.attempt_dir / "checkpoints" / "4")["compiled_layers"]
 
 
 def kept(request: StageRequest) -> Any:
     """For later jobs of the kind."""
-    [file] = (request.cache_dir / prepared.COMPILED).glob("*/verdict.json")
+    [file] = (request.cache_dir / prepared_data.COMPILED).glob("*/verdict.json")
     return json.loads(file.read_text())
 
 
@@ -179,9 +181,9 @@ def test_the_next_job_of_the_kind_measures_nothing(
 
 
 def test_a_damaged_verdict_is_none(make: Make) -> None:
-    verdict = compiled.Verdict(make())
+    verdict = compile_cache.Verdict(make())
     verdict.write(True)
-    [file] = (make().cache_dir / prepared.COMPILED).glob("*/verdict.json")
+    [file] = (make().cache_dir / prepared_data.COMPILED).glob("*/verdict.json")
     file.write_text("fals")
     assert verdict.read() is None
 
@@ -245,7 +247,7 @@ def test_a_short_training_is_not_measured(
     found = run(request)
     assert_same(found, plain)
     assert told(found[1]) == []
-    assert not list((request.cache_dir / prepared.COMPILED).glob("*verdict*"))
+    assert not list((request.cache_dir / prepared_data.COMPILED).glob("*verdict*"))
 
 
 def test_only_training_calls_the_compiled_layers() -> None:

@@ -14,8 +14,9 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.support import Job, Recorder, TinyObjective, run
 from tests.training.test_build import spec_of
-from worker.cores import cpu_name
-from worker.training import checkpoint, determinism, gpus, machine
+from worker.devices.cpus import cpu_name
+from worker.training import determinism, fingerprint, gpu_check
+from worker.training.checkpointing import state
 
 SHORT: dict[str, Any] = {"max_steps": 4, "save_strategy": "no"}
 CUDA = torch.device("cuda")
@@ -44,7 +45,7 @@ class TestKernels:
             found = {name: os.environ.get(name) for name in ("NCCL_ALGO", *VARIABLES)}
             at_first.append((found, torch.are_deterministic_algorithms_enabled()))
 
-        monkeypatch.setattr(gpus, "require", look)
+        monkeypatch.setattr(gpu_check, "require", look)
         run(make_job(**SHORT, full_determinism=on).request())
         variables = {"NCCL_ALGO": "Ring", **VARIABLES}
         assert at_first == [(variables if on else dict.fromkeys(variables), on)]
@@ -132,8 +133,8 @@ class TestMachine:
     def test_a_checkpoint_knows_its_machine(self, make_job: Callable[..., Job]) -> None:
         job = make_job(max_steps=4, save_steps=2)
         run(job.request(1))
-        found = checkpoint.machine_of(job.workspace / "attempts" / "1" / "checkpoints" / "2")
-        assert found == machine.facts(torch.device("cpu"))
+        found = state.machine_of(job.workspace / "attempts" / "1" / "checkpoints" / "2")
+        assert found == fingerprint.facts(torch.device("cpu"))
         assert found["torch"] == torch.__version__
         assert found["cuda"] is None
         assert self.moved(self.resumed(job)) == []
@@ -144,9 +145,9 @@ class TestMachine:
         before = {"device": "NVIDIA A100-SXM4-80GB", "torch": "2.13.0", "cuda": "13.0"}
         now = {"device": "NVIDIA H100 80GB HBM3", "torch": "2.13.0", "cuda": "13.0"}
         job = make_job(max_steps=4, save_steps=2)
-        monkeypatch.setattr(machine, "facts", lambda _device: before)
+        monkeypatch.setattr(fingerprint, "facts", lambda _device: before)
         run(job.request(1))
-        monkeypatch.setattr(machine, "facts", lambda _device: now)
+        monkeypatch.setattr(fingerprint, "facts", lambda _device: now)
         (told,) = self.moved(self.resumed(job))
         assert told.data == {"before": before, "now": now}
         assert "device NVIDIA H100 80GB HBM3 instead of NVIDIA A100-SXM4-80GB" in told.message
@@ -157,7 +158,7 @@ class TestMachine:
     ) -> None:
         job = make_job(max_steps=4, save_steps=2)
         with monkeypatch.context() as older:
-            older.setattr(machine, "facts", lambda _device: {})
+            older.setattr(fingerprint, "facts", lambda _device: {})
             run(job.request(1))
         assert self.moved(self.resumed(job)) == []
 
@@ -165,8 +166,8 @@ class TestMachine:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla T4")
         monkeypatch.setattr(torch.version, "cuda", "12.6")
         expected = {"device": "Tesla T4", "torch": torch.__version__, "cuda": "12.6"}
-        assert machine.facts(CUDA) == expected
-        assert json.loads(json.dumps(machine.facts(CUDA))) == expected
+        assert fingerprint.facts(CUDA) == expected
+        assert json.loads(json.dumps(fingerprint.facts(CUDA))) == expected
 
     def test_a_processor_by_its_name(self, tmp_path: Path) -> None:
         (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU\nflags\t: fpu\n")

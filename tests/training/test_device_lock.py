@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.faults.checker import is_free
-from tests.services import wait_until
+from chaos.checker import is_free
+from tests.support.services import wait_until
 from worker.training import device_lock
 
 # Forks as a data loader does, says so, and ends; its fork lives on until its input is closed.

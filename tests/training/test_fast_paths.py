@@ -9,10 +9,11 @@ import pytest
 
 from service.contract.failures import FailureCode, StageError
 from tests.training.support import Job, run
-from worker import checkpoints
-from worker.training import checkpoint, loop
+from worker.storage import atomic_dir
+from worker.training import loop
+from worker.training.checkpointing import state
+from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
-from worker.training.ranks import Ranks
 
 OPTIONS = {"max_steps": 4, "save_steps": 2}
 
@@ -66,7 +67,7 @@ class TestCheckpoints:
         assert json.loads((kept / "progress.json").read_text())["fast_paths"]["path"] == "first"
         run(job.request(2, resume_from=kept))
         again = job.workspace / "attempts" / "2" / "checkpoints" / "4"
-        assert checkpoint.fast_paths_of(again)["path"] == "first"
+        assert state.fast_paths_of(again)["path"] == "first"
         assert found == ["first", "first"]
 
     def test_of_an_older_release(
@@ -75,14 +76,14 @@ class TestCheckpoints:
         job = make_job(**OPTIONS)
         run(job.request(1))
         kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
-        with checkpoints.writing(tmp_path / "2") as older:
+        with atomic_dir.writing(tmp_path / "2") as older:
             for file in kept.iterdir():
-                if file.name != checkpoints.MANIFEST:
+                if file.name != atomic_dir.MANIFEST:
                     (older / file.name).write_bytes(file.read_bytes())
             progress = json.loads((kept / "progress.json").read_text())
             del progress["fast_paths"]
             (older / "progress.json").write_text(json.dumps(progress))
-        assert checkpoint.fast_paths_of(tmp_path / "2") == {}
+        assert state.fast_paths_of(tmp_path / "2") == {}
         run(job.request(2, resume_from=tmp_path / "2"))
         assert found == ["first", "older"]
 
@@ -92,5 +93,5 @@ class TestCheckpoints:
         kept = job.workspace / "attempts" / "1" / "checkpoints" / "2"
         (kept / "progress.json").write_text("{")
         with pytest.raises(StageError) as caught:
-            checkpoint.fast_paths_of(kept)
+            state.fast_paths_of(kept)
         assert caught.value.failure.code is FailureCode.CHECKPOINT_UNREADABLE

@@ -13,10 +13,10 @@ from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from service.contract.training import TrainingSpec
 from tests.training.support import TinyObjective, rows, tiny_model
 from worker.tasks.base import PreparedSplit
+from worker.training.adapters.adapter import known_warnings
+from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
 from worker.training.objective import Batch
-from worker.training.peft import known_warnings
-from worker.training.ranks import Ranks
 
 DATA = rows(2, length=6)
 

@@ -18,12 +18,13 @@ from service.contract.events import Notice
 from tests.data.squad_sample import squad_rows
 from tests.fakes import packed_kernels
 from tests.fakes.packed_kernels import PackedKernels
-from tests.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
 from worker.tasks import registry
-from worker.tasks.causal_lm import CausalLM
-from worker.training import build, loop, masks
+from worker.tasks.language_modeling.causal_lm import CausalLM
+from worker.training import build, loop
+from worker.training.kernels import attention_masks
 
 HAS_GPU = torch.cuda.is_available()
 TEXTS = [{"text": "the report of the water board was read " * count} for count in (1, 2, 4)] * 8
@@ -35,7 +36,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
     found = HostReadsOnGPU() if HAS_GPU else HostReads()
     monkeypatch.setitem(registry.REGISTRY, "causal-lm", CausalLM())
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, "sdpa", sdpa_mask)
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masks._read_positions)
+    monkeypatch.setattr(
+        masking_utils, "find_packed_sequence_indices", attention_masks._read_positions
+    )
     if not HAS_GPU:
         quicken, gpu = build.quicken, torch.device("cuda")
         monkeypatch.setattr(build, "quicken", lambda model, spec, _cpu: quicken(model, spec, gpu))
@@ -146,12 +149,12 @@ def test_steps_read_nothing_from_the_device(
 
 
 class TestMasks:
-    """worker.training.masks: the masks are transformers' own, unread."""
+    """worker.training.kernels.attention_masks: the masks are transformers' own, unread."""
 
     @pytest.fixture(autouse=True)
     def fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(masks, "_hides_nothing", None)
-        monkeypatch.setattr(masks, "_counts_up", False)
+        monkeypatch.setattr(attention_masks, "_hides_nothing", None)
+        monkeypatch.setattr(attention_masks, "_counts_up", False)
 
     @pytest.mark.parametrize("lengths", [(5, 5), (5, 3)])
     @pytest.mark.parametrize("causal", [False, True])
@@ -161,9 +164,9 @@ class TestMasks:
         options: dict[str, Any] = {"batch_size": 2, "q_length": 5, "kv_length": 5, **skips}
         expected = sdpa_mask(attention_mask=mask, **options)
         assert (expected is None) == (lengths == (5, 5))
-        masks.see({"attention_mask": mask.long()})
+        attention_masks.see({"attention_mask": mask.long()})
         with HostReads().forbidden():
-            found = masks.mask(attention_mask=mask, **options)
+            found = attention_masks.mask(attention_mask=mask, **options)
         if expected is None:
             assert found is None
         else:
@@ -172,10 +175,10 @@ class TestMasks:
     def test_without_a_batch_it_is_read(self) -> None:
         mask = torch.ones(2, 5, dtype=torch.bool)
         options = {"batch_size": 2, "q_length": 5, "kv_length": 5, "attention_mask": mask}
-        masks.see({"input_ids": mask.long()})
-        assert masks.mask(**options) is None
+        attention_masks.see({"input_ids": mask.long()})
+        assert attention_masks.mask(**options) is None
         with HostReads().forbidden(), pytest.raises(HostReadError):
-            masks.mask(**options)
+            attention_masks.mask(**options)
 
 
 DECODER: dict[str, Any] = {
@@ -206,13 +209,15 @@ SMALL = {
 
 
 class TestPositions:
-    """worker.training.masks: a batch without a mask is not looked at, and gives the same."""
+    """worker.training.kernels.attention_masks: a batch without a mask is not looked at, and gives the same."""
 
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(masks, "_hides_nothing", None)
-        monkeypatch.setattr(masks, "_counts_up", False)
-        monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masks._packed_sequences)
+        monkeypatch.setattr(attention_masks, "_hides_nothing", None)
+        monkeypatch.setattr(attention_masks, "_counts_up", False)
+        monkeypatch.setattr(
+            masking_utils, "find_packed_sequence_indices", attention_masks._packed_sequences
+        )
 
     @pytest.mark.parametrize("kind", SMALL)
     def test_of_ordinary_rows_are_not_read(self, kind: str) -> None:
@@ -225,7 +230,7 @@ class TestPositions:
             expected = model(**batch, use_cache=False).logits
         with HostReads().forbidden(), pytest.raises(HostReadError):
             model(**batch, use_cache=False)
-        masks.see(batch)
+        attention_masks.see(batch)
         with HostReads().forbidden(), torch.no_grad():
             found = model(**batch, use_cache=False).logits
         assert torch.equal(found, expected)
@@ -237,15 +242,15 @@ class TestPositions:
             "positions": {"input_ids": ids, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
             "padding": {"input_ids": ids, "attention_mask": (ids < 3).long()},
         }
-        masks.see(batches[seen])
+        attention_masks.see(batches[seen])
         positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
         found = masking_utils.find_packed_sequence_indices(positions)
         assert torch.equal(found, torch.tensor([[0, 0, 0, 1, 1, 1]]))
 
     def test_a_whole_rectangle_goes_in_without_its_mask(self) -> None:
-        """As `worker.training.packing` hands it on."""
+        """As `worker.training.kernels.padding_free` hands it on."""
         ids = torch.arange(6)[None]
-        masks.see({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        attention_masks.see({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
         with HostReads().forbidden():
             assert masking_utils.find_packed_sequence_indices(ids) is None
 

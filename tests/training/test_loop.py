@@ -13,8 +13,8 @@ from service.contract.events import CheckpointSaved, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.support import Job, Recorder, TinyObjective, rows, run
-from worker import allocator
-from worker.training import batch_size, loop, memory
+from worker.processes import allocator
+from worker.training import auto_batch_size, loop, memory
 from worker.training.plan import Plan
 from worker.training.progress import LossTally
 
@@ -217,11 +217,13 @@ class TestOutOfMemory:
             activations = torch.zeros(3)
             held.append(weakref.ref(activations))
             plan = Plan.of(TrainingSpec(auto_find_batch_size=True), 8, 1)
-            with batch_size.shrinking(plan, lambda _: None):
+            with auto_batch_size.shrinking(plan, lambda _: None):
                 raise StageError(FailureCode.OUT_OF_MEMORY, "full") from torch.OutOfMemoryError()
 
-        monkeypatch.setattr(batch_size, "clear_device_cache", lambda **_: found.append(held[0]()))
-        batch_size.until_shrunk(steps)
+        monkeypatch.setattr(
+            auto_batch_size, "clear_device_cache", lambda **_: found.append(held[0]())
+        )
+        auto_batch_size.until_shrunk(steps)
         assert found == [None]
 
     def test_on_a_gpu_the_peak_is_what_was_taken_of_it(

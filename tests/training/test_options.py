@@ -24,7 +24,8 @@ from tests.training.test_against_trainer import (  # noqa: F401
     sequential,
 )
 from tests.training.test_build import spec_of, tiny_bert
-from worker.training import build, loop, sampling, smoothing, speed
+from worker.training import build, flops, label_smoothing, loop
+from worker.training.batches import samplers
 from worker.training.plan import Plan
 
 SHORT: dict[str, Any] = {"max_steps": 4, "save_strategy": "no"}
@@ -66,9 +67,9 @@ class TestLabelSmoothing:
 
     def test_a_task_without_classes_is_refused(self) -> None:
         objective: Any = SimpleNamespace(loss_sum=len)
-        assert smoothing.loss_sum(objective, 0.0) is len
+        assert label_smoothing.loss_sum(objective, 0.0) is len
         with pytest.raises(StageError, match="cross entropy") as caught:
-            smoothing.loss_sum(objective, 0.1)
+            label_smoothing.loss_sum(objective, 0.1)
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
     def test_question_answering_is_refused_at_once(self) -> None:
@@ -145,7 +146,7 @@ class TestSampling:
     DATA = rows(61, seed=8)
 
     def order(self, epoch: int = 0, **options: Any) -> list[int]:
-        return list(sampling.order(self.DATA, self.plan(**options))(epoch))
+        return list(samplers.order(self.DATA, self.plan(**options))(epoch))
 
     def plan(self, **options: Any) -> Plan:
         return Plan.of(TrainingSpec.model_validate(options), len(self.DATA))
@@ -396,7 +397,7 @@ class TestPrecision:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA A100-SXM4-80GB")
         build.accelerator(spec_of({"tf32": asked, "torch_compile": True}))
-        assert speed.peak_flops(torch.device("cuda"), "no") == expected
+        assert flops.peak_flops(torch.device("cuda"), "no") == expected
 
 
 class TestCompile:
@@ -500,7 +501,7 @@ class TestNumbers:
         ],
     )
     def test_peaks(self, name: str, precision: str, tf32: bool, peak: float) -> None:
-        assert speed.peak_of(name, precision, tf32=tf32) == pytest.approx(peak, rel=1e-12)
+        assert flops.peak_of(name, precision, tf32=tf32) == pytest.approx(peak, rel=1e-12)
 
     @pytest.mark.parametrize(
         "name",
@@ -513,7 +514,7 @@ class TestNumbers:
         ],
     )
     def test_no_peak_of_a_device_with_a_name_like_it(self, name: str) -> None:
-        assert speed.peak_of(name, "bf16", tf32=False) is None
+        assert flops.peak_of(name, "bf16", tf32=False) is None
 
     def test_no_share_of_a_peak_on_a_cpu(self, make_job: Callable[..., Job]) -> None:
         result, recorder = run(make_job(**SHORT).request())

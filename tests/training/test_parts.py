@@ -21,12 +21,12 @@ from service.contract.states import Phase
 from service.contract.training import TrainingSpec
 from tests.training.support import Recorder, TinyObjective, rows, tiny_model
 from worker.tasks.base import PreparedSplit
-from worker.training import early_stopping, randomness
+from worker.training import early_stopping, rng
+from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
 from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
-from worker.training.ranks import Ranks
 from worker.training.reporting import Reporter
 
 
@@ -89,17 +89,17 @@ class TestRandomness:
             return [random.random(), float(np.random.rand()), float(torch.rand(()))]
 
         np.random.randn()  # leaves half of a pair of normal numbers in the state
-        state = randomness.capture()
+        state = rng.capture()
         first, normal = draw(), np.random.randn()
         assert draw() != first
-        randomness.restore(state)
+        rng.restore(state)
         assert (draw(), np.random.randn()) == (first, normal)
 
     def test_preserved_also_after_an_error(self) -> None:
         before = torch.get_rng_state()
 
         def draw_and_fail() -> None:
-            with randomness.preserved():
+            with rng.preserved():
                 torch.rand(3)
                 raise ZeroDivisionError
 
@@ -108,36 +108,36 @@ class TestRandomness:
         assert torch.equal(torch.get_rng_state(), before)
 
     def test_a_process_without_cuda_keeps_nothing_of_it(self) -> None:
-        assert randomness.capture()["cuda"] is None
+        assert rng.capture()["cuda"] is None
 
     def test_of_several_gpus_only_that_of_this_process(self, gpus: "_Generators") -> None:
-        state = randomness.capture()
+        state = rng.capture()
         assert torch.equal(state["cuda"], gpus.states[1])
         gpus.states[1] = torch.tensor([9], dtype=torch.uint8)
-        randomness.restore(state)
+        rng.restore(state)
         assert [each.tolist() for each in gpus.states] == [[10], [11], [12]]
 
     def test_older_checkpoints_have_those_of_all_visible_gpus(self, gpus: "_Generators") -> None:
         earlier = [torch.tensor([n], dtype=torch.uint8) for n in (20, 21)]
-        randomness.restore({**randomness.capture(), "cuda": earlier})
+        rng.restore({**rng.capture(), "cuda": earlier})
         assert [each.tolist() for each in gpus.states] == [[10], [21], [12]]
-        randomness.restore({**randomness.capture(), "cuda": []})
+        rng.restore({**rng.capture(), "cuda": []})
         assert gpus.states[1].tolist() == [21]
 
     def test_a_resume_on_a_cpu_leaves_the_gpus_part_out(self) -> None:
-        first, state = torch.rand(()), randomness.capture()
+        first, state = torch.rand(()), rng.capture()
         del first
         drawn = torch.rand(())
-        randomness.restore({**state, "cuda": torch.tensor([3], dtype=torch.uint8)})
+        rng.restore({**state, "cuda": torch.tensor([3], dtype=torch.uint8)})
         assert torch.rand(()) == drawn
 
     def test_the_order_depends_on_seed_and_epoch_alone(self) -> None:
-        orders = [randomness.shuffled(50, seed, epoch) for seed in (42, 43) for epoch in (0, 1)]
+        orders = [rng.shuffled(50, seed, epoch) for seed in (42, 43) for epoch in (0, 1)]
         assert all(sorted(order) == list(range(50)) for order in orders)
         assert len({tuple(order) for order in orders}) == 4
         torch.rand(3)
-        assert randomness.shuffled(50, 42, 0) == orders[0]
-        assert list(randomness.shuffled(8, 42, 0)) == [7, 4, 2, 5, 1, 6, 0, 3]
+        assert rng.shuffled(50, 42, 0) == orders[0]
+        assert list(rng.shuffled(8, 42, 0)) == [7, 4, 2, 5, 1, 6, 0, 3]
 
 
 class _Generators:

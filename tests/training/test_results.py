@@ -17,11 +17,11 @@ from tests.training.test_against_trainer import (  # noqa: F401
     sequential,
 )
 from worker.stages.base import Stopped
-from worker.training import log_history, speed
+from worker.training import flops, log_history
+from worker.training.distributed.ranks import Ranks, T
 from worker.training.log_history import LogHistory
 from worker.training.objective import Evaluation
 from worker.training.progress import TrainingProgress
-from worker.training.ranks import Ranks, T
 from worker.training.validation import Validation
 
 OPTIONS: dict[str, Any] = {
@@ -148,18 +148,18 @@ class TestTrainerState:
         assert one == two
 
     def test_a_checkpoint_of_an_older_release_has_none(self, make_job: Callable[..., Job]) -> None:
-        from worker import checkpoints
+        from worker.storage import atomic_dir
 
         job = make_job(max_steps=3, save_steps=2)
         with pytest.raises(Killed):
             run(job.request(1), Recorder(kill_after=at_checkpoint(2)))
         folder = job.workspace / "attempts" / "1" / "checkpoints" / "2"
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        del files[checkpoints.MANIFEST]
+        del files[atomic_dir.MANIFEST]
         state = json.loads(files["progress.json"])
         del state["log_history"]
         files["progress.json"] = json.dumps(state).encode()
-        with checkpoints.writing(folder) as partial:
+        with atomic_dir.writing(folder) as partial:
             for name, content in files.items():
                 (partial / name).write_bytes(content)
         run(job.request(2, folder))
@@ -239,7 +239,7 @@ class TestSpeed:
         """Of two devices that make 10 operations a second each half as much is used as of one."""
         from worker.stages import train_outputs
 
-        monkeypatch.setattr(speed, "peak_flops", lambda *_args: 10.0)
+        monkeypatch.setattr(flops, "peak_flops", lambda *_args: 10.0)
         original = train_outputs._summary
 
         def summary(training: Any) -> dict[str, float]:

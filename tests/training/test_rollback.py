@@ -11,7 +11,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, run
 from worker.stages.base import Stopped
-from worker.training import schedules
+from worker.training.optim import lr_schedulers
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
 
@@ -131,15 +131,15 @@ class TestRollback:
 def test_a_scaled_schedule_stays_scaled(schedule: str) -> None:
     """Also after it is saved and restored, together with its optimizer."""
 
-    def made() -> tuple[torch.optim.Optimizer, schedules.Schedule]:
+    def made() -> tuple[torch.optim.Optimizer, lr_schedulers.Schedule]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         by_metric = {"eval_strategy": "steps"} if schedule == "reduce_lr_on_plateau" else {}
         spec = TrainingSpec.model_validate(
             {"max_steps": 6, "lr_scheduler_type": schedule, **by_metric}
         )
-        return optimizer, schedules.build(optimizer, Plan.of(spec, 100))
+        return optimizer, lr_schedulers.build(optimizer, Plan.of(spec, 100))
 
-    def rates(optimizer: torch.optim.Optimizer, scheduler: schedules.Schedule) -> list[float]:
+    def rates(optimizer: torch.optim.Optimizer, scheduler: lr_schedulers.Schedule) -> list[float]:
         seen = []
         for _ in range(4):
             optimizer.step()

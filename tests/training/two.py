@@ -1,7 +1,7 @@
 """Jobs of the train stage on two processes, which are started once for many jobs, because imports
 take seconds.
 
-`python -P -m worker.stages.launch 2 tests.training.two <cases.json>`
+`python -P -m worker.stages.launch_ranks 2 tests.training.two <cases.json>`
 """
 
 import json
@@ -20,7 +20,7 @@ from service.contract.events import STAGE_EVENT
 from service.contract.stages import StageRequest, TrainResult
 from tests.stages.support import Running
 from tests.training.support import Recorder, TinyTask, run
-from worker.stages import ranks
+from worker.stages import rank_env
 from worker.stages.base import Stopped
 from worker.tasks import registry
 from worker.training import loop
@@ -92,7 +92,7 @@ def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
     ]
     path = folder / "cases.json"
     path.write_text(json.dumps(described))
-    command = ["-P", "-m", "worker.stages.launch", "2", "tests.training.two", str(path)]
+    command = ["-P", "-m", "worker.stages.launch_ranks", "2", "tests.training.two", str(path)]
     ended = Running(command, folder / "log", {}).wait()
     assert ended.status == 0, ended.log
     return {
@@ -121,7 +121,7 @@ def _watching(evaluated: list[int], recorder: Recorder, stops_after: int | None)
 
     def output(self: Evaluator, batch: Any, number: int, *arguments: Any) -> Any:
         evaluated.append(number)
-        if ranks.number() == 1 and len(evaluated) == stops_after:
+        if rank_env.number() == 1 and len(evaluated) == stops_after:
             recorder.soft_stop.request()
         return original(self, batch, number, *arguments)
 
@@ -159,7 +159,7 @@ def main() -> None:
         request = StageRequest.model_validate(case["request"])
         options = (case["is_tiny"], case["keeps_gradients"], case["stops_after"])
         outcome = run_on_one(Case(request, *options))
-        if ranks.number() == 0:
+        if rank_env.number() == 0:
             _write(outcome, Path(case["into"]))
         else:
             assert outcome.result in (None, NOTHING)

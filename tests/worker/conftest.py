@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from service.settings import Settings
-from tests.worker.flaky import Flaky
-from worker import system_metrics
+from tests.support.flaky import Flaky
+from worker.supervision import system_metrics
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch.distributed import DistBackendError
 
 from service.contract.failures import FailureCode
 from worker import failures
-from worker.stages import ranks
+from worker.stages import rank_env
 
 TOKEN = "hf_" + "a" * 34
 
@@ -128,7 +128,7 @@ class TestNccl:
     )
     def test_causes_of_their_own(self, kind: str, last: str, expected: FailureCode) -> None:
         error = nccl_error(kind, last)
-        assert not ranks.is_peer_lost(error)
+        assert not rank_env.is_peer_lost(error)
         failure = failures.from_exception(error)
         assert failure.code is expected
         assert failure.message.endswith(f"DistBackendError: {last}")
@@ -143,16 +143,16 @@ class TestNccl:
         ],
     )
     def test_a_lost_process_is_not_the_reason(self, kind: str, last: str) -> None:
-        assert ranks.is_peer_lost(nccl_error(kind, last))
-        assert ranks.is_peer_lost(raised(nccl_error(kind, last)))
+        assert rank_env.is_peer_lost(nccl_error(kind, last))
+        assert rank_env.is_peer_lost(raised(nccl_error(kind, last)))
 
     def test_the_watchdogs_words(self) -> None:
         words = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran"
-        assert ranks.is_peer_lost(RuntimeError(words))
+        assert rank_env.is_peer_lost(RuntimeError(words))
 
     def test_what_is_no_error_of_nccl(self) -> None:
         assert code(OSError(errno.ENOSPC, "nccl: No space left")) is FailureCode.DISK_FULL
-        assert ranks.is_peer_lost(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"))
+        assert rank_env.is_peer_lost(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"))
 
 
 class TestDevice:

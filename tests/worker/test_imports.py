@@ -4,7 +4,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["worker.app", "worker.run", "worker.supervisor"])
+@pytest.mark.parametrize("module", ["worker.app", "worker.run", "worker.supervision.supervisor"])
 def test_no_torch_in_the_celery_process(module: str) -> None:
     heavy = "{'torch', 'transformers', 'accelerate', 'datasets', 'mlflow'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"

@@ -4,13 +4,13 @@ from service.contract.states import JobState
 from service.settings import Settings
 from service.store import jobs
 from service.store.database import Database, db_now
-from tests.factories import make_job
 from tests.store.test_jobs import get, history_of, put
-from tests.worker import stub_stage
-from tests.worker.flaky import Flaky
+from tests.stubs import stage
+from tests.support.factories import make_job
+from tests.support.flaky import Flaky
 from worker.run import Receiver
-from worker.supervisor import Supervisor
-from worker.trackers import NullTracker
+from worker.supervision.supervisor import Supervisor
+from worker.tracking.trackers import NullTracker
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def receiver(flaky: Flaky, settings: Settings, rung: list[jobs.Message]) -> Rece
         return True
 
     tracker = NullTracker()
-    supervisor = Supervisor(flaky, settings, tracker, command=stub_stage.command)
+    supervisor = Supervisor(flaky, settings, tracker, command=stage.command)
     return Receiver(settings, flaky, tracker, supervisor, ring, gpus=())
 
 
@@ -66,9 +66,7 @@ class TestWake:
     ) -> None:
         job_id = make_job(database, metadata={"stub.prepare": "fail:network"})
         slow = receiver.settings.model_copy(update={"retry_backoff_seconds": 60})
-        supervisor = Supervisor(
-            receiver.database, slow, receiver.tracker, command=stub_stage.command
-        )
+        supervisor = Supervisor(receiver.database, slow, receiver.tracker, command=stage.command)
         patient = Receiver(
             slow, receiver.database, receiver.tracker, supervisor, receiver.ring, gpus=()
         )

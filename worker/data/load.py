@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets.arrow_writer import ArrowWriter
 
-from worker.data.checking import Checking, Tally
+from worker.data.cleaning import Checking, Tally
 from worker.data.table import Table
 
 _REPORT_EVERY = 1000  # rows

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from service.contract.failures import FailureCode
-from worker.data import verdict
-from worker.data.checking import BadRow, Tally
-from worker.data.verdict import Policy
+from worker.data import usable_rows
+from worker.data.cleaning import BadRow, Tally
+from worker.data.usable_rows import Policy
 
 NAME: Final = "data_report.json"
 _BINS: Final = 20
@@ -131,7 +131,7 @@ def render(
         "max_bad_fraction": policy.max_bad_fraction if policy.skips else None,
         "splits": {
             split: {**counts(tally), **measures.get(split, {})}
-            | {"bad_rows": verdict.listed(tally, names[split])}
+            | {"bad_rows": usable_rows.listed(tally, names[split])}
             for split, tally in tallies.items()
         },
     }
@@ -142,7 +142,7 @@ def counts(tally: Tally) -> dict[str, Any]:
         "rows_read": tally.read,
         "rows_used": tally.used,
         "rows_skipped": tally.bad,
-        "skipped_by_reason": verdict.by_reason(tally),
+        "skipped_by_reason": usable_rows.by_reason(tally),
         **tally.changes,
     }
 

@@ -93,7 +93,7 @@ class Context(BaseModel):
     quick: bool = False
     in_background: bool = Field(False, description="A worker runs it at its start.")
     gpus: list[dict[str, Any]] = Field(
-        default_factory=list, description="As `worker.devices.gpus()` lists them."
+        default_factory=list, description="As `worker.devices.gpus.gpus()` lists them."
     )
     torch: TorchView = Field(default_factory=TorchView)
 

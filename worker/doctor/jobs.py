@@ -24,13 +24,14 @@ from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from service.settings import Settings
-from worker import linux, stage_request
-from worker.child import Child
 from worker.doctor import tiny
 from worker.doctor.check import Context
-from worker.fork_request import ForkRequest
-from worker.launch import Launch
-from worker.warm_start import FORKABLE, IMPORTS, IMPORTS_WITH_GPU
+from worker.processes import linux
+from worker.processes.child import Child
+from worker.processes.fork_client import FORKABLE, IMPORTS, IMPORTS_WITH_GPU
+from worker.processes.fork_protocol import ForkRequest
+from worker.processes.spawn import Launch
+from worker.supervision import stage_request
 
 Watch = Callable[[Child, StageEvent], None]
 """Called with each event of a stage that runs."""
@@ -258,7 +259,7 @@ def replace(module: Any, name: str, value: Any) -> None:
 
 
 def forked(wanted: Launch, *, before: Callable[[], None] | None = None) -> "_Forked":
-    """As `worker.launch.cold`, but from this process, with what it has imported."""
+    """As `worker.processes.spawn.cold`, but from this process, with what it has imported."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return _Forked(pid)
@@ -297,7 +298,7 @@ def _never_returning() -> Iterator[None]:
 
 
 class _Forked:
-    """A child of this process (`worker.launch.Process`)."""
+    """A child of this process (`worker.processes.spawn.Process`)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -10,8 +10,8 @@ import psutil
 import pynvml
 from pydantic import JsonValue
 
-from worker.cores import cores, cpu_name
-from worker.devices import devices, nvml
+from worker.devices.cpus import cores, cpu_name
+from worker.devices.gpus import devices, nvml
 from worker.doctor.check import TorchView
 
 PACKAGES: Final = (

@@ -13,7 +13,7 @@ from typing import IO, Final
 
 import psutil
 
-from worker import linux
+from worker.processes import linux
 
 _TAIL_CHARACTERS: Final = 1500
 _KEPT_BYTES: Final = 256 * 1024
@@ -46,14 +46,22 @@ def run(
 ) -> Done:
     """Run a module in a session of its own; whatever it started is killed when it has ended.
 
-    It dies with this process (`worker.lifeline`). Its output goes to a file, because a pipe stays
+    It dies with this process (`worker.processes.parent_death`). Its output goes to a file, because a pipe stays
     open as long as any process holds it. From now on this process adopts orphans.
     """
     linux.adopt_orphans()
     earlier = set(descendants())
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "worker.lifeline", str(os.getpid()), module, *arguments],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "worker.processes.parent_death",
+                str(os.getpid()),
+                module,
+                *arguments,
+            ],
             cwd=folder,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,

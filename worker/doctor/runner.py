@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from worker.devices import gpus
+from worker.devices.gpus import gpus
 from worker.doctor import check as answers
 from worker.doctor import jobs, processes
 from worker.doctor.check import GPU, LINUX, TWO_GPUS, Check, Context, Finding, TorchView

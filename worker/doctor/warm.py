@@ -17,9 +17,9 @@ from pathlib import Path
 from traceback import print_exc
 from typing import Final, NoReturn, Self
 
-from worker import linux
 from worker.doctor import jobs, processes, run_check
 from worker.doctor.processes import Done
+from worker.processes import linux
 
 _READY: Final = b"ready\n"
 _IMPORT_SECONDS: Final = 180.0
@@ -72,7 +72,7 @@ class Warm:
         return Done(None if said is None else int(said), text.decode(errors="replace"))
 
     def _start(self) -> subprocess.Popen[bytes]:
-        module = ["worker.lifeline", str(os.getpid()), "worker.doctor.warm"]
+        module = ["worker.processes.parent_death", str(os.getpid()), "worker.doctor.warm"]
         return subprocess.Popen(
             [sys.executable, "-P", "-m", *module, *self._imports],
             bufsize=0,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from service.contract.events import ArtifactWritten, StageEvent
-from worker import checkpoints
+from worker.storage import atomic_dir
 
 
 def announce(
@@ -17,6 +17,6 @@ def announce(
                 name=name,
                 path=str(path.relative_to(workspace)),
                 bytes=path.stat().st_size,
-                sha256=checkpoints.file_sha256(path),
+                sha256=atomic_dir.file_sha256(path),
             )
         )

@@ -17,8 +17,8 @@ from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
 from worker import failures
-from worker.lifeline import die_with_parent
-from worker.stages import ranks
+from worker.processes.parent_death import die_with_parent
+from worker.stages import rank_env
 
 EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
 MAX_EVENT_BYTES = 1024 * 1024
@@ -124,7 +124,7 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
     Tracebacks go to stderr, which is the job's log, never into an event.
     """
     die_with_parent(os.getppid(), EXIT_STOPPED)
-    channel = Channel(int(os.environ[EVENT_FD_VARIABLE]), is_silent=(ranks.number() or 0) > 0)
+    channel = Channel(int(os.environ[EVENT_FD_VARIABLE]), is_silent=(rank_env.number() or 0) > 0)
     signal.signal(signal.SIGTERM, _raise_stopped)
     signal.signal(signal.SIGUSR1, lambda _signal, _frame: channel.soft_stop.request())
     try:
@@ -149,7 +149,7 @@ def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Cha
     except BaseException as error:
         with suppress(OSError):  # a full disk under the log must not keep the event back
             traceback.print_exc()
-        if ranks.number() is not None:
+        if rank_env.number() is not None:
             return _end_of_rank(error)
         channel.send(Failed(failure=_small(failure_of(error))))
         return EXIT_FAILED
@@ -157,10 +157,10 @@ def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Cha
 
 
 def _end_of_rank(error: BaseException) -> int:
-    if ranks.is_peer_lost(error):
-        ranks.leave_to_the_others()
-        return ranks.EXIT_PEER_LOST
-    ranks.report(_small(failure_of(error)))
+    if rank_env.is_peer_lost(error):
+        rank_env.leave_to_the_others()
+        return rank_env.EXIT_PEER_LOST
+    rank_env.report(_small(failure_of(error)))
     return EXIT_FAILED
 
 

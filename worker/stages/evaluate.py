@@ -14,21 +14,24 @@ from transformers import AutoConfig
 
 from service.contract.events import Metric, Notice, PhaseChanged, StageEvent
 from service.contract.failures import FailureCode, StageError
-from service.contract.sharding import FSDPSpec
+from service.contract.fsdp import FSDPSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Phase
-from worker.stages import artifacts, finished_model, result_files
+from worker.base_model import finished_model
+from worker.stages import artifacts, result_files
 from worker.stages.base import Channel
 from worker.stages.train_inputs import Loaded, for_device, load_parts
 from worker.tasks import registry
-from worker.training import build, shards, strategies
+from worker.training import build
+from worker.training.distributed import fsdp
+from worker.training.distributed import registry as strategies
+from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
+from worker.training.evaluation_progress import Batches
 from worker.training.objective import Evaluation
 from worker.training.progress import EVAL_PREFIX
-from worker.training.ranks import Ranks
-from worker.training.scoring import Batches
 from worker.training.validation import timed
 
 Send = Callable[[StageEvent], None]
@@ -46,7 +49,7 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     set_seed(spec.training.seed)
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
-    held = shards.in_job_precision(spec, accelerator.device, loaded.fast_paths)
+    held = fsdp.in_job_precision(spec, accelerator.device, loaded.fast_paths)
     model, together = _on_device(accelerator, loaded.model, held, ranks)
     batches = Batches(send, _batches(request.prepared, spec))
     evaluator = Evaluator(

@@ -1,6 +1,6 @@
 """Imports the libraries of a stage once, and forks a process for each stage that is asked for.
 
-Started by worker.warm_start as `python -P -m worker.stages.fork_server <socket> <module> ...`. It
+Started by worker.processes.fork_client as `python -P -m worker.stages.fork_server <socket> <module> ...`. It
 holds no secret, runs no stage itself, starts no thread and no CUDA, and ends with its supervisor.
 """
 
@@ -23,8 +23,15 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from service.contract.stages import EVENT_FD_VARIABLE
-from worker import linux
-from worker.fork_request import FORK, LAUNCHER, MAX_MESSAGE, MOST_DESCRIPTORS, READY, ForkRequest
+from worker.processes import linux
+from worker.processes.fork_protocol import (
+    FORK,
+    LAUNCHER,
+    MAX_MESSAGE,
+    MOST_DESCRIPTORS,
+    READY,
+    ForkRequest,
+)
 from worker.stages.base import EXIT_STOPPED, run_stage
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -126,7 +133,7 @@ def _run(module: str, pools: ThreadpoolController) -> None:
 
 
 def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping[str, str]) -> int:
-    """A child of a launcher that was forked itself (`worker.stages.launch.StartRank`)."""
+    """A child of a launcher that was forked itself (`worker.stages.launch_ranks.StartRank`)."""
     launcher = os.getpid()
     rank = os.fork()
     if rank:

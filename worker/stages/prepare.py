@@ -7,24 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.contract import prepared
+from service.contract import prepared_data
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
 from service.contract.stages import BaseCard, BaseJob, PrepareResult, ResumeSource, StageRequest
 from service.contract.states import Phase
-from worker import base_card, checkpoints, hub
-from worker.data import cache, report, sources
-from worker.data.checking import Checking, Tally
+from worker.base_model import checks, finished_model, from_scratch
+from worker.base_model import files as model_files
+from worker.base_model.files import Located
+from worker.data import report, sources
+from worker.data.cleaning import Checking, Tally
 from worker.data.held_out import HeldOut
 from worker.data.load import Examples
 from worker.data.sources import Data
 from worker.data.table import Cleaner, Row
-from worker.data.verdict import Policy, Split
-from worker.stages import finished_model, model_checks, model_files, resumed_job, scratch
+from worker.data.usable_rows import Policy, Split
+from worker.publishing import base_model_card, hub_repository
+from worker.stages import resumed_job
 from worker.stages.base import Channel, run_stage
-from worker.stages.model_files import Located
+from worker.storage import atomic_dir, content_cache
 from worker.tasks import registry, row_checks
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, ComparesLabels, PrepareContext, Task
 
@@ -66,7 +69,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     model = fetch_model(request, origins, task)
     request = finished_model.with_labels_of(request, task, model.config)
     finished_model.check_weights(request.spec, task, model.folder)
-    max_length = model_checks.check_model(
+    max_length = checks.check_model(
         task, request.spec, model.config, model.tokenizer, events.notice
     )
     reporting = Reporting(request, data, events)
@@ -101,15 +104,15 @@ def _claim_repository(request: StageRequest, events: "Events") -> str | None:
     target = request.hub_target
     if target is None:
         return None
-    with hub.refusals_explained():
-        repository = hub.Repository(target, request.hub_endpoint)
+    with hub_repository.refusals_explained():
+        repository = hub_repository.Repository(target, request.hub_endpoint)
         url = repository.make_room()
     data = {"model_id": repository.model_id, "url": url, "revision": target.revision}
     events.notice(Notice(message=f"The Hub token may push the model to {url}", data=data))
     return repository.model_id
 
 
-def _require_same_data(request: StageRequest, entry: cache.Entry) -> None:
+def _require_same_data(request: StageRequest, entry: content_cache.Entry) -> None:
     """StageError when a retried job is prepared again and finds other data than the first time.
 
     Its checkpoints and its numbers belong to the data that it had.
@@ -171,7 +174,7 @@ class Events:
                 name=name,
                 path=str(file.relative_to(workspace)),
                 bytes=file.stat().st_size,
-                sha256=checkpoints.file_sha256(file),
+                sha256=atomic_dir.file_sha256(file),
             )
         )
 
@@ -242,23 +245,23 @@ def fetch_model(request: StageRequest, origins: Origins, task: Task) -> Model:
     tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
 
     def load_tokenizer() -> Any:
-        return model_checks.load_tokenizer(
+        return checks.load_tokenizer(
             tokenizer_folder, origins.tokenizer.name, task, request.spec.task
         )
 
     if request.spec.model.config is not None:
         tokenizer = load_tokenizer()
-        config = scratch.make_config(request.spec.model.config, tokenizer, own_folder)
+        config = from_scratch.make_config(request.spec.model.config, tokenizer, own_folder)
         return Model(own_folder, tokenizer_folder, None, config, tokenizer)
     assert origins.model is not None
     assert origins.config is not None
     config_folder = origins.config.fetch(origins.config.settings())
-    config = model_checks.load_config(config_folder, origins.config.name)
+    config = checks.load_config(config_folder, origins.config.name)
     tokenizer = load_tokenizer()
-    card = {base_card.CARD}.intersection(origins.model.files)
+    card = {base_model_card.CARD}.intersection(origins.model.files)
     folder = origins.model.fetch([*origins.model.settings(), *weights, *card])
     of_job = request.base_job
-    said = base_card.read(folder) if of_job is None else base_card.of_job(of_job)
+    said = base_model_card.read(folder) if of_job is None else base_model_card.of_job(of_job)
     if origins.config is not origins.model:
         folder = _combined(own_folder, folder, config_folder)
     return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer, said)
@@ -296,7 +299,7 @@ class Reporting:
                 message = f"Of {tally.read:,} rows of the {split} split: {text}"
                 self._events.notice(Notice(message=message, data={"split": split, **said}))
 
-    def of_entry(self, entry: cache.Entry) -> dict[str, Any] | None:
+    def of_entry(self, entry: content_cache.Entry) -> dict[str, Any] | None:
         """None for data that an older release has prepared."""
         found = report.read(entry.folder)
         return None if found is None else report.summary(self._write(*found))
@@ -331,9 +334,9 @@ class Preparation:
         self._data = data
         self._events = events
 
-    def run(self, cache_dir: Path) -> cache.Entry:
-        key = cache.address(self._ingredients())
-        entry = cache.get_or_build(cache_dir / prepared.FOLDER, key, self._build)
+    def run(self, cache_dir: Path) -> content_cache.Entry:
+        key = content_cache.address(self._ingredients())
+        entry = content_cache.get_or_build(cache_dir / prepared_data.FOLDER, key, self._build)
         if entry.found:
             message = "Found the prepared data of an earlier job: nothing to check or tokenise"
             self._events.notice(Notice(message=message, data={"fingerprint": key}))
@@ -363,8 +366,8 @@ class Preparation:
         policy = self._reporting.policy
         return {"skipping": policy.max_bad_fraction} if policy.skips else {}
 
-    def _build(self, folder: Path) -> cache.Counts:
-        counts: cache.Counts = {}
+    def _build(self, folder: Path) -> content_cache.Counts:
+        counts: content_cache.Counts = {}
         measures = {}
         self._events.phase(Phase.CHECKING)
         tallies = self._check_all(folder)
@@ -455,7 +458,7 @@ def tokenizer_identity(tokenizer: Any) -> str:
         "inputs": tokenizer.model_input_names,
         "specials": tokenizer.special_tokens_map,
     }
-    return cache.address(state)
+    return content_cache.address(state)
 
 
 def _slow(tokenizer: Any) -> dict[str, Any]:
@@ -464,7 +467,7 @@ def _slow(tokenizer: Any) -> dict[str, Any]:
         tokenizer.save_pretrained(folder)
         files = {path.name: path for path in Path(folder).iterdir()}
         settings = json.loads(files.pop("tokenizer_config.json").read_text())
-        hashes = {name: checkpoints.file_sha256(path) for name, path in sorted(files.items())}
+        hashes = {name: atomic_dir.file_sha256(path) for name, path in sorted(files.items())}
     kept = {name: value for name, value in settings.items() if name not in _WHERE_LOADED}
     return {"class": type(tokenizer).__name__, "files": hashes, "settings": kept}
 

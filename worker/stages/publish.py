@@ -11,9 +11,9 @@ from pathlib import Path
 from service.contract.events import ArtifactWritten, Notice, PhaseChanged
 from service.contract.stages import PublishResult, StageRequest
 from service.contract.states import Phase
-from worker import hub, model_card
+from worker.publishing import hub_repository, model_card
 from worker.stages.base import Channel, run_stage
-from worker.trackers import (
+from worker.tracking.trackers import (
     MODEL_FOLDER,
     MlflowTracker,
     TrackerAwayError,
@@ -98,9 +98,9 @@ def _push(
     if target is None:
         return None, None
     channel.send(PhaseChanged(phase=Phase.PUSHING))
-    files = {**files, **hub.checkpoint_files(request.checkpoints, target)}
-    with hub.refusals_explained():
-        repository = hub.Repository(target, request.hub_endpoint)
+    files = {**files, **hub_repository.checkpoint_files(request.checkpoints, target)}
+    with hub_repository.refusals_explained():
+        repository = hub_repository.Repository(target, request.hub_endpoint)
         url = repository.make_room()
         change = repository.change(files, request.workspace)
         commit = change.commit(target.commit_message or f"Fine-tuned model of {request.job_id}")

@@ -10,7 +10,7 @@ from typing import Final
 
 from service.contract.events import ReadyToCommit
 from service.contract.stages import PublishResult, StageRequest
-from worker import hub
+from worker.publishing import hub_repository
 from worker.stages.base import Channel, Stopped, run_stage
 
 _NICE: Final = 15  # of 19: whatever the training needs comes first
@@ -21,13 +21,13 @@ def main(request: StageRequest, channel: Channel) -> PublishResult:
     assert target is not None, "asked for only where there is a `hub` section"
     (checkpoint,) = request.checkpoints
     os.nice(_NICE)
-    settings = hub.settings_dir(request.attempt_dir)
+    settings = hub_repository.settings_dir(request.attempt_dir)
     files = {
-        **hub.model_files(settings, checkpoint),
-        **hub.checkpoint_files([checkpoint], target),
+        **hub_repository.model_files(settings, checkpoint),
+        **hub_repository.checkpoint_files([checkpoint], target),
     }
-    with hub.refusals_explained():
-        repository = hub.Repository(target, request.hub_endpoint)
+    with hub_repository.refusals_explained():
+        repository = hub_repository.Repository(target, request.hub_endpoint)
         url = repository.make_room()
         # Before leave is asked for: whoever takes the job over later commits after this one, and
         # then the Hub refuses ours.

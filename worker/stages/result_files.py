@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.training.checkpoint import disk_full_explained
+from worker.training.checkpointing.state import disk_full_explained
 
 
 def write(

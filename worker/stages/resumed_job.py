@@ -6,8 +6,8 @@ from pathlib import Path
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, StageRequest
-from worker import checkpoints
-from worker.stages import model_files
+from worker.base_model import files
+from worker.storage import atomic_dir
 
 
 def taken_over(
@@ -61,20 +61,20 @@ def _linked(source: ResumeSource, target: Path) -> Path:
     for folder in (target, unfinished):
         shutil.rmtree(folder, ignore_errors=True)
     try:
-        model_files.link_all(
+        files.link_all(
             {path.name: path for path in source.folder.iterdir() if path.is_file()}, unfinished
         )
     except OSError as error:
         raise _unreadable(source, str(error)) from error
     unfinished.rename(target)
-    checkpoints.sync_tree(target.parent)
+    atomic_dir.sync_tree(target.parent)
     return target
 
 
 def _require_intact(source: ResumeSource, folder: Path) -> None:
-    if not checkpoints.verify(folder):
+    if not atomic_dir.verify(folder):
         raise _unreadable(source, "its manifest does not match its files")
-    if checkpoints.manifest_sha256(folder) != source.sha256:
+    if atomic_dir.manifest_sha256(folder) != source.sha256:
         raise _unreadable(source, "it is not the one that was registered")
 
 

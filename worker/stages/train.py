@@ -19,47 +19,45 @@ from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker.stages import evaluate
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
-from worker.stages.ranks import number as rank_number
+from worker.stages.rank_env import number as rank_number
 from worker.stages.train_inputs import Loaded, for_device, load_parts
 from worker.stages.train_outputs import Job, finish, leave_settings
 from worker.training import (
     build,
     compile_choice,
-    compiled,
     determinism,
-    gpus,
+    flops,
+    gpu_check,
+    label_smoothing,
     loop,
-    optimizers,
-    sampling,
-    schedules,
-    shards,
-    smoothing,
-    speed,
-    strategies,
-    weights,
 )
-from worker.training.checkpoint import State
+from worker.training.batches import samplers
+from worker.training.batches.rank_shares import Sharing
+from worker.training.checkpointing import weights
+from worker.training.checkpointing.state import State
+from worker.training.distributed import fsdp, registry
+from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
+from worker.training.kernels import compile_cache
+from worker.training.optim import lr_schedulers, optimizers
+from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
-from worker.training.ranks import Ranks
 from worker.training.reporting import Reporter
-from worker.training.sharing import Sharing
-from worker.training.skipped_steps import SkippedSteps
 from worker.training.validation import Validation
 
 
 def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
     determinism.enable(request.spec.training)
-    gpus.require(request.gpus, rank_number() or 0)
+    gpu_check.require(request.gpus, rank_number() or 0)
     transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
     build.flush_denormals()
     channel.send(PhaseChanged(phase=Phase.LOADING))
     spec = request.spec
     explained = determinism.explained(spec.training)
     may_compile = spec.training.compiles or (spec.trains and compile_choice.may_be_measured(spec))
-    with explained, compiled.shared(request, rank_number() or 0, may_compile=may_compile):
+    with explained, compile_cache.shared(request, rank_number() or 0, may_compile=may_compile):
         if not request.spec.trains:
             return evaluate.run(request, channel)
         job = _load(request, channel)
@@ -81,7 +79,7 @@ def _train(job: Job, soft_stop: SoftStop) -> None:
     soft_stop.postpone()
     try:
         if compile_choice.may_be_measured(job.request.spec):
-            compile_choice.choose(job.training, compiled.Verdict(job.request))
+            compile_choice.choose(job.training, compile_cache.Verdict(job.request))
         with _noise(job):
             loop.train(job.training)
     except loop.StoppedEarlyError:
@@ -105,8 +103,8 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
-    flops_per_token = speed.flops_per_token(loaded.model)  # before its weights may be sharded
-    held = shards.in_job_precision(request.spec, accelerator.device, loaded.fast_paths)
+    flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
+    held = fsdp.in_job_precision(request.spec, accelerator.device, loaded.fast_paths)
     state = _state(accelerator, loaded.model, held, plan, ranks)
     state.fast_paths = loaded.fast_paths
     unseen = determinism.notice(request.spec, accelerator.device)
@@ -120,8 +118,8 @@ def _load(request: StageRequest, channel: Channel) -> Job:
         plan=plan,
         state=state,
         objective=loaded.objective,
-        loss_sum=smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
-        order=sampling.order(features, plan),
+        loss_sum=label_smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
+        order=samplers.order(features, plan),
         shares=Sharing(loaded.objective, spec, ranks),
         evaluate=validation,
         best=BestMetric(spec),
@@ -157,12 +155,12 @@ def _validation(
 
 def _keep_adapter_only(state: State, request: StageRequest) -> None:
     """Checkpoints without the base model's weights; for the Hub they hold what peft loads, too."""
-    from worker.training import peft
+    from worker.training.adapters import adapter
 
     assert request.prepared is not None
     state.base = weights.identity(request.prepared.model_dir)
     if request.spec.hub is not None and request.spec.hub.strategy != "end":
-        state.export = peft.export
+        state.export = adapter.export
 
 
 def _state(
@@ -173,12 +171,12 @@ def _state(
     def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         return optimizers.build(model, spec.training, accelerator.device)
 
-    strategy = strategies.join(accelerator, model, build_optimizer, spec, ranks)
+    strategy = registry.join(accelerator, model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
     return State(
         accelerator=accelerator,
         strategy=strategy,
-        scheduler=schedules.build(strategy.optimizer, plan),
+        scheduler=lr_schedulers.build(strategy.optimizer, plan),
         progress=TrainingProgress(),
         tally=LossTally(accelerator.device, ranks=ranks),
         ranks=ranks,

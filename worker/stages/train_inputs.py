@@ -10,26 +10,20 @@ import transformers
 from service.contract.events import Notice, StageEvent
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
-from worker.stages import finished_model
+from worker.base_model import finished_model
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
-from worker.training import (
-    build,
-    checkpoint,
-    device_lock,
-    equivalence,
-    linear_loss,
-    loading,
-    padding_free,
-    precision,
-    quantized,
-    strategies,
-)
-from worker.training.distributed.one_reader import read_once
-from worker.training.equivalence import Equivalence
+from worker.training import build, device_lock, precision
+from worker.training.adapters import quantization
+from worker.training.batches import dataloader as loading
+from worker.training.checkpointing import state
+from worker.training.distributed import registry as strategies
+from worker.training.distributed.ranks import Ranks
+from worker.training.distributed.shared_weights import read_once
 from worker.training.fast_paths import FastPaths
+from worker.training.kernels import chunked_cross_entropy, equivalence_check, gpu_padding_free
+from worker.training.kernels.equivalence_check import Equivalence
 from worker.training.objective import Features, MakesLogitsInParts, Objective
-from worker.training.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ def for_device(request: StageRequest, send: Callable[[StageEvent], None]) -> Sta
     """The request with what it leaves to the device: what `training.precision: auto` comes to, here
     or where the training that is resumed began, weights that can be trained in it, and how batches
     are loaded. StageError: checkpoint_unreadable, invalid_option."""
-    earlier = checkpoint.precision_of(request.resume_from) if request.resume_from else None
+    earlier = state.precision_of(request.resume_from) if request.resume_from else None
     assert request.prepared is not None, "`train` runs after `prepare`"
     folder, on_gpu = request.prepared.model_dir, build.on_gpu(request.spec)
     spec = precision.with_trainable_weights(request.spec, folder, request.resume_from)
@@ -66,7 +60,7 @@ def load_parts(
 ) -> Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled.
     StageError(invalid_option): weights that would train are float16, which `fp16` cannot scale."""
-    recorded = checkpoint.fast_paths_of(request.resume_from) if request.resume_from else None
+    recorded = state.fast_paths_of(request.resume_from) if request.resume_from else None
     paths = FastPaths.of(recorded, ranks)
     if device.type == "cpu":
         device_lock.share_cpu(request.cache_dir / "devices")
@@ -83,13 +77,13 @@ def load_parts(
     once = strategies.leaves_loaded_weights(request.spec, device)
     model, new_weights = read_once(load, ranks) if once else load()
     features: Features = next((split.features for split in splits.values()), ())
-    trials = Equivalence(request.cache_dir / equivalence.FOLDER, device, ranks, send)
-    given = padding_free.Given(features, paths, trials)
+    trials = Equivalence(request.cache_dir / equivalence_check.FOLDER, device, ranks, send)
+    given = gpu_padding_free.Given(features, paths, trials)
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)
     if isinstance(objective, MakesLogitsInParts) and objective.linear is not None:
-        objective.rows = linear_loss.rows_of_parts(objective.linear, device, paths)
+        objective.rows = chunked_cross_entropy.rows_of_parts(objective.linear, device, paths)
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     precision.require_scalable(model, request.spec)
@@ -115,7 +109,7 @@ def _load_model(
         message = f"A model from scratch: {count:,} weights, drawn from `training.seed`"
         send(Notice(message=message, data={"parameters": count}))
         return model, []
-    loading = quantized.loading(request.spec, task.auto_model(), prepared.model_dir, device)
+    loading = quantization.loading(request.spec, task.auto_model(), prepared.model_dir, device)
     model, new_weights = build.model(*parts, **loading)
     if device.type == "cpu":
         build.align(model)
@@ -133,8 +127,8 @@ def _add_adapter(
     new_weights: list[str],
     send: Callable[[StageEvent], None],
 ) -> torch.nn.Module:
-    from worker.training import peft  # takes seconds, and most jobs have no adapter
+    from worker.training.adapters import adapter  # takes seconds, and most jobs have no adapter
 
-    wrapped = peft.wrap(model, spec, prepared.tokenizer_dir, new_weights)
-    send(peft.notice(wrapped))
+    wrapped = adapter.wrap(model, spec, prepared.tokenizer_dir, new_weights)
+    send(adapter.notice(wrapped))
     return wrapped

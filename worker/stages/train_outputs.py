@@ -14,11 +14,13 @@ import torch
 from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
-from worker import checkpoints, hub
-from worker.stages import artifacts, event_file, result_files
+from worker.publishing import hub_repository
+from worker.stages import artifacts, result_files, tensorboard_file
 from worker.stages.promotion import promoted
-from worker.training import best_model, checkpoint, loop, memory, speed
+from worker.storage import atomic_dir
+from worker.training import best_model, flops, loop, memory
 from worker.training.best_model import Choice
+from worker.training.checkpointing import state as checkpoint
 from worker.training.log_history import WALL_TIME
 from worker.training.objective import Evaluation
 from worker.training.trainer_state import trainer_state
@@ -79,7 +81,7 @@ def finish(job: Job) -> TrainResult | None:
 def _summary(training: loop.Training) -> dict[str, float]:
     state = training.state
     train_loss = (state.progress.loss_total + state.tally.total()) / state.progress.step
-    peak = speed.peak_flops(state.accelerator.device, state.accelerator.mixed_precision)
+    peak = flops.peak_flops(state.accelerator.device, state.accelerator.mixed_precision)
     taken = max(state.ranks.gathered(memory.peak_bytes()))
     summary = training.reporter.summary(train_loss, peak and peak * state.ranks.count, taken)
     return summary | {"train_samples": len(training.objective.train_features)}
@@ -100,9 +102,9 @@ def _event_file(job: Job, step: int, tested: Mapping[str, float]) -> dict[str, P
     if tested:
         epoch = job.training.plan.epoch_after(step)
         history.append({**tested, "epoch": epoch, "step": step, WALL_TIME: time.time()})
-    name = f"{event_file.FOLDER}/events.out.tfevents.{job.request.job_id}"
+    name = f"{tensorboard_file.FOLDER}/events.out.tfevents.{job.request.job_id}"
     file = job.request.attempt_dir / name
-    event_file.write(file, history)
+    tensorboard_file.write(file, history)
     return {name: file}
 
 
@@ -141,7 +143,7 @@ def _save_model(job: Job, model: Any, output: Path) -> None:
     else:
         _save_adapted(job, model, output)
     job.tokenizer.save_pretrained(output)
-    checkpoints.sync_tree(output)
+    atomic_dir.sync_tree(output)
 
 
 def _complete_config(job: Job, output: Path, more: dict[str, Any]) -> None:
@@ -154,7 +156,7 @@ def _complete_config(job: Job, output: Path, more: dict[str, Any]) -> None:
     with checkpoint.disk_full_explained("the finished model was written"):
         partly.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         partly.replace(file)
-        checkpoints.sync_tree(file.parent)
+        atomic_dir.sync_tree(file.parent)
     _announce(job, {f"model/{file.relative_to(output).as_posix()}": file})
 
 
@@ -164,7 +166,7 @@ def leave_settings(job: Job) -> None:
     with job.training.state.strategy.whole() as model:
         if job.training.state.ranks.is_first:
             with checkpoint.disk_full_explained("the model's settings were written"):
-                _save_settings(job, model, hub.settings_dir(job.request.attempt_dir))
+                _save_settings(job, model, hub_repository.settings_dir(job.request.attempt_dir))
 
 
 def _save_settings(job: Job, model: Any, folder: Path) -> None:
@@ -179,20 +181,20 @@ def _save_settings(job: Job, model: Any, folder: Path) -> None:
 
 def _save_adapted(job: Job, model: Any, output: Path) -> None:
     """The adapter alone, or the base model with it in its weights."""
-    from worker.training import peft
+    from worker.training.adapters import adapter
 
     assert job.request.spec.peft is not None
     if job.request.spec.peft.merges:
-        peft.merge(model).save_pretrained(output)
+        adapter.merge(model).save_pretrained(output)
     else:
         _save_adapter(job, model, output)
 
 
 def _save_adapter(job: Job, model: Any, folder: Path) -> None:
-    from worker.training import peft
+    from worker.training.adapters import adapter as peft
 
     assert job.request.prepared is not None
-    peft.save(model, folder, job.request.spec, job.request.prepared.model_revision)
+    adapter.save(model, folder, job.request.spec, job.request.prepared.model_revision)
 
 
 def _use_full_eval_dtype(job: Job) -> None:

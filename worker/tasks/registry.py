@@ -3,16 +3,16 @@
 from typing import Final
 
 from worker.tasks.base import Task
-from worker.tasks.causal_lm import CausalLM
-from worker.tasks.fill_mask import FillMask
-from worker.tasks.masked_lm import MaskedLM
-from worker.tasks.qa_beam_search import BeamSearchQuestionAnswering
-from worker.tasks.question_answering import QuestionAnswering
-from worker.tasks.summarization import Summarization
-from worker.tasks.text_classification import TextClassification
-from worker.tasks.text_generation import TextGeneration
-from worker.tasks.token_classification import TokenClassification
-from worker.tasks.translation import Translation
+from worker.tasks.classification.text import TextClassification
+from worker.tasks.classification.token import TokenClassification
+from worker.tasks.language_modeling.causal_lm import CausalLM
+from worker.tasks.language_modeling.fill_mask import FillMask
+from worker.tasks.language_modeling.masked_lm import MaskedLM
+from worker.tasks.language_modeling.text_generation import TextGeneration
+from worker.tasks.question_answering.beam_search import BeamSearchQuestionAnswering
+from worker.tasks.question_answering.task import QuestionAnswering
+from worker.tasks.seq2seq.summarization import Summarization
+from worker.tasks.seq2seq.translation import Translation
 
 REGISTRY: Final[dict[str, Task]] = {
     "question-answering": QuestionAnswering(),

@@ -9,9 +9,12 @@ from typing import Any, Final
 
 from service.contract.splits import TEST
 from service.contract.tasks import TASKS
-from worker.data.checking import Columns
+from worker.data.cleaning import Columns
 from worker.data.table import Cleaner
-from worker.tasks import lm_rows, pair_rows, qa_rows, tag_rows, text_rows
+from worker.tasks.classification import text_rows, token_rows
+from worker.tasks.language_modeling import rows
+from worker.tasks.question_answering import rows as qa_rows
+from worker.tasks.seq2seq import rows as pair_rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class RowCheck:
 
 
 def _language_model(_split: str, _parameters: Any) -> Cleaner:
-    return lm_rows.clean
+    return rows.clean
 
 
 ROW_CHECKS: Final[dict[str, RowCheck]] = {
@@ -38,7 +41,7 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     "causal-lm": RowCheck(("text",), (), _language_model),
     "masked-lm": RowCheck(("text",), (), _language_model),
     "text-classification": RowCheck(("text",), ("label",), text_rows.RowCleaner),
-    "token-classification": RowCheck(("tokens",), ("tags",), tag_rows.RowCleaner),
+    "token-classification": RowCheck(("tokens",), ("tags",), token_rows.RowCleaner),
     "summarization": RowCheck(("text",), ("summary",), pair_rows.summarization),
     # Rows have one of two forms, which the cleaner looks for.
     "translation": RowCheck((), (), pair_rows.translation),

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from worker import checkpoints
+from worker.storage import atomic_dir
+from worker.training.distributed.ranks import Ranks
 from worker.training.progress import BestMetric, TrainingProgress
-from worker.training.ranks import Ranks
 
 
 class Choice(NamedTuple):
@@ -35,7 +35,7 @@ def choose(best: BestMetric, progress: TrainingProgress, workspace: Path) -> Cho
     found = [choice for choice in (at_hand, *_saved(workspace)) if choice.is_judged]
     while found:
         chosen = _best_of(best, found)
-        if chosen.folder is None or checkpoints.verify(chosen.folder):
+        if chosen.folder is None or atomic_dir.verify(chosen.folder):
             return chosen
         found.remove(chosen)
     return at_hand
@@ -81,7 +81,7 @@ def _saved(workspace: Path) -> Iterator[Choice]:
 def _metric(folder: Path) -> float | None:
     """By which the model of a checkpoint is judged; None if it was not evaluated, or is gone."""
     try:
-        (folder / checkpoints.MANIFEST).stat()  # removed before all else
+        (folder / atomic_dir.MANIFEST).stat()  # removed before all else
         saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())["progress"]
     except (OSError, ValueError, KeyError):
         return None

@@ -16,18 +16,13 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
-from worker import allocator
-from worker.cores import cores
-from worker.training import (
-    activations,
-    dropout,
-    expandable_segments,
-    masks,
-    packing,
-    padding_free,
-    strategies,
-)
+from worker.devices.cpus import cores
+from worker.processes import allocator
+from worker.training import expandable_segments
 from worker.training import precision as precisions
+from worker.training.distributed import registry
+from worker.training.kernels import attention_masks, cpu_dropout, fused_gelu, gpu_padding_free
+from worker.training.kernels import padding_free as packing
 from worker.training.plan import Plan
 
 _ALIGNMENT: Final = 64
@@ -54,7 +49,7 @@ def accelerator(spec: JobSpec) -> Accelerator:
         cpu=not has_gpu,
         mixed_precision=precision(training),
         dynamo_plugin=_compiler(training, has_gpu=has_gpu),
-        **strategies.arguments(spec),
+        **registry.arguments(spec),
     )
     # After Accelerator, which turns TF32 on for a compiled model in float32, whatever was asked.
     if has_gpu:
@@ -154,7 +149,7 @@ def precision(spec: TrainingSpec) -> str:
 
 
 def choose_attention(
-    model: Any, spec: JobSpec, device: torch.device, given: padding_free.Given
+    model: Any, spec: JobSpec, device: torch.device, given: gpu_padding_free.Given
 ) -> bool:
     """On a CPU ours, where it computes what the model's plain one does; on a GPU torch's kernels
     for packed batches, where they do, or the model's own choice, of whose masks the device is not
@@ -172,9 +167,9 @@ def choose_attention(
             free = packing.install(model) is not None
             why = None if free else "does not go with this model's attention"
     elif not spec.training.compiles:
-        masks.install()
+        attention_masks.install()
         if may_be_padding_free(spec):
-            why = padding_free.install(model, spec, device, given)
+            why = gpu_padding_free.install(model, spec, device, given)
     if spec.training.padding_free and why is not None:
         raise _invalid("training.padding_free", why)
     return why is None
@@ -185,9 +180,9 @@ def quicken(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None
     and on a CPU dropout; but where `padding_free: false` asks for what the Trainer computes."""
     if spec.training.compiles or spec.training.padding_free is False:
         return
-    activations.install(model)
+    fused_gelu.install(model)
     if device.type == "cpu":
-        dropout.install(model)
+        cpu_dropout.install(model)
 
 
 def may_be_padding_free(spec: JobSpec) -> bool:

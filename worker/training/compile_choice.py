@@ -15,10 +15,10 @@ import torch
 from accelerate.utils.other import is_repeated_blocks
 
 from service.contract.spec import JobSpec
-from worker.training import build, randomness
-from worker.training.compiled import Verdict
+from worker.training import build, rng
+from worker.training.batches.dataloader import chunks
 from worker.training.evaluation import on_device
-from worker.training.loading import chunks
+from worker.training.kernels.compile_cache import Verdict
 from worker.training.loop import Training
 from worker.training.objective import Batch
 
@@ -192,7 +192,7 @@ class _Passes:
         self._run, self._batches, self._clock = run, batches, clock
         self._model = run.state.bare_model  # alone: no other process takes part
         self._device = run.state.accelerator.device
-        self._begins = randomness.capture()
+        self._begins = rng.capture()
         self.count = len(batches)
 
     def warm_up(self) -> None:
@@ -217,7 +217,7 @@ class _Passes:
 
     def gradient(self) -> list[torch.Tensor]:
         """By the same random numbers each time."""
-        randomness.restore(self._begins)
+        rng.restore(self._begins)
         for batch in self._batches:
             self._pass(batch)
         found = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
@@ -256,7 +256,7 @@ def _aside(run: Training) -> Iterator[list[Batch]]:
     was_training = model.training
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     examples = run.order(0)[: run.plan.batch_size * _BATCHES]
-    with randomness.preserved():
+    with rng.preserved():
         try:
             shares = run.shares.over(chunks(examples, run.plan.batch_size), 0)
             model.train()

@@ -18,12 +18,13 @@ from transformers.utils.generic import ModelOutput
 from service.contract.failures import FailureCode, StageError
 from service.contract.splits import metric_prefix
 from service.contract.training import TrainingSpec
-from worker.training import masks, packing, randomness
-from worker.training.loading import Loader, chunks
+from worker.training import rng
+from worker.training.batches.dataloader import Loader, chunks
+from worker.training.batches.samplers import lengths
+from worker.training.distributed.ranks import Ranks
+from worker.training.kernels import attention_masks, padding_free
 from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
-from worker.training.ranks import Ranks
-from worker.training.sampling import lengths
 
 Parts = list[tuple[list[int], Any]]
 """Of one batch: which features, and the model's output for them."""
@@ -104,7 +105,7 @@ class Evaluator:
         self._model.eval()
         try:
             with (
-                randomness.preserved(),
+                rng.preserved(),
                 out_of_memory_explained(self._in_hand, _SIZE_OPTION),
                 self._casting_weights_once(),
             ):
@@ -226,7 +227,7 @@ class Evaluator:
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
         self._in_hand.see(batch)
         # Generated texts may be drawn: each batch's are the same, whoever computes it.
-        torch.manual_seed(randomness.generator(self._spec.seed, number).initial_seed())
+        torch.manual_seed(rng.generator(self._spec.seed, number).initial_seed())
         with torch.no_grad():  # not around the consumer's code
             return self._run(on_device(batch, self._accelerator), run)
 
@@ -271,7 +272,7 @@ def _sent(tensor: torch.Tensor) -> torch.Tensor:
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:
     """The batch where the model is, which must be given it next: its mask is read here."""
-    masks.see(batch)
+    attention_masks.see(batch)
     sent = {n: value.to(accelerator.device, non_blocking=True) for n, value in batch.items()}
-    packing.see(batch, sent)
+    padding_free.see(batch, sent)
     return sent

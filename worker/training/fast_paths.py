@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from worker.training.ranks import Ranks
+from worker.training.distributed.ranks import Ranks
 
 KEY: Final = "fast_paths"
 """In a checkpoint's `progress.json`."""

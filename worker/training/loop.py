@@ -16,27 +16,21 @@ from accelerate.utils.memory import clear_device_cache
 
 from service.contract.events import CheckpointSaved, StageEvent
 from service.contract.states import Phase
-from worker import checkpoints
-from worker.training import (
-    batch_size,
-    best_model,
-    checkpoint,
-    continuation,
-    early_stopping,
-    machine,
-)
-from worker.training.checkpoint import State
+from worker.storage import atomic_dir
+from worker.training import auto_batch_size, best_model, early_stopping, fingerprint, resume_from
+from worker.training.batches.dataloader import chunks
+from worker.training.batches.rank_shares import Share, Sharing
+from worker.training.checkpointing import state as checkpoint
+from worker.training.checkpointing.async_saver import Saver
+from worker.training.checkpointing.state import State
 from worker.training.evaluation import EvaluationLeftError, on_device
-from worker.training.loading import chunks
+from worker.training.label_smoothing import LossSum
 from worker.training.memory import TRIM_STEPS, BatchInHand, out_of_memory_explained, trim
 from worker.training.objective import Batch, Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
 from worker.training.rollback import NonFiniteError, roll_back
-from worker.training.saving import Saver
-from worker.training.sharing import Share, Sharing
-from worker.training.smoothing import LossSum
 
 LOWEST_LOSS_SCALE: Final = 1.0
 """As in DeepSpeed. A model whose gradients always overflow would otherwise end untrained."""
@@ -126,12 +120,12 @@ class Training:
     def resume_other_job(self, folder: Path) -> None:
         """Continue from a checkpoint of another job. StageError: checkpoint_unreadable, or
         invalid_option when it does not go with this job's plan."""
-        self.plan = self.reporter.plan = continuation.restore(self.state, self._first_plan, folder)
+        self.plan = self.reporter.plan = resume_from.restore(self.state, self._first_plan, folder)
         self._say_if_moved(folder)
 
     def _say_if_moved(self, folder: Path) -> None:
-        here = machine.facts(self.state.accelerator.device)
-        moved = machine.moved(checkpoint.machine_of(folder), here)
+        here = fingerprint.facts(self.state.accelerator.device)
+        moved = fingerprint.moved(checkpoint.machine_of(folder), here)
         if moved is not None:
             self.reporter.send(moved)
 
@@ -177,7 +171,7 @@ def _train(run: Training) -> None:
         _save(run, beside=True)
     while run.state.progress.is_unjudged or not run.ended:
         try:
-            batch_size.until_shrunk(partial(_rest_of_epoch, run))
+            auto_batch_size.until_shrunk(partial(_rest_of_epoch, run))
         except NonFiniteError as error:
             run.settle()
             roll_back(error, run.plan.spec, run.state, run.reporter, run.resume_newest)
@@ -252,7 +246,7 @@ def _optimizer_step(run: Training, window: list[Share]) -> tuple[torch.Tensor, f
     totals = _totals(run, window)
     run.stop_agreed = totals.stop_requests > 0
     explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
-    with batch_size.shrinking(run.plan, run.take_smaller_batches), explained:
+    with auto_batch_size.shrinking(run.plan, run.take_smaller_batches), explained:
         loss = _backward(run, window, totals.items)
     explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
     with explained:
@@ -374,8 +368,8 @@ def _announce(send: Callable[[StageEvent], None], folder: Path, **facts: Any) ->
     send(
         CheckpointSaved(
             step=int(folder.name),
-            bytes=checkpoints.total_bytes(folder),
-            manifest_sha256=checkpoints.manifest_sha256(folder),
+            bytes=atomic_dir.total_bytes(folder),
+            manifest_sha256=atomic_dir.manifest_sha256(folder),
             **facts,
         )
     )

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
-from worker.training import speed
+from worker.training import flops
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -126,7 +126,7 @@ def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -
 
 def _slower() -> str:
     name = torch.cuda.get_device_name()
-    half, single = (speed.peak_of(name, kind, tf32=False) for kind in ("fp16", "no"))
+    half, single = (flops.peak_of(name, kind, tf32=False) for kind in ("fp16", "no"))
     if half is None or single is None:
         return "no faster than it computes float32"
     return (

@@ -10,7 +10,7 @@ import torch
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
-from worker.training.ranks import Ranks
+from worker.training.distributed.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
 # What the checkpoints of earlier versions lack, and what it was there.

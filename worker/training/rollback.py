@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
-from worker.training.checkpoint import State
+from worker.training.checkpointing.state import State
 from worker.training.reporting import Reporter
 
 

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from worker.training.checkpoint import State
+from worker.training.checkpointing.state import State
 from worker.training.plan import Plan
 
 Best = tuple[int | None, float | None]

@@ -7,11 +7,11 @@ from pydantic_core import ErrorDetails
 
 from service.api.faults import names
 from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, kinds
-from service.api.redact import cut, shown
+from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault
 from service.contract.aliases import ALIASES, SWITCHES
-from service.contract.elsewhere import ELSEWHERE
-from service.contract.refused import REFUSED, REMOVED
+from service.contract.moved_options import ELSEWHERE
+from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from service.api.faults.collect import Findings
 from service.api.faults.walk import Path as FaultPath
 from service.api.faults.walk import dotted
-from service.api.redact import cut, shown
+from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault
 from service.contract import resume_from, splits
 from service.contract.paths import PathNotAllowedError, resolve_under_roots

@@ -17,7 +17,7 @@ from service.cli.convert.job import convert, convert_arguments
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS
 from service.cli.convert.shell import Command, commands, of_words
-from service.cli.exits import USAGE, UsageError
+from service.cli.exit_codes import USAGE, UsageError
 
 _PICKLES: Final = (b"PK\x03\x04", b"\x80")
 _LONGEST: Final = 1024**2

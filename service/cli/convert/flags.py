@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 
 _OPTION = re.compile(r"--?[A-Za-z_][\w-]*(=.*)?", re.S)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from service.cli.exits import UsageError
+from service.cli.exit_codes import UsageError
 
 _OPERATORS = frozenset({";", "&", "&&", "|", "||", ";;"})
 _KEYWORDS = frozenset({"do", "then", "else", "time", "nohup", "exec", "sudo", "env", "!", "{"})

@@ -6,8 +6,8 @@ from typing import Any, Final
 from service.cli.convert.flags import is_on, typed
 from service.cli.convert.report import Conversion
 from service.contract.aliases import ALIASES, SWITCHES
-from service.contract.elsewhere import ELSEWHERE
-from service.contract.refused import REFUSED, REMOVED
+from service.contract.moved_options import ELSEWHERE
+from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.trainer_defaults import asks_for_nothing, is_dump
 from service.contract.training import TrainingSpec

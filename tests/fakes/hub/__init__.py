@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.fakes.hub import lfs, reading, writing
 from tests.fakes.hub.content import Repo
 from tests.fakes.hub.state import HubState, Request
-from tests.local_http import LocalServer
+from tests.support.local_http import LocalServer
 
 __all__ = ["HubDouble", "Repo", "Request"]
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fakes.hub.content import Commit, Repo, RepoType
 from tests.fakes.hub.state import HubState, Request
-from tests.local_http import BodyReader
+from tests.support.local_http import BodyReader
 
 REPO = r"(?P<kind>model|dataset)s/(?P<repo>[^/]+/[^/]+|[^/]+)"
 Route = tuple[str, re.Pattern[str], str]

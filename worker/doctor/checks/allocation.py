@@ -1,8 +1,8 @@
 """Which memory allocator the stages of a worker here are started with."""
 
 from service.settings import Settings
-from worker import allocator
 from worker.doctor.check import Context, Finding, failed, ok
+from worker.processes import allocator
 
 
 def memory_allocator(context: Context) -> Finding:

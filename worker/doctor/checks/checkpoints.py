@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.contract.events import CheckpointSaved, StageEvent
-from worker.checkpoints import MANIFEST, file_sha256
-from worker.child import Child
 from worker.doctor.check import Context, Finding, failed, ok
 from worker.doctor.jobs import Jobs
+from worker.processes.child import Child
+from worker.storage.atomic_dir import MANIFEST, file_sha256
 
 _STEPS: Final = 6
 _KILLED_AT: Final = 2

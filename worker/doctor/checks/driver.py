@@ -4,7 +4,7 @@ from typing import Final
 
 import pynvml
 
-from worker.devices import NO_GPU, nvml
+from worker.devices.gpus import NO_GPU, nvml
 from worker.doctor.check import Context, Finding, failed, not_run, ok
 
 # A driver runs every build of the CUDA generation that it was made for, and of older ones

@@ -9,14 +9,14 @@ from pathlib import Path
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
-from worker import warm_start
-from worker.child import Child
 from worker.doctor.check import Context, Finding, failed, not_run, ok
 from worker.doctor.forked_product import ROOM
 from worker.doctor.specs import plain_spec
-from worker.launch import Launch, Process
-from worker.stage_request import stage_environment
-from worker.warm_start import WarmStart
+from worker.processes import fork_client
+from worker.processes.child import Child
+from worker.processes.fork_client import WarmStart
+from worker.processes.spawn import Launch, Process
+from worker.supervision.stage_request import stage_environment
 
 _MODULE = "worker.doctor.forked_product"
 _REMEDY = (
@@ -33,7 +33,7 @@ def forked_stage(context: Context) -> Finding:
         return not_run("not run", reason="on a machine with MIG instances stages are not forked")
     gpus = [str(gpu["uuid"]) for gpu in context.gpus[:1]] if context.device == "cuda" else []
     environment = stage_environment(settings, Stage.TRAIN, gpus)
-    imports = warm_start.IMPORTS_WITH_GPU if gpus else warm_start.IMPORTS
+    imports = fork_client.IMPORTS_WITH_GPU if gpus else fork_client.IMPORTS
     warm = WarmStart(environment, modules=(_MODULE,), imports=imports)
     starts = _Starts(warm)
     try:

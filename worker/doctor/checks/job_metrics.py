@@ -6,11 +6,11 @@ from typing import Any
 import pynvml
 
 from service.contract.events import Metric, StageEvent
-from worker.child import Child
-from worker.devices import nvml
+from worker.devices.gpus import nvml
 from worker.doctor.check import Context, Finding, failed, ok
 from worker.doctor.jobs import Jobs
-from worker.system_metrics import SystemSampler
+from worker.processes.child import Child
+from worker.supervision.system_metrics import SystemSampler
 
 _INTERVAL = 0.1
 _REMEDY = "Ignore the job's system metrics on this machine, and send this report."

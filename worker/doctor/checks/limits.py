@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 
 from service.settings import Settings
-from worker.cores import cores
+from worker.devices.cpus import cores
 from worker.doctor.check import Context, Finding, not_run, ok, warning
 
 _GIB: Final = 1024**3

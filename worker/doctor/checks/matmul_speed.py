@@ -7,7 +7,7 @@ import torch
 from pydantic import JsonValue
 
 from worker.doctor.check import Context, Finding, ok, warning
-from worker.training.speed import peak_of
+from worker.training.flops import peak_of
 
 _SIZE: Final = {"cuda": 8192, "cpu": 512}
 _SECONDS: Final = 0.5

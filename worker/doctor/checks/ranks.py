@@ -11,9 +11,9 @@ from service.contract.events import Progress, StageEvent
 from service.contract.failures import FailureCode
 from service.contract.stages import StageRequest
 from worker import failures
-from worker.child import Child
 from worker.doctor.check import Context, Finding, failed, ok
 from worker.doctor.jobs import Ended, Jobs, replace
+from worker.processes.child import Child
 
 _NEAR = 1e-3
 _SLOW = 1e-3
@@ -92,7 +92,7 @@ def _kill_a_rank(child: Child, event: StageEvent) -> None:
 
 def _share_a_gpu(_request: StageRequest) -> None:
     """In the launcher's process: all ranks are told to take the first GPU."""
-    from worker.stages import ranks
+    from worker.stages import rank_env as ranks
 
     plain = ranks.environment
 

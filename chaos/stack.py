@@ -1,0 +1,243 @@
+"""The service under attack: processes that the harness starts again as an init system would."""
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import psutil
+
+from chaos.processes import MARK, marked
+from chaos.rows import Scale
+from chaos.work import Material, Undisturbed, stub_undisturbed
+from tests.e2e.stack import ENDED, Stack
+from tests.support import mlflow_server, services
+from tests.support.mlflow_server import MlflowServer
+
+DatabaseKind = Literal["sqlite", "postgres"]
+
+LEASE_SECONDS = 3.0
+_ANSWER_SECONDS = 60.0
+# One run of it may take as long as all the others leave it a core.
+JOB_SECONDS = 300.0
+
+
+class FaultStack(Stack):
+    """Several workers; any part may die, and `wait` and `request` bring it back."""
+
+    def __init__(
+        self,
+        home: Path,
+        variables: Mapping[str, str],
+        broker: services.BrokerServer,
+        mlflow: MlflowServer | None,
+        workers: int,
+        *,
+        stubs: bool = False,
+        gpus: bool = False,
+    ) -> None:
+        if stubs:
+            self.worker_module = f"chaos.stub_{'gpu_' if gpus else ''}worker"
+            # A stub has nothing that would be worth importing before.
+            variables = {"FINETUNE_WARM_START": "false", **variables}
+        self.mark = uuid.uuid4().hex
+        self.broker = broker
+        self.mlflow = mlflow
+        super().__init__(
+            home,
+            {
+                MARK: self.mark,
+                "FINETUNE_REDIS_URL": broker.url,
+                "FINETUNE_DATA_ROOTS": str(home),
+                "FINETUNE_MODEL_ROOTS": str(home),
+                "FINETUNE_LEASE_SECONDS": str(LEASE_SECONDS),
+                "FINETUNE_BEAT_SECONDS": "0.5",
+                "FINETUNE_KILL_SECONDS": "2",
+                "FINETUNE_POLL_SECONDS": "0.2",
+                "FINETUNE_DRAIN_GRACE_SECONDS": "10",
+                "FINETUNE_STOP_GRACE_SECONDS": "5",
+                "FINETUNE_REPUBLISH_SECONDS": "2",
+                "FINETUNE_RETRY_BACKOFF_SECONDS": "0.1",
+                # A row of kills that all hit one job is the attack's doing.
+                "FINETUNE_CRASH_LIMIT": "100",
+                **({"FINETUNE_MLFLOW_URI": mlflow.uri} if mlflow is not None else {}),
+                **variables,
+            },
+        )
+        self.workers = [f"worker-{number}" for number in range(workers)]
+        self._undisturbed: dict[str, Undisturbed] = {}
+
+    @cached_property
+    def material(self) -> Material:
+        """Made when first asked for: an attack with stubs needs no torch."""
+        return Material(self.home)
+
+    @property
+    def database_url(self) -> str:
+        """As SQLAlchemy takes it; for those that read the tables."""
+        return self.env.get("FINETUNE_DATABASE_URL", f"sqlite:///{self.home / 'finetune.db'}")
+
+    # ---- processes ----------------------------------------------------------------------------
+
+    def start_worker(self, name: str = "") -> None:
+        for worker in [name] if name else self.workers:
+            super().start_worker(worker)
+
+    def worker_named(self, worker_id: str) -> str:
+        """The part behind a worker's id, `worker-<pid>@<host>`."""
+        pid = int(worker_id.partition("@")[0].rpartition("-")[2])
+        return next(name for name in self.workers if self.parts[name].process.pid == pid)
+
+    def revive(self) -> None:
+        """Start again each part whose process has ended."""
+        for name, part in list(self.parts.items()):
+            if part.process.poll() is not None:
+                self.start_part(name, part.arguments)
+
+    def wait(self, check: Callable[[], bool], seconds: float, what: str) -> None:
+        """Until `check()`; parts that die meanwhile are started again."""
+
+        def revived() -> bool:
+            self.revive()
+            time.sleep(0.1)
+            return check()
+
+        services.wait_until(revived, seconds, what)
+
+    def left_over(self) -> list[psutil.Process]:
+        """What still runs of this stack; to be asked after `stop`."""
+        return marked(self.mark)
+
+    # ---- what a patient user does -------------------------------------------------------------
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer, asked for again while there is none or the service is not ready."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while True:
+            try:
+                answer = self.http.request(method, path, **options)
+            except httpx.TransportError:
+                answer = None
+            if answer is not None and answer.status_code != 503:
+                return answer
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{method} {path}: no answer for {_ANSWER_SECONDS} s")
+            self.revive()
+            time.sleep(0.1)
+
+    def submit(self, body: Mapping[str, Any]) -> str:
+        """As `finetune submit` does: with a key, so that a repetition makes no second job."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        answer = self.request("POST", "/v1/jobs", json=body, headers=headers)
+        while answer.status_code == 409:  # the one before is still in flight
+            time.sleep(0.1)
+            answer = self.request("POST", "/v1/jobs", json=body, headers=headers)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        page: dict[str, Any] = self.request("GET", f"/v1/jobs/{job_id}").raise_for_status().json()
+        return page
+
+    def pages(self, path: str) -> list[dict[str, Any]]:
+        """All items of a paged list that is numbered by `seq`."""
+        items: list[dict[str, Any]] = []
+        while True:
+            params = {"limit": 100, "after": items[-1]["seq"] if items else 0}
+            page = self.request("GET", path, params=params).raise_for_status().json()
+            items += page["data"]
+            if not page["has_more"]:
+                return items
+
+    def wait_for_step(self, job_id: str, step: int) -> dict[str, Any]:
+        """The page of the job once `train` has made so many steps."""
+        page: dict[str, Any] = {}
+
+        def reached() -> bool:
+            page.update(self.job(job_id))
+            if page["state"] in ENDED:
+                raise AssertionError(f"ended before step {step}: {page['state']} {page['failure']}")
+            return page["stage"] == "train" and (page["progress"] or {}).get("step", 0) >= step
+
+        self.wait(reached, JOB_SECONDS, f"step {step} of {job_id}")
+        return page
+
+    def wait_for_ends(self, job_ids: list[str], seconds: float = JOB_SECONDS) -> None:
+        """Until each of the jobs has ended, in whatever way; `seconds` for each of them."""
+        open_ids = list(job_ids)
+
+        def all_ended() -> bool:
+            while open_ids and self.job(open_ids[0])["state"] in ENDED:
+                open_ids.pop(0)
+            return not open_ids
+
+        self.wait(all_ended, seconds * max(1, len(job_ids)), f"the end of {len(job_ids)} jobs")
+
+    def undisturbed(self, body: Mapping[str, Any]) -> Undisturbed:
+        """What the job comes to when nothing disturbs it; run once for each spec, but for stubs."""
+        known = stub_undisturbed(body)
+        if known is not None:
+            return known
+        key = repr(body)
+        if key not in self._undisturbed:
+            job_id = self.submit(body)
+            self.wait_for_ends([job_id])
+            page = self.job(job_id)
+            assert page["state"] == "succeeded", f"{page['failure']}\n{self.log(job_id)}"
+            sha256 = page["result"]["weights_sha256"]
+            self._undisturbed[key] = Undisturbed(sha256, self.losses(job_id))
+        return self._undisturbed[key]
+
+    def losses(self, job_id: str) -> dict[int, float]:
+        """Step → training loss."""
+        rows = self.pages(f"/v1/jobs/{job_id}/metrics")
+        return {row["step"]: row["values"]["loss"] for row in rows if row["kind"] == "train"}
+
+
+@contextmanager
+def running(
+    *,
+    workers: int = 1,
+    database: DatabaseKind = "sqlite",
+    mlflow: bool = False,
+    stubs: bool = False,
+    gpus: bool = False,
+    variables: Mapping[str, str] | None = None,
+    home: Path | None = None,
+) -> Iterator[FaultStack]:
+    """A stack with a broker and a database of its own, and an MLflow if wanted, until the end.
+
+    With `stubs` a job of `stub_body` runs in stages without torch: for attacks that are not about
+    training; with `gpus` as well, all workers see the same two GPUs. `variables` are further
+    FINETUNE_* settings; FINETUNE_DATABASE_URL overrules `database`. `home` is an empty folder;
+    without it a temporary one is made.
+    """
+    with ExitStack() as parts:
+        if home is None:
+            folder = tempfile.TemporaryDirectory(prefix="finetune-faults-")
+            home = Path(parts.enter_context(folder))
+        given = dict(variables or {})
+        if database == "postgres" and "FINETUNE_DATABASE_URL" not in given:
+            own = services.postgres_database(services.find_postgres())
+            given["FINETUNE_DATABASE_URL"] = parts.enter_context(own)
+        broker = parts.enter_context(services.BrokerServer(services.valkey_binary()))
+        server = mlflow_server.shared() if mlflow else None
+        stack = FaultStack(home, given, broker, server, workers, stubs=stubs, gpus=gpus)
+        parts.callback(stack.stop)
+        stack.start()
+        yield stack
+
+
+def two_workers(scale: Scale) -> AbstractContextManager[FaultStack]:
+    """For attacks on processes: in short SQLite and stub stages, else Postgres and real ones."""
+    return running(
+        workers=2,
+        database=scale.pick(short="sqlite", full="postgres"),
+        mlflow=True,
+        stubs=scale is Scale.SHORT,
+    )

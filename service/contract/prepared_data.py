@@ -1,0 +1,59 @@
+"""Prepared data on disk, and how those who use it and those who remove it keep apart.
+
+`<cache>/prepared/<key>` holds an entry. Whoever looks for one, builds it or removes it holds the
+lock of `<key>.lock`; whoever was given it leaves the time in the lock file's mtime. Lock files
+stay: one that is removed could be held by two.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = "prepared"
+COMPILED: Final = "compiled"
+"""`<cache>/compiled/<key>`: what torch.compile has made (`worker.training.kernels.compile_cache`), in the same
+way."""
+_LOCK: Final = ".lock"
+_CLOCK: Final = ".clock"
+
+
+@contextmanager
+def locked(root: Path, key: str) -> Iterator[None]:
+    """Wait for the entry's lock, hold it, and leave the time at the end."""
+    path = _lock_file(root, key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also when the process dies
+        yield
+        os.utime(path)
+
+
+@contextmanager
+def locked_if_free(root: Path, key: str) -> Iterator[bool]:
+    """Whether the lock could be had without waiting; the time of the last use is left as it is."""
+    with _lock_file(root, key).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def idle_seconds(root: Path, key: str) -> float:
+    """Since the last use, by the clock of the file system, which has noted the time of it.
+
+    An entry whose lock file is gone is as old as itself.
+    """
+    path = _lock_file(root, key)
+    used = (path if path.exists() else root / key).stat().st_mtime
+    clock = root / _CLOCK
+    clock.touch()
+    return clock.stat().st_mtime - used
+
+
+def _lock_file(root: Path, key: str) -> Path:
+    return root / f"{key}{_LOCK}"

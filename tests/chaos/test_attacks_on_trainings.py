@@ -1,0 +1,13 @@
+"""Attacks on trainings, in short; `make faults` runs them in full."""
+
+import pytest
+
+from chaos.registry import TRAININGS
+from chaos.short import assert_holds, chosen
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize("name", chosen(TRAININGS))
+def test_all_promises_hold(name: str) -> None:
+    assert_holds(TRAININGS[name])

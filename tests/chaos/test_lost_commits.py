@@ -1,0 +1,202 @@
+"""A COMMIT whose answer never comes: the wire is cut, for real, at each write that matters."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
+
+from chaos.postgres_proxy import Cut, Once, PostgresProxy
+from service.contract.events import Notice
+from service.contract.states import JobState
+from service.errors import IdempotencyInFlightError, JobEndedError
+from service.jobs import commands
+from service.jobs.dispatch import Dispatcher
+from service.jobs.submissions import Submitted
+from service.settings import Settings
+from service.store import jobs
+from service.store.database import Database
+from service.store.endings import Ending
+from tests.store.test_history import checkpoint
+from tests.store.test_jobs import get, history_of
+from tests.stubs import stage
+from tests.support import factories, services
+from tests.support.factories import claim_job, make_job, make_spec
+from worker.run import Receiver
+from worker.supervision.event_recorder import Recorder
+from worker.supervision.heartbeat import Heart
+from worker.supervision.supervisor import Supervisor
+from worker.tracking.trackers import NullTracker
+
+pytestmark = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+
+
+@pytest.fixture(params=list(Cut))
+def cut(request: pytest.FixtureRequest) -> Cut:
+    kind: Cut = request.param
+    return kind
+
+
+class Wire:
+    """To the database, through a proxy that cuts the first COMMIT with a given label."""
+
+    def __init__(self, url: str, cut: Cut, parts: ExitStack) -> None:
+        self._url = make_url(url)
+        self._cut = cut
+        self._parts = parts
+        self.cutter = Once("", cut)
+
+    def broken_at(self, label: str) -> Database:
+        self.cutter = Once(label, self._cut)
+        proxy = PostgresProxy(self._url.port or 5432, self.cutter)
+        port = self._parts.enter_context(proxy).port
+        reached = self._url.set(host="127.0.0.1", port=port)
+        database = Database(reached.render_as_string(hide_password=False))
+        self._parts.callback(database.dispose)
+        return database
+
+
+@pytest.fixture
+def wire(database_url: str, cut: Cut) -> Iterator[Wire]:
+    with ExitStack() as parts:
+        wire = Wire(database_url, cut, parts)
+        yield wire
+    assert wire.cutter.done, "nothing was cut: the test shows nothing"
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    return Settings(
+        home=tmp_path / "home",
+        database_url=database_url,  # type: ignore[arg-type]
+        beat_seconds=0.3,
+        poll_seconds=0.1,
+    )
+
+
+def types(database: Database, job_id: str) -> list[str]:
+    return [row.type for row in history_of(database, job_id)]
+
+
+def receiver(database: Database, settings: Settings) -> Receiver:
+    tracker = NullTracker()
+    supervisor = Supervisor(database, settings, tracker, command=stage.command)
+    return Receiver(settings, database, tracker, supervisor, lambda _: True, gpus=())
+
+
+class TestSubmit:
+    def test_repeated_with_its_key_it_makes_one_job(
+        self, database: Database, wire: Wire, settings: Settings
+    ) -> None:
+        broken, spec = wire.broken_at("submitted"), make_spec(name="once")
+        dispatcher = Dispatcher(settings)
+
+        def submit() -> Submitted:
+            return factories.submit(broken, dispatcher, spec, idempotency_key="key")
+
+        with pytest.raises(OperationalError):
+            submit()
+        made: list[Submitted] = []
+
+        def answered() -> bool:
+            try:
+                made.append(submit())
+            except IdempotencyInFlightError:  # the first COMMIT is still on its way
+                return False
+            return True
+
+        services.wait_until(answered, 10, "an answer")
+        assert types(database, made[0].job_id) == ["submitted"]
+        with database.read() as session:
+            assert len(jobs.due(session, 10)) == 1
+
+
+class TestClaim:
+    def test_it_is_run_once_or_left_for_the_next(
+        self, database: Database, wire: Wire, settings: Settings, cut: Cut
+    ) -> None:
+        job_id = make_job(database)
+        receiver(wire.broken_at("stage_started"), settings).wake(job_id, "worker-1", ["cpu", "gpu"])
+        row = get(database, job_id)
+        if cut is Cut.BEFORE:
+            assert (row.state, row.epoch, types(database, job_id)) == ("queued", 0, ["submitted"])
+        else:
+            assert (row.stage, row.epoch) == ("train", 1)
+            assert types(database, job_id) == ["submitted", "stage_started", "stage_finished"]
+
+
+class TestRecorder:
+    def test_events_and_checkpoints_are_registered_once(
+        self, database: Database, wire: Wire, settings: Settings
+    ) -> None:
+        job_id = make_job(database, training={"save_total_limit": 1})
+        claimed = claim_job(database, job_id)
+        workspace = settings.workspace(job_id)
+        broken = wire.broken_at("checkpoint")
+        with Recorder(broken, claimed, workspace, interval=0.01) as recorder:
+            for event in (checkpoint(1), Notice(message="x"), checkpoint(2)):
+                recorder.add(event)
+            assert recorder.drain(lambda: False)
+        said = [t for t in types(database, job_id) if t not in ("submitted", "stage_started")]
+        assert said == ["checkpoint", "notice", "checkpoint", "checkpoint_pruned"]
+
+
+class TestBeat:
+    def test_the_claim_stays_ours(self, database: Database, wire: Wire, settings: Settings) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id, lease_seconds=5)
+        before = get(database, job_id).lease_until
+        assert before is not None
+
+        def prolonged() -> bool:
+            now = get(database, job_id).lease_until
+            return wire.cutter.done and now is not None and now > before
+
+        with Heart(wire.broken_at("beat"), settings, claimed) as heart:
+            services.wait_until(prolonged, 10, "a beat after the cut")
+            assert not heart.is_stale
+
+
+class TestEnd:
+    def test_it_is_written_once_and_known(
+        self, database: Database, wire: Wire, settings: Settings
+    ) -> None:
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        broken = wire.broken_at("stage_finished")
+        supervisor = Supervisor(broken, settings, NullTracker(), command=stage.command)
+        assert supervisor.supervise(claimed) is JobState.QUEUED
+        assert types(database, job_id) == ["submitted", "stage_started", "stage_finished"]
+
+
+class TestCancel:
+    @pytest.mark.parametrize("held", [True, False])
+    def test_asked_again_it_is_cancelled_once(
+        self, database: Database, wire: Wire, settings: Settings, held: bool
+    ) -> None:
+        job_id = make_job(database)
+        if held:
+            claim_job(database, job_id)
+        broken = wire.broken_at("cancel_requested" if held else "cancelled")
+        dispatcher = Dispatcher(settings)
+        with pytest.raises(OperationalError):
+            commands.cancel(broken, dispatcher, job_id)
+        try:
+            state = commands.cancel(broken, dispatcher, job_id)
+        except JobEndedError:
+            state = JobState(get(database, job_id).state)
+        assert state == ("cancelling" if held else "cancelled")
+        assert types(database, job_id).count("cancel_requested" if held else "cancelled") == 1
+
+
+def test_the_released_ending_is_settled(database: Database, wire: Wire, settings: Settings) -> None:
+    """A worker that leaves while the database loses its words leaves one `released` behind."""
+    job_id = make_job(database)
+    claimed = claim_job(database, job_id)
+    broken = wire.broken_at("released")
+    supervisor = Supervisor(broken, settings, NullTracker(), command=stage.command)
+    state = supervisor._end(claimed, Ending.released(), lambda: False)
+    assert state is JobState.QUEUED
+    assert types(database, job_id) == ["submitted", "stage_started", "released"]

@@ -1,0 +1,218 @@
+"""Locks on GPUs, between real processes."""
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from chaos.checker import is_free
+from service.settings import Settings
+from tests.fakes.gpus import gpus
+from tests.processes.test_fork_client import STUB, command, environment
+from tests.stubs import request as stub_request
+from tests.support.services import wait_until
+from worker.__main__ import _concurrency, main
+from worker.devices import gpu_locks
+from worker.devices.gpu_locks import GpuSlots, SlotsError, Taken
+from worker.processes import spawn
+from worker.processes.child import Child
+from worker.processes.fork_client import WarmStart
+from worker.processes.spawn import Start
+
+# A supervisor: takes a GPU, says which, and starts a stage that inherits the lock.
+_HOLDER = """
+import subprocess, sys
+from pathlib import Path
+from tests.fakes.gpus import gpus
+from worker.devices.gpu_locks import GpuSlots
+taken = GpuSlots(Path(sys.argv[1]), gpus(*sys.argv[2:])).take(1)
+stage = subprocess.Popen(["sleep", "600"], pass_fds=taken.descriptors)
+print(*taken.gpus, stage.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(taken: Taken | None) -> Iterator[tuple[str, ...]]:
+    """Its GPUs, which are released at the end."""
+    assert taken is not None
+    with taken:
+        yield taken.gpus
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> GpuSlots:
+    return GpuSlots(tmp_path, gpus("GPU-a", "GPU-b"))
+
+
+class TestTake:
+    def test_each_has_gpus_of_its_own_until_they_are_released(self, slots: GpuSlots) -> None:
+        first, second = slots.take(1), slots.take(1)
+        assert first is not None
+        assert second is not None
+        assert (first.gpus, second.gpus) == (("GPU-a",), ("GPU-b",))
+        assert slots.take(1) is None
+        first.release()
+        third = slots.take(1)
+        assert third is not None
+        assert third.gpus == ("GPU-a",)
+        for taken in (second, third):
+            taken.release()
+
+    def test_all_or_none(self, slots: GpuSlots) -> None:
+        with held(slots.take(1)) as first:
+            assert first == ("GPU-a",)
+            assert slots.take(2) is None
+            with held(slots.take(1)) as second:
+                assert second == ("GPU-b",)
+        with held(slots.take(2)) as both:
+            assert both == ("GPU-a", "GPU-b")
+
+    def test_workers_that_see_the_same_gpu_do_not_share_it(self, tmp_path: Path) -> None:
+        one, other = GpuSlots(tmp_path, gpus("GPU-a", "GPU-b")), GpuSlots(tmp_path, gpus("GPU-b"))
+        with held(other.take(1)), held(one.take(1)) as taken:
+            assert taken == ("GPU-a",)
+            assert one.take(1) is None
+
+    def test_a_process_sees_one_instance_of_a_gpu_at_most(self, tmp_path: Path) -> None:
+        slots = GpuSlots(tmp_path, gpus("GPU-a", "MIG-1", "MIG-2", "GPU-b"))
+        assert slots.most == 2
+        with held(slots.take(2)) as whole:
+            assert whole == ("GPU-a", "GPU-b")
+        # A job of one GPU leaves the whole ones to those that need several.
+        with held(slots.take(1)) as first, held(slots.take(1)) as second:
+            assert (first, second) == (("MIG-1",), ("MIG-2",))
+
+    def test_an_old_drivers_name_of_an_instance_is_no_path(self, tmp_path: Path) -> None:
+        with held(GpuSlots(tmp_path, gpus("MIG-GPU-a/1/0")).take(1)):
+            assert [path.name for path in tmp_path.iterdir()] == ["MIG-GPU-a_1_0.lock"]
+
+
+class TestDeath:
+    def test_a_gpu_is_free_when_supervisor_and_stage_have_both_ended(
+        self, slots: GpuSlots, tmp_path: Path
+    ) -> None:
+        with subprocess.Popen(
+            [sys.executable, "-c", _HOLDER, str(tmp_path), "GPU-a", "GPU-b"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder:
+            assert holder.stdout is not None
+            gpu, stage = holder.stdout.readline().split()
+            assert gpu == "GPU-a"
+            holder.kill()
+            holder.wait()
+        # Its memory on the GPU is not free yet.
+        with held(slots.take(1)) as other:
+            assert other == ("GPU-b",)
+        os.kill(int(stage), signal.SIGKILL)
+        wait_until(lambda: is_free(tmp_path / "GPU-a.lock"), 10, "the end of the stage")
+
+
+class TestLine:
+    def test_one_is_first(self, slots: GpuSlots) -> None:
+        with slots.line() as second:
+            with slots.line() as first:
+                assert first.step_up()
+                assert not second.step_up()
+            assert second.step_up()
+
+    def test_those_with_other_gpus_are_in_another_line(
+        self, slots: GpuSlots, tmp_path: Path
+    ) -> None:
+        reordered = GpuSlots(tmp_path, gpus("GPU-b", "GPU-a"))
+        others = GpuSlots(tmp_path, gpus("GPU-b"))
+        with slots.line() as first, reordered.line() as same, others.line() as other:
+            assert first.step_up()
+            assert not same.step_up()
+            assert other.step_up()
+
+
+class TestCheck:
+    def test_a_folder_that_locks(self, tmp_path: Path) -> None:
+        gpu_locks.check(tmp_path / "devices")
+        assert list((tmp_path / "devices").iterdir()) == []
+
+    def test_a_folder_that_does_not_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with pytest.raises(SlotsError) as caught:
+            gpu_locks.check(tmp_path)
+        assert str(caught.value).startswith(
+            f"{tmp_path} cannot lock files (No locks available), and without locks two trainings "
+            "could be given the same GPU: put FINETUNE_HOME on"
+        )
+
+
+class TestStages:
+    """However a stage is started, its GPUs are taken for as long as it lives."""
+
+    @pytest.fixture(params=["new interpreter", "fork"])
+    def start(self, request: pytest.FixtureRequest) -> Iterator[Start]:
+        if request.param == "new interpreter":
+            yield spawn.cold
+            return
+        if sys.platform != "linux":
+            pytest.skip("Linux only")
+        with closing(WarmStart(environment(), modules=(STUB,), imports=(STUB,))) as warm:
+            yield warm.start
+
+    def test_a_stage_holds_the_lock(self, slots: GpuSlots, tmp_path: Path, start: Start) -> None:
+        taken = slots.take(2)
+        assert taken is not None
+        request = stub_request.write(tmp_path / "job", "hang")
+        with Child(
+            command(request),
+            environment(),
+            tmp_path / "job",
+            tmp_path / "log",
+            start=start,
+            locks=taken.descriptors,
+        ):
+            taken.release()
+            wait_until((tmp_path / "job" / "environment").exists, 30, "the stage")
+            assert slots.take(1) is None
+        with held(slots.take(2)) as free:
+            assert free == ("GPU-a", "GPU-b")
+
+
+class TestWorker:
+    @pytest.mark.parametrize(
+        ("queues", "count", "processes"),
+        [
+            (["cpu", "gpu"], 0, 1),
+            (["cpu"], 8, 1),
+            (["gpu", "gpu.2"], 2, 2),
+            (["gpu.2"], 2, 2),
+            (["cpu", "gpu"], 8, 10),
+        ],
+    )
+    def test_has_a_process_for_each_gpu(
+        self, queues: list[str], count: int, processes: int
+    ) -> None:
+        assert _concurrency(queues, count) == processes
+
+    def test_does_not_start_where_gpus_cannot_be_locked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "devices").touch()
+        settings = Settings(home=tmp_path, redis_url=SecretStr("redis://127.0.0.1:1"))
+        monkeypatch.setattr("worker.__main__.get_settings", lambda: settings)
+        monkeypatch.setattr("worker.devices.gpus.gpus", lambda: gpus("GPU-a"))
+        monkeypatch.setattr(sys, "argv", ["worker"])
+        with pytest.raises(SystemExit, match=r"cache/devices cannot lock files \(File exists\)"):
+            main()

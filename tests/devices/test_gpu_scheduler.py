@@ -1,0 +1,243 @@
+"""Which of the waiting jobs gets GPUs, and when."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from service.contract.routing import gpu_queue, heard_by
+from service.contract.states import Stage
+from service.store import claims
+from service.store.claims import Claim
+from service.store.database import Database, db_now
+from tests.fakes.gpus import gpus
+from tests.store.test_jobs import get, put
+from tests.support.factories import make_job
+from tests.support.services import wait_until
+from worker.devices.gpu_locks import GpuSlots
+from worker.devices.gpu_scheduler import GpuScheduler, Placed, holds_back
+from worker.lifecycle.shutdown import Shutdown
+
+SECONDS = 30
+
+
+def make_training(database: Database, wanted: int, *, priority: int = 5) -> str:
+    """A job whose training waits for so many GPUs."""
+    job_id = make_job(database, resources={"gpus": wanted}, priority=priority)
+    queue = gpu_queue(wanted)
+    put(database, job_id, stage=Stage.TRAIN, queue=queue, min_gpus=wanted, queued_at=db_now())
+    return job_id
+
+
+class Worker:
+    """One process of a pool: its scheduler, and the messages that it has sent."""
+
+    def __init__(self, database: Database, folder: Path, *uuids: str) -> None:
+        self.database = database
+        self.rung: list[str] = []
+        self.shutdown = Shutdown()
+        self.slots = GpuSlots(folder, gpus(*uuids))
+        self.queues = heard_by(["gpu"], len(uuids))
+        self.scheduler = GpuScheduler(
+            database,
+            self.slots,
+            try_claim=self.claim,
+            ring=self.rung.append,
+            shutdown=self.shutdown,
+            poll_seconds=0.1,
+        )
+
+    def claim(self, job_id: str, queue: str, given: Sequence[str]) -> Claim | None:
+        with self.database.write() as session:
+            return claims.claim(
+                session, job_id, "worker", queues=[queue], gpus=given, lease_seconds=60
+            )
+
+    def next(self, rung: str, *more_queues: str) -> Placed | None:
+        return self.scheduler.next(rung, [*more_queues, *self.queues])
+
+    def place(self, rung: str) -> Placed:
+        placed = self.next(rung)
+        assert placed is not None
+        return placed
+
+    def place_later(self, rung: str, *more_queues: str) -> "Later":
+        return Later(lambda: self.next(rung, *more_queues))
+
+
+class Later:
+    """A call on a thread."""
+
+    def __init__(self, call: Callable[[], Placed | None]) -> None:
+        self._found: list[Placed | None] = []
+        self._thread = threading.Thread(target=lambda: self._found.append(call()))
+        self._thread.start()
+
+    def result(self) -> Placed | None:
+        self._thread.join(SECONDS)
+        [placed] = self._found
+        return placed
+
+
+@pytest.fixture
+def worker(database: Database, tmp_path: Path) -> Worker:
+    return Worker(database, tmp_path / "devices", "GPU-a", "GPU-b")
+
+
+@pytest.fixture
+def other(database: Database, tmp_path: Path) -> Worker:
+    """Another process of the same pool."""
+    return Worker(database, tmp_path / "devices", "GPU-a", "GPU-b")
+
+
+class TestPlaces:
+    def test_two_jobs_of_one_gpu_have_one_each(self, database: Database, worker: Worker) -> None:
+        first, second = make_training(database, 1), make_training(database, 1)
+        placed = [worker.place(first), worker.place(second)]
+        assert [(p.claim.job_id, p.claim.gpus) for p in placed] == [
+            (first, ("GPU-a",)),
+            (second, ("GPU-b",)),
+        ]
+        assert [p.taken.gpus for p in placed] == [("GPU-a",), ("GPU-b",)]
+        assert worker.rung == []
+
+    def test_the_first_in_the_queues_goes_first_and_the_message_is_given_back(
+        self, database: Database, worker: Worker
+    ) -> None:
+        usual, urgent = make_training(database, 1), make_training(database, 2, priority=0)
+        placed = worker.place(usual)
+        assert (placed.claim.job_id, placed.claim.gpus) == (urgent, ("GPU-a", "GPU-b"))
+        assert worker.rung == [usual]
+
+    def test_nothing_waits(self, database: Database, worker: Worker) -> None:
+        too_large = make_training(database, 3)
+        assert worker.next(too_large, "gpu.3") is None
+        assert worker.rung == []
+        with worker.slots.line() as line:
+            assert line.step_up()
+
+    def test_a_job_that_another_worker_wins_leaves_the_gpus_to_the_next(
+        self, database: Database, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lost, mine = make_training(database, 2), make_training(database, 2)
+
+        def lose(job_id: str, queue: str, given: Sequence[str]) -> Claim | None:
+            claim = worker.claim(job_id, queue, given)
+            return None if job_id == lost else claim
+
+        monkeypatch.setattr(worker.scheduler, "_try_claim", lose)
+        assert worker.place(lost).claim.job_id == mine
+
+    def test_a_claim_that_fails_releases_the_gpus(
+        self, database: Database, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise ConnectionError
+
+        monkeypatch.setattr(worker.scheduler, "_try_claim", fail)
+        job_id = make_training(database, 2)
+        with pytest.raises(ConnectionError):
+            worker.next(job_id)
+        monkeypatch.undo()
+        assert worker.place(job_id).claim.job_id == job_id
+
+    def test_a_claimed_job_is_run_though_the_database_does_not_tell_who_else_waits(
+        self, database: Database, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: str) -> None:
+            raise OperationalError("SELECT", None, ConnectionError("server closed the connection"))
+
+        monkeypatch.setattr(worker.scheduler, "_ring", fail)
+        usual, urgent = make_training(database, 1), make_training(database, 1, priority=0)
+        assert worker.place(usual).claim.job_id == urgent
+
+
+class TestWaits:
+    def test_a_large_job_is_not_overtaken_while_gpus_become_free(
+        self, database: Database, worker: Worker, other: Worker
+    ) -> None:
+        running = [worker.place(make_training(database, 1)) for _ in range(2)]
+        large, small = make_training(database, 2), make_training(database, 1)
+        waits = worker.place_later(large)
+        wait_until(lambda: worker.rung == [large], SECONDS, "the message, for workers elsewhere")
+        behind = other.place_later(small)
+        wait_until(lambda: other.rung == [small], SECONDS, "the message of the one behind")
+        running[0].taken.release()
+        # What is free is left to the large one, however often is looked.
+        for _ in range(3):
+            assert not worker.scheduler._fits(worker.scheduler._waiting(worker.queues))
+        running[1].taken.release()
+        placed = waits.result()
+        assert placed is not None
+        assert (placed.claim.job_id, placed.claim.gpus) == (large, ("GPU-a", "GPU-b"))
+        assert get(database, small).state == "queued"
+        placed.taken.release()
+        last = behind.result()
+        assert last is not None
+        assert last.claim.job_id == small
+
+    def test_a_better_one_that_comes_meanwhile_goes_first(
+        self, database: Database, worker: Worker
+    ) -> None:
+        running = worker.place(make_training(database, 1))
+        large = make_training(database, 2)
+        waits = worker.place_later(large)
+        wait_until(lambda: worker.rung == [large], SECONDS, "the first look")
+        urgent = make_training(database, 1, priority=0)
+        placed = waits.result()
+        assert placed is not None
+        assert placed.claim.job_id == urgent
+        running.taken.release()
+
+    def test_in_between_smaller_ones_may_pass(self, database: Database, worker: Worker) -> None:
+        worker.place(make_training(database, 1))
+        large = make_training(database, 2)
+        put(database, large, queued_at=get(database, large).queued_at - timedelta(seconds=601))
+        small = make_training(database, 1)
+        placed = worker.place(small)
+        assert (placed.claim.job_id, placed.claim.gpus) == (small, ("GPU-b",))
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_worker_that_stops_waits_no_longer(
+        self, database: Database, worker: Worker, other: Worker, is_first: bool
+    ) -> None:
+        worker.place(make_training(database, 2))
+        job_id = make_training(database, 1)
+        with other.slots.line() as line:
+            assert is_first or line.step_up()
+            waits = worker.place_later(job_id)
+            wait_until(lambda: worker.rung == [job_id], SECONDS, "the message")
+            worker.shutdown.ask()
+            assert waits.result() is None
+        assert get(database, job_id).state == "queued"
+
+    def test_one_process_waits_where_cpu_jobs_need_the_others(
+        self, database: Database, worker: Worker, other: Worker
+    ) -> None:
+        running = worker.place(make_training(database, 2))
+        first, second = make_training(database, 1), make_training(database, 1)
+        waits = worker.place_later(first, "cpu")
+        wait_until(lambda: worker.rung == [first], SECONDS, "the first look")
+        assert other.next(second, "cpu") is None
+        assert other.rung == []
+        running.taken.release()
+        placed = waits.result()
+        assert placed is not None
+        assert placed.claim.job_id == first
+        # The message that the other process dropped.
+        assert worker.rung == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "holds"),
+    [(0, True), (9, True), (11, False), (29, False), (31, True), (69, True), (71, False)],
+)
+def test_a_large_job_holds_others_back_in_turns_that_double(minutes: float, holds: bool) -> None:
+    assert holds_back(minutes * 60) is holds
+
+
+def test_clocks_that_differ_are_no_error() -> None:
+    assert holds_back(-5)

@@ -1,0 +1,141 @@
+"""A real `python -m worker` on two GPUs, which are NVML's stand-in; only the stages are stubs."""
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from chaos.checker import is_free
+from service.jobs.commands import cancel
+from tests.lifecycle.test_worker_process import SECONDS, Stack, descendants, pool_of, stack
+from tests.store.test_jobs import get, history_of
+from tests.support import services
+
+__all__ = ["stack"]
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.parametrize(("database_url", "broker_url"), [("sqlite", "valkey")], indirect=True),
+]
+HANGS: dict[str, Any] = {"metadata": {"stub.train": "hang"}}
+
+
+@pytest.fixture
+def worker(stack: Stack) -> subprocess.Popen[bytes]:
+    """For trainings; another one is for the CPU's stages."""
+    stack.start_worker("--queues", "cpu", "--name", "cpu")
+    return stack.start_worker("--queues", "gpu", "--name", "gpu", module="tests.stubs.gpu_worker")
+
+
+def training(stack: Stack, job_id: str) -> Path:
+    """Wait until the job trains; without the reconciler's help. The folder of its attempt."""
+    folder = stack.settings.workspace(job_id) / "attempts" / "2"
+    try:
+        services.wait_until((folder / "environment").exists, SECONDS, "the training")
+    except TimeoutError:
+        pytest.fail(f"{get(stack.database, job_id).state}\n{stack.log.read_text()[-6000:]}")
+    return folder
+
+
+def gpus_of(stack: Stack, job_id: str) -> list[str]:
+    started = [
+        event for event in history_of(stack.database, job_id) if event.type == "stage_started"
+    ]
+    gpus: list[str] = started[-1].data["gpus"]
+    return gpus
+
+
+def stage_of(worker: subprocess.Popen[bytes], folder: Path) -> psutil.Process:
+    [stage] = [
+        process
+        for process in descendants(worker)
+        if str(folder / "request.json") in process.cmdline()
+    ]
+    return stage
+
+
+def test_each_training_has_its_gpus_alone_and_a_large_one_gets_its_turn(
+    stack: Stack, worker: subprocess.Popen[bytes]
+) -> None:
+    small = [stack.submit(**HANGS) for _ in range(2)]
+    folders = [training(stack, job_id) for job_id in small]
+    assert sorted(gpus_of(stack, job_id) for job_id in small) == [["GPU-a"], ["GPU-b"]]
+    for job_id, folder in zip(small, folders, strict=True):
+        environment = stage_of(worker, folder).environ()
+        assert environment["CUDA_VISIBLE_DEVICES"] == gpus_of(stack, job_id)[0]
+        assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert get(stack.database, small[0]).worker_id == get(stack.database, small[1]).worker_id
+    large = stack.submit(resources={"gpus": 2}, **HANGS)
+    services.wait_until(lambda: get(stack.database, large).stage == "train", SECONDS, "`prepare`")
+    later = stack.submit()
+    services.wait_until(lambda: get(stack.database, later).stage == "train", SECONDS, "`prepare`")
+    for job_id in small:
+        cancel(stack.database, stack.dispatcher, job_id)
+    folder = training(stack, large)
+    assert gpus_of(stack, large) == ["GPU-a", "GPU-b"]
+    assert stage_of(worker, folder).environ()["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert get(stack.database, later).state == "queued"
+    cancel(stack.database, stack.dispatcher, large)
+    services.wait_until(
+        lambda: get(stack.database, later).state == "succeeded", SECONDS, "the last job"
+    )
+
+
+@pytest.mark.heavy
+def test_a_killed_process_leaves_its_gpu_to_the_next_job(
+    stack: Stack, worker: subprocess.Popen[bytes]
+) -> None:
+    first, second = [stack.submit(**HANGS) for _ in range(2)]
+    folder = training(stack, first)
+    training(stack, second)
+    stage = stage_of(worker, folder)
+    [gpu], [other] = gpus_of(stack, first), gpus_of(stack, second)
+    next_one = stack.submit(**HANGS)
+    services.wait_until(
+        lambda: get(stack.database, next_one).stage == "train", SECONDS, "`prepare`"
+    )
+    [supervisor] = [process for process in pool_of(worker) if process.pid == stage.ppid()]
+    supervisor.send_signal(signal.SIGKILL)
+    training(stack, next_one)
+    assert gpus_of(stack, next_one) == [gpu]
+    assert not stage.is_running()
+    assert gpus_of(stack, second) == [other]
+    worker.terminate()
+    worker.wait(SECONDS)
+    locks = stack.settings.devices_dir
+    assert sorted(path.name for path in locks.iterdir() if not path.name.startswith("line-")) == [
+        "GPU-a.lock",
+        "GPU-b.lock",
+    ]
+    for path in locks.iterdir():
+        services.wait_until(lambda path=path: is_free(path), SECONDS, f"{path.name}")
+
+
+@pytest.mark.heavy
+def test_a_worker_that_serves_all_leaves_a_process_to_the_cpu(stack: Stack) -> None:
+    worker = stack.start_worker("--name", "all", module="tests.stubs.gpu_worker")
+    large = stack.submit(resources={"gpus": 2}, **HANGS)
+    training(stack, large)
+    # One process waits for the GPUs of the first of these; their `prepare` needs another.
+    small = [stack.submit(**HANGS) for _ in range(3)]
+    for job_id in small:
+        services.wait_until(
+            lambda job_id=job_id: get(stack.database, job_id).stage == "train", SECONDS, "`prepare`"
+        )
+    on_cpu = stack.submit(resources={"gpus": 0})
+    services.wait_until(
+        lambda: get(stack.database, on_cpu).state == "succeeded", SECONDS, "the job on the CPU"
+    )
+    cancel(stack.database, stack.dispatcher, large)
+
+    def started() -> list[str]:
+        return [job_id for job_id in small if get(stack.database, job_id).state == "running"]
+
+    services.wait_until(lambda: len(started()) == 2, SECONDS, "the next trainings")
+    assert sorted(gpus_of(stack, job_id) for job_id in started()) == [["GPU-a"], ["GPU-b"]]
+    [row] = stack.workers()
+    assert row.queues == ["cpu", "gpu", "gpu.2"]
+    assert len(pool_of(worker)) == 4

@@ -1,0 +1,36 @@
+"""The health check of a worker's container."""
+
+from datetime import timedelta
+
+from service.settings import Settings
+from service.store import workers
+from service.store.database import Database
+from service.store.models import WorkerRow
+from service.store.workers import WorkerInfo
+from worker.lifecycle.healthcheck import beats
+
+SETTINGS = Settings(beat_seconds=10)
+
+
+def register(database: Database, silent_for: float) -> None:
+    info = WorkerInfo(
+        id="w@a", hostname="a", pid=7, queues=["cpu"], devices=[{"type": "cpu"}], version="0"
+    )
+    with database.write() as session:
+        workers.register(session, info)
+        row = session.get_one(WorkerRow, "w@a")
+        row.last_seen_at -= timedelta(seconds=silent_for)
+
+
+class TestBeats:
+    def test_a_worker_that_beats(self, database: Database) -> None:
+        register(database, silent_for=25)
+        assert beats(database, "a", SETTINGS)
+
+    def test_a_worker_that_has_missed_three_beats(self, database: Database) -> None:
+        register(database, silent_for=35)
+        assert not beats(database, "a", SETTINGS)
+
+    def test_the_worker_of_another_host(self, database: Database) -> None:
+        register(database, silent_for=0)
+        assert not beats(database, "b", SETTINGS)

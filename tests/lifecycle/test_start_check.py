@@ -1,0 +1,104 @@
+"""The quick checks of a worker's start: what they found reaches the worker's row."""
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from structlog.testing import capture_logs
+
+from service.store.database import Database
+from service.store.models import WorkerRow
+from service.store.workers import WorkerInfo
+from tests.support.services import wait_until
+from worker.doctor import __main__ as command
+from worker.doctor.check import Check, Context, TorchView
+from worker.doctor.runner import lacks
+from worker.lifecycle.registration import Registration
+from worker.lifecycle.start_check import StartCheck
+
+INFO = WorkerInfo("one@host", "host", 7, ["gpu"], [], "1")
+LINE = {"name": "driver", "status": "failed", "summary": "too old", "remedy": "Install 580."}
+REPORT = {
+    "status": "failed",
+    "made_at": "2026-11-22T12:00:00+00:00",
+    "checks": [{**LINE, "reason": "x" * 600, "title": "NVIDIA driver", "seconds": 1, "data": {}}],
+    "machine": {},
+}
+SHORT = {
+    "status": "failed",
+    "checked_at": "2026-11-22T12:00:00+00:00",
+    "findings": [{**LINE, "reason": "x" * 500}],
+}
+
+
+def told_by(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
+    (folder / "stub_doctor.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).resolve().parents[2]}:{folder}")
+    told: list[dict[str, Any]] = []
+    check = StartCheck(told.append, ("stub_doctor",))
+    check.start()
+    check.join(60)
+    (one,) = told
+    return one
+
+
+class TestStartCheck:
+    def test_a_report_is_shortened_and_what_is_wrong_is_logged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with capture_logs() as logs:
+            assert told_by(tmp_path, monkeypatch, f"print({json.dumps(REPORT)!r})") == SHORT
+        assert [(entry["name"], entry["summary"]) for entry in logs] == [("driver", "too old")]
+
+    @pytest.mark.parametrize("code", ["raise SystemExit(1)", "print('[]')", "print('{}')"])
+    def test_a_doctor_that_fails_is_told_as_not_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+    ) -> None:
+        found = told_by(tmp_path, monkeypatch, code)
+        assert (found["status"], found["findings"]) == ("not_run", [])
+
+
+class TestRegistration:
+    def test_what_was_found_is_written_with_a_beat_and_kept_in_a_new_row(
+        self, database: Database, database_url: str
+    ) -> None:
+        def found() -> list[Any]:
+            with database.read() as session:
+                return [row.doctor for row in session.scalars(select(WorkerRow))]
+
+        registration = Registration(database_url, INFO, 0.05)
+        registration.start()
+        try:
+            wait_until(lambda: found() == [None], 20, "the row")
+            registration.examined(SHORT)
+            wait_until(lambda: found() == [SHORT], 20, "the findings")
+            with database.write() as session:
+                session.delete(session.get_one(WorkerRow, INFO.id))
+            wait_until(lambda: found() == [SHORT], 20, "the new row")
+        finally:
+            registration.stop()
+
+
+class TestInBackground:
+    def test_nothing_computes_on_a_gpu_that_a_job_may_have(self) -> None:
+        check = Check("products", "", "", 1, quick=True, on_device=True)
+        gpu = Context(scratch=Path(), in_background=True, torch=TorchView(available=True))
+        found = lacks(check, gpu)
+        assert found is not None
+        assert found.reason.startswith("it computes on the GPU, which a job may have")
+        assert lacks(check, gpu.model_copy(update={"in_background": False})) is None
+        assert lacks(check, Context(scratch=Path(), in_background=True)) is None
+
+    def test_doctors_of_one_machine_take_turns(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(command.os, "nice", lambda _: 0)
+        with (
+            command._turn(tmp_path),
+            (tmp_path / "doctor-at-start.lock").open() as lock,
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

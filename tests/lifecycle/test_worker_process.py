@@ -1,0 +1,335 @@
+"""A real `python -m worker` on real brokers and databases; only the stages are stubs."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from sqlalchemy import select
+
+from service.jobs.commands import cancel
+from service.jobs.dispatch import Dispatcher
+from service.jobs.reconciler import Reconciler
+from service.settings import Settings
+from service.store.database import Database, db_now
+from service.store.models import AttemptRow, WorkerRow
+from tests.store.test_jobs import get, history_of, put
+from tests.stubs.forged_messages import SIGNS, send_forged
+from tests.support import services
+from tests.support.factories import make_spec, submit
+
+SECONDS = 30
+
+# Each database and each broker once: their four pairs show nothing that the two do not.
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.parametrize(
+        ("database_url", "broker_url"), [("sqlite", "valkey"), ("postgres", "redis")], indirect=True
+    ),
+]
+
+
+class Stack:
+    """Database, broker, reconciler by hand, and workers as processes."""
+
+    def __init__(self, database: Database, database_url: str, broker_url: str, home: Path) -> None:
+        self.database = database
+        self.broker_url = broker_url
+        self.values = {
+            "home": str(home),
+            "database_url": database_url,
+            "redis_url": broker_url,
+            "beat_seconds": "0.5",
+            "poll_seconds": "0.2",
+            "lease_seconds": "2",
+            "kill_seconds": "1.5",
+            "stop_grace_seconds": "2",
+            "retry_backoff_seconds": "0.1",
+            "republish_seconds": "1",
+            "doctor_at_start": "0",
+            "warm_start": "0",  # the stub imports nothing that would be worth it
+        }
+        self.settings = Settings(**self.values)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher(self.settings)
+        self.reconciler = Reconciler(database, self.dispatcher, self.settings)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.log = home / "worker.log"
+        home.mkdir()
+
+    def start_worker(
+        self, *options: str, module: str = "tests.stubs.worker"
+    ) -> subprocess.Popen[bytes]:
+        known = len(self.workers())
+        environment = {name: v for name, v in os.environ.items() if "FINETUNE" not in name}
+        environment |= {f"FINETUNE_{name.upper()}": value for name, value in self.values.items()}
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *options],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        services.wait_until(lambda: len(self.workers()) > known, SECONDS, "the worker")
+        return process
+
+    def workers(self) -> list[WorkerRow]:
+        with self.database.read() as session:
+            return list(session.scalars(select(WorkerRow)))
+
+    def submit(self, **spec: object) -> str:
+        return submit(self.database, self.dispatcher, make_spec(**spec)).job_id
+
+    def wait(self, job_id: str, check: Callable[[], bool], what: str) -> None:
+        """Reconcile until the check holds."""
+
+        def step() -> bool:
+            self.reconciler.step()
+            return check()
+
+        try:
+            services.wait_until(step, SECONDS, what)
+        except TimeoutError:
+            pytest.fail(
+                f"{what}: {get(self.database, job_id).state}\n{self.log.read_text()[-6000:]}"
+            )
+
+    def wait_for_state(self, job_id: str, *states: str) -> None:
+        self.wait(job_id, lambda: get(self.database, job_id).state in states, f"{states}")
+
+    def wait_for_stage(self, job_id: str, epoch: int) -> Path:
+        """Until the stub of this epoch runs; its attempt's folder."""
+        folder = self.settings.workspace(job_id) / "attempts" / str(epoch)
+        self.wait(job_id, (folder / "environment").exists, f"attempt {epoch}")
+        return folder
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.dispatcher.close()
+
+
+@pytest.fixture
+def stack(
+    database: Database, database_url: str, broker_url: str, tmp_path: Path
+) -> Iterator[Stack]:
+    client = redis.Redis.from_url(broker_url)
+    client.flushall()
+    client.close()
+    stack = Stack(database, database_url, broker_url, tmp_path / "home")
+    yield stack
+    stack.stop()
+
+
+def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def pool_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children()
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+def test_jobs_end_as_their_stages_say(stack: Stack) -> None:
+    stack.start_worker()
+    good = stack.submit()
+    bad = stack.submit(metadata={"stub.train": "fail:unreadable_row"})
+    crashing = stack.submit(metadata={"stub.prepare": "segfault", "stub.attempts": "1"})
+    for job_id, state in [(good, "succeeded"), (bad, "failed"), (crashing, "succeeded")]:
+        stack.wait_for_state(job_id, "succeeded", "failed")
+        assert get(stack.database, job_id).state == state
+    row = get(stack.database, bad)
+    assert row.failure is not None
+    assert (row.stage, row.failure["code"]) == ("train", "unreadable_row")
+    # The second try of `prepare` came after its backoff.
+    types = [event.type for event in history_of(stack.database, crashing)]
+    assert types[:4] == ["submitted", "stage_started", "attempt_failed", "stage_started"]
+    [worker] = stack.workers()
+    assert worker.queues == ["cpu", "gpu"]
+    assert get(stack.database, good).epoch == 3
+
+
+def test_stages_follow_each_other_without_the_reconciler(stack: Stack) -> None:
+    stack.start_worker()
+    job_id = stack.submit()
+    services.wait_until(
+        lambda: get(stack.database, job_id).state == "succeeded", SECONDS, "the job's success"
+    )
+
+
+def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.prepare": "deaf"})
+    stack.wait_for_stage(job_id, 1)
+    cancel(stack.database, stack.dispatcher, job_id)
+    services.wait_until(
+        lambda: get(stack.database, job_id).state == "cancelled", 15, "the end of the job"
+    )
+    # The worker is ready for the next job.
+    other = stack.submit()
+    stack.wait_for_state(other, "succeeded")
+    assert process.poll() is None
+
+
+def test_a_killed_workers_job_goes_on_elsewhere(stack: Stack) -> None:
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.train": "hang", "stub.attempts": "1"})
+    stack.wait_for_stage(job_id, 2)
+    stack.wait(job_id, lambda: get(stack.database, job_id).metric_seq == 3, "the numbers")
+    family = descendants(process)
+    assert len(family) >= 2  # the pool's process and the stage
+    process.kill()
+    process.wait()
+    # Nobody outlives it: a stage would go on holding its GPU.
+    services.wait_until(lambda: all_gone(family), 5, "the end of its processes")
+    stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded", "failed")
+    assert get(stack.database, job_id).state == "succeeded"
+    with stack.database.read() as session:
+        attempts = list(session.scalars(select(AttemptRow).order_by(AttemptRow.epoch)))
+    # Taking the job from a lost worker spends an epoch: 3.
+    assert [(a.epoch, a.stage, a.outcome, a.resumed_from_step) for a in attempts] == [
+        (1, "prepare", "finished", None),
+        (2, "train", "lost", None),
+        (4, "train", "finished", 3),
+        (5, "publish", "finished", None),
+    ]
+    events = history_of(stack.database, job_id)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert get(stack.database, job_id).metric_seq == 3
+
+
+def test_a_new_process_of_the_pool_has_no_connection_of_its_parent(stack: Stack) -> None:
+    process = stack.start_worker()
+    [killed] = pool_of(process)
+    killed.kill()
+    services.wait_until(lambda: pool_of(process) not in ([], [killed]), SECONDS, "another one")
+    [child] = pool_of(process)
+    url = stack.database.engine.url
+    files = [file.path for file in child.open_files() if file.path.startswith(url.database or "")]
+    sockets = [c for c in child.net_connections("tcp") if c.raddr and c.raddr.port == url.port]
+    assert (files, sockets) == ([], [])
+    # It works.
+    stack.wait_for_state(stack.submit(), "succeeded")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
+    stack: Stack, number: signal.Signals
+) -> None:
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.prepare": "hang", "stub.attempts": "1"})
+    stack.wait_for_stage(job_id, 1)
+    family = descendants(process)
+    process.send_signal(number)
+    assert process.wait(15) == 0
+    assert all_gone(family)
+    row = get(stack.database, job_id)
+    assert (row.state, row.crash_count, row.lease_until) == ("queued", 0, None)
+    assert stack.workers() == []
+    stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded")
+
+
+def test_a_worker_whose_pool_hangs_leaves_it(stack: Stack) -> None:
+    stack.values["drain_grace_seconds"] = "0"
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.prepare": "hang", "stub.attempts": "1"})
+    stack.wait_for_stage(job_id, 1)
+    family = descendants(process)
+    [supervisor] = pool_of(process)
+    supervisor.suspend()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(25) == os.EX_TEMPFAIL  # 2 s of grace and 10 s more
+    services.wait_until(lambda: all_gone(family), 5, "the end of its processes")
+    assert stack.workers() == []
+    stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded")
+
+
+def test_a_draining_worker_lets_training_come_to_a_checkpoint(stack: Stack) -> None:
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.train": "patient", "stub.attempts": "1"})
+    folder = stack.wait_for_stage(job_id, 2)
+    stack.wait(job_id, (folder / "ready").exists, "the stage's steps")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    row = get(stack.database, job_id)
+    assert (row.state, row.crash_count, row.furthest_step) == ("queued", 0, 4)
+    stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded")
+    with stack.database.read() as session:
+        attempts = list(session.scalars(select(AttemptRow).order_by(AttemptRow.epoch)))
+    assert [(a.outcome, a.resumed_from_step) for a in attempts] == [
+        ("finished", None),
+        ("released", None),
+        ("finished", 4),
+        ("finished", None),
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) -> None:
+    process = stack.start_worker()
+    job_id = stack.submit(metadata={"stub.prepare": "stubborn"})
+    folder = stack.wait_for_stage(job_id, 1)
+    stack.wait(job_id, (folder / "ready").exists, "the stage")
+    process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.send_signal(number)
+    assert process.wait(15) == 0
+    row = get(stack.database, job_id)
+    assert (row.state, row.crash_count, row.lease_until) == ("queued", 0, None)
+
+
+def test_a_broker_that_lost_everything(stack: Stack) -> None:
+    job_id = stack.submit()
+    client = redis.Redis.from_url(stack.broker_url)
+    services.wait_until(lambda: client.llen("cpu:5") == 1, 10, "the ring")
+    client.flushall()
+    client.close()
+    put(stack.database, job_id, next_publish_at=db_now(-1))  # seconds later, that is
+    stack.start_worker()
+    stack.wait_for_state(job_id, "succeeded")
+
+
+def test_a_hundred_rings_make_one_attempt(stack: Stack) -> None:
+    stack.start_worker()
+    job_id = stack.submit()
+    for _ in range(100):
+        assert stack.dispatcher.wake(job_id, "cpu", 5)
+    stack.wait_for_state(job_id, "succeeded")
+    last = stack.submit(priority=9)
+    stack.wait_for_state(last, "succeeded")
+    assert get(stack.database, job_id).epoch == 3
+
+
+def test_strange_messages_are_refused_and_the_worker_lives(stack: Stack, tmp_path: Path) -> None:
+    process = stack.start_worker()
+    trap = tmp_path / "trapped"
+    send_forged(stack.broker_url, trap)
+    assert stack.dispatcher.wake("job-unknown", "cpu", 0)
+    job_id = stack.submit()
+    stack.wait_for_state(job_id, "succeeded")
+    assert process.poll() is None
+    assert not trap.exists()
+    said = stack.log.read_text()
+    for sign in SIGNS:
+        assert sign in said

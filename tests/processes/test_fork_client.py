@@ -1,0 +1,481 @@
+"""Stages that are forked: the same in all that counts as those of a new interpreter."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from service.contract.events import Finished, StageEvent
+from service.contract.states import Stage
+from service.settings import Settings
+from tests.fakes.nvml import Gpu, Nvml
+from tests.stubs import request as stub_request
+from tests.stubs.state_stage import NATIVE
+from tests.support.services import wait_until
+from worker.devices.gpus import gpus
+from worker.processes import allocator, fork_client, spawn
+from worker.processes.child import Child
+from worker.processes.fork_client import WarmStart
+from worker.processes.spawn import Start
+from worker.supervision.stage_request import stage_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+STUB, STATE = "tests.stubs.stage", "tests.stubs.state_stage"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def command(request: Path, module: str = STUB) -> list[str]:
+    return [sys.executable, "-P", "-m", module, str(request)]
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmStart]:
+    """A fork server that imports no torch: it is ready in a second."""
+    server = WarmStart(environment(), modules=(STUB, STATE), imports=(STUB, STATE))
+    yield server
+    server.close()
+
+
+def begin(folder: Path, behaviour: str, start: Start, module: str = STUB, **more: str) -> Child:
+    request = stub_request.write(folder, behaviour)
+    return Child(command(request, module), environment(**more), folder, folder / "log", start=start)
+
+
+def finish(child: Child) -> tuple[int, list[StageEvent]]:
+    events: list[StageEvent] = []
+    with child:
+        while not child.at_end:
+            events += child.read(10)
+        return child.reap(), events
+
+
+def is_forked(child: Child, warm: WarmStart) -> bool:
+    """By the address of its stack: drawn when an interpreter starts, and kept in a fork."""
+    return warm.server_pid is not None and _stack(child.pid) == _stack(warm.server_pid)
+
+
+def _stack(pid: int) -> str:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[28 - 3]  # counted from the one behind the name, the third
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    return state
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def spares(server: psutil.Process) -> list[psutil.Process]:
+    """Processes that the server has forked and that wait to be stages."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):  # the one between ends that moment
+            if process.pid != server.pid and process.cmdline() == server.cmdline():
+                found.append(process)
+    return found
+
+
+def zombies() -> list[psutil.Process]:
+    mine = psutil.Process().children()
+    return [process for process in mine if process.status() == psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_adopted() -> None:
+    """A test process in which a fork server was made adopts the orphans of all later tests."""
+    for process in zombies():
+        process.wait()
+
+
+class TestLikeANewInterpreter:
+    @pytest.mark.parametrize(
+        ("behaviour", "status"),
+        [
+            ("finish", 0),
+            ("fail:unreadable_row", 1),
+            ("exit:3", 3),
+            ("segfault", -signal.SIGSEGV),
+            ("kill", -signal.SIGKILL),
+        ],
+    )
+    def test_ends(self, warm: WarmStart, tmp_path: Path, behaviour: str, status: int) -> None:
+        said, logs = [], []
+        for start in (spawn.cold, warm.start):
+            child = begin(tmp_path, behaviour, start)
+            assert is_forked(child, warm) if start == warm.start else True
+            ended, events = finish(child)
+            assert ended == status
+            said.append(events)
+            logs.append((tmp_path / "log").read_text().splitlines())
+            (tmp_path / "log").unlink()
+        assert said[0] == said[1]
+        # The frames below `main` are others.
+        assert (logs[0][:1], logs[0][-1:]) == (logs[1][:1], logs[1][-1:])
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+    def test_is_stopped(self, warm: WarmStart, tmp_path: Path, number: signal.Signals) -> None:
+        with begin(tmp_path, "hang", warm.start) as child:
+            wait_until((tmp_path / "environment").exists, 10, "the stage")
+            assert is_forked(child, warm)
+            {signal.SIGTERM: child.terminate, signal.SIGKILL: child.kill}[number]()
+            wait_until(child.has_exited, 10, "its end")
+            assert child.reap() == (143 if number is signal.SIGTERM else -signal.SIGKILL)
+        server = warm.server_pid
+        assert finish(begin(tmp_path / "next", "finish", warm.start))[0] == 0
+        assert warm.server_pid == server
+
+    def test_process(self, warm: WarmStart, tmp_path: Path) -> None:
+        """Session, signals, descriptors, folder, arguments, environment."""
+        states = []
+        for start in (spawn.cold, warm.start, warm.start):
+            child = begin(tmp_path, "light", start, STATE, HF_TOKEN="hf_secret")
+            assert finish(child)[0] == 0
+            states.append(state_of(tmp_path))
+        drawn = [state.pop("drawn") for state in states]
+        assert all(len(set(numbers)) == 3 for numbers in zip(*drawn, strict=True))
+        assert states[0] == states[1] == states[2]
+        assert states[1]["environment"].items() >= environment(HF_TOKEN="hf_secret").items()
+        assert states[1]["cwd"] == str(tmp_path)
+
+    def test_shows_as_what_it_runs(self, warm: WarmStart, tmp_path: Path) -> None:
+        with begin(tmp_path, "hang", warm.start) as child:
+            wait_until((tmp_path / "environment").exists, 10, "the stage")
+            process = psutil.Process(child.pid)
+            shown = [word for word in process.cmdline() if word]
+            assert shown == command(tmp_path / "request.json")
+            assert process.ppid() == os.getpid()
+
+    def test_grandchildren_end_with_it(self, warm: WarmStart, tmp_path: Path) -> None:
+        child = begin(tmp_path, "fork", warm.start)
+        with child:
+            wait_until(child.has_exited, 10, "the stage")
+        grandchild = int((tmp_path / "grandchild").read_text())
+        assert not psutil.pid_exists(grandchild)  # and is no zombie of ours
+
+
+class TestOfAWorker:
+    """What a worker sets for the libraries of stages, where its operator sets nothing or another
+    value: in a new interpreter, in the server (libgomp reads it when torch is imported) and in what
+    is forked of it (oneDNN reads it at the first product)."""
+
+    @pytest.mark.parametrize(
+        "own", [{}, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "GOMP_SPINCOUNT": "300000"}]
+    )
+    def test_settings_of_libraries(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
+    ) -> None:
+        for name in NATIVE:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        settings = Settings(home=tmp_path).model_copy(update={"malloc": allocator.KEEPING})
+        variables = stage_environment(settings, Stage.TRAIN)
+        expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "GOMP_SPINCOUNT": "10000"} | own
+        warm = WarmStart(variables, modules=(STATE,), imports=(STATE,))
+        try:
+            for start in (spawn.cold, warm.start):
+                request = stub_request.write(tmp_path, "light")
+                words = command(request, STATE)
+                child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
+                assert is_forked(child, warm) == (start == warm.start)
+                assert finish(child)[0] == 0
+                state = state_of(tmp_path)
+                assert expected.items() <= state["environment"].items()
+                tunables = state["getenv"].pop("GLIBC_TUNABLES")
+                assert state["getenv"] == expected
+                assert tunables == variables["GLIBC_TUNABLES"]
+            known = Path(f"/proc/{warm.server_pid}/environ").read_text().split("\0")
+            assert {f"{name}={value}" for name, value in expected.items()} <= set(known)
+            # The C library divides the value in its place.
+            assert "GLIBC_TUNABLES=" + tunables.partition(":")[0] in known
+        finally:
+            warm.close()
+
+
+class TestGpus:
+    @pytest.mark.parametrize("given", [(), ("GPU-b", "GPU-a")])
+    def test_a_stage_sees_those_that_it_was_given(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+    ) -> None:
+        """Neither more of the worker's own, nor any if it was given none; the server sees none."""
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        settings = Settings(home=tmp_path)
+        variables = stage_environment(settings, Stage.TRAIN, given)
+        # As `make` does, which knows no job.
+        lasting = stage_environment(settings, Stage.TRAIN)
+        warm = WarmStart(lasting, modules=(STATE,), imports=(STATE,))
+        expected = {
+            "CUDA_VISIBLE_DEVICES": ",".join(given),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        }
+        try:
+            for start in (spawn.cold, warm.start):
+                words = command(stub_request.write(tmp_path, "light"), STATE)
+                child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
+                assert is_forked(child, warm) == (start == warm.start)
+                assert finish(child)[0] == 0
+                state = state_of(tmp_path)
+                assert state["cuda"] == expected
+                assert expected.items() <= state["environment"].items()
+            known = Path(f"/proc/{warm.server_pid}/environ").read_text().split("\0")
+            assert "CUDA_VISIBLE_DEVICES=" in known
+        finally:
+            warm.close()
+
+
+class TestServer:
+    def test_outlives_crashes_and_leaks_nothing(self, warm: WarmStart, tmp_path: Path) -> None:
+        finish(begin(tmp_path / "first", "finish", warm.start))
+        server = warm.server_pid
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        for number in range(50):
+            behaviour = ("finish", "segfault", "kill", "exit:1", "fork")[number % 5]
+            with begin(tmp_path / str(number), behaviour, warm.start) as child:
+                wait_until(child.has_exited, 10, "the stage")
+        assert warm.server_pid == server
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+        assert zombies() == []
+
+    def test_holds_no_secret(self, tmp_path: Path) -> None:
+        warm = WarmStart(environment(HF_TOKEN="hf_secret"), modules=(STUB,), imports=(STUB,))
+        try:
+            finish(begin(tmp_path, "finish", warm.start, HF_TOKEN="hf_secret"))
+            known = Path(f"/proc/{warm.server_pid}/environ").read_bytes()
+        finally:
+            warm.close()
+        assert "HF_TOKEN" in (tmp_path / "environment").read_text()
+        assert b"hf_secret" not in known
+        assert b"PYTHONPATH" in known
+
+    def test_a_stage_outlives_its_server(self, warm: WarmStart, tmp_path: Path) -> None:
+        with begin(tmp_path / "first", "hang", warm.start) as child:
+            wait_until((tmp_path / "first" / "environment").exists, 10, "the stage")
+            server = warm.server_pid
+            assert server is not None
+            os.kill(server, signal.SIGKILL)
+            wait_until(lambda: warm.server_pid is None, 10, "the server's end")
+            time.sleep(0.2)
+            assert not child.has_exited()
+            child.terminate()
+            wait_until(child.has_exited, 10, "its end")
+            assert child.reap() == 143
+        following = begin(tmp_path / "second", "finish", warm.start)
+        assert is_forked(following, warm)
+        assert finish(following)[0] == 0
+        assert warm.server_pid != server
+
+    def test_killed_at_any_moment_leaves_nothing(self, tmp_path: Path) -> None:
+        """Also in the midst of forking, where the process between is adopted, too."""
+        warm = WarmStart(environment(), modules=(STUB,), imports=(STUB,))
+        try:
+            for number in range(8):
+                finish(begin(tmp_path / str(number), "finish", warm.start))
+                server = warm.server_pid
+                assert server is not None
+                time.sleep(number / 1000)
+                os.kill(server, signal.SIGKILL)
+                wait_until(lambda: warm.server_pid is None, 10, "the server's end")
+        finally:
+            warm.close()
+        assert zombies() == []
+
+    def test_a_waiting_process_that_was_killed(self, warm: WarmStart, tmp_path: Path) -> None:
+        finish(begin(tmp_path / "first", "finish", warm.start))
+        server = psutil.Process(warm.server_pid)
+        wait_until(lambda: len(spares(server)) == 1, 10, "the process that waits")
+        [spare] = spares(server)
+        spare.kill()
+        assert finish(begin(tmp_path / "second", "finish", warm.start))[0] == 0
+        assert finish(begin(tmp_path / "third", "finish", warm.start))[0] == 0
+        assert gone(spare.pid)
+
+    def test_all_end_with_the_supervisor(self, tmp_path: Path) -> None:
+        request = stub_request.write(tmp_path, "deaf")
+        program = f"""
+            import os, time
+            from pathlib import Path
+            from tests.worker import test_warm_start as t
+            from worker.processes.child import Child
+            warm = t.WarmStart(t.environment(), modules=(t.STUB,), imports=(t.STUB,))
+            folder = Path({str(tmp_path)!r})
+            child = Child(t.command(folder / "request.json"), t.environment(), folder,
+                          folder / "log", start=warm.start)
+            print(child.pid, warm.server_pid, flush=True)
+            time.sleep(600)
+        """
+        assert request.exists()
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as supervisor:
+            assert supervisor.stdout is not None
+            pids = [int(word) for word in supervisor.stdout.readline().split()]
+            wait_until((tmp_path / "environment").exists, 20, "the stage")
+            family = psutil.Process(supervisor.pid).children(recursive=True)
+            assert len(family) >= 3  # the stage, the server and the one that waits
+            supervisor.kill()
+        wait_until(lambda: all(gone(p.pid) for p in family), 5, "their end")
+        assert {process.pid for process in family} >= set(pids)
+
+    def test_is_replaced_when_it_grows(self, tmp_path: Path) -> None:
+        warm = WarmStart(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
+        try:
+            finish(begin(tmp_path / "first", "finish", warm.start))
+            first = warm.server_pid
+            assert finish(begin(tmp_path / "second", "finish", warm.start))[0] == 0
+            assert warm.server_pid not in (None, first)
+        finally:
+            warm.close()
+
+    def test_is_replaced_when_the_code_is_another(
+        self, warm: WarmStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        finish(begin(tmp_path / "first", "finish", warm.start))
+        first = warm.server_pid
+        warm.tend()
+        assert warm.server_pid == first
+        monkeypatch.setattr(fork_client, "_newest_source", lambda: (1, 1))
+        warm.tend()
+        assert warm.server_pid not in (None, first)
+
+
+class TestFallsBack:
+    @pytest.mark.parametrize(
+        ("imported", "attempts", "reason"),
+        [
+            ("tests.stubs.threaded", 1, "the fork server has threads: busy"),
+            ("tests.worker.no_such_module", 3, "the fork server has ended"),
+        ],
+    )
+    def test_for_good_when_the_server_cannot_be(
+        self, tmp_path: Path, imported: str, attempts: int, reason: str
+    ) -> None:
+        warm = WarmStart(environment(), modules=(STUB,), imports=(imported,))
+        try:
+            with capture_logs() as logs:
+                for number in range(attempts + 1):
+                    folder = tmp_path / str(number)
+                    assert finish(begin(folder, "finish", warm.start))[0] == 0
+            said = [line for line in logs if line["log_level"] == "warning"]
+            assert [line["reason"] for line in said] == [reason] * attempts
+            assert [line["for_good"] for line in said] == [False] * (attempts - 1) + [True]
+            warm.tend()
+            assert warm.server_pid is None
+        finally:
+            warm.close()
+
+    @pytest.mark.parametrize("how", ["started", "counted"])
+    def test_for_good_when_the_server_has_started_cuda(self, tmp_path: Path, how: str) -> None:
+        """Whether torch shows it in the server, or only in what is forked of it."""
+        imports = ("tests.stubs.cuda",)
+        warm = WarmStart(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
+        try:
+            with capture_logs() as logs:
+                for number in range(2):
+                    child = begin(tmp_path / str(number), "finish", warm.start, STUB_CUDA=how)
+                    assert finish(child)[0] == 0
+            said = [line for line in logs if line["log_level"] == "warning"]
+            assert [(line["reason"], line["for_good"]) for line in said] == [
+                ("the fork server has started CUDA", True)
+            ]
+            assert zombies() == []
+        finally:
+            warm.close()
+
+    def test_once_when_the_server_does_not_answer(
+        self, warm: WarmStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        finish(begin(tmp_path / "first", "finish", warm.start))
+        monkeypatch.setattr(fork_client, "_FORK_SECONDS", 1.0)
+        finish(begin(tmp_path / "second", "finish", warm.start))
+        server = warm.server_pid
+        assert server is not None
+        waiting = psutil.Process(server)
+        wait_until(lambda: len(spares(waiting)) == 1, 10, "the process that waits")
+        os.kill(server, signal.SIGSTOP)
+        # The process that waited is taken; the stopped server makes no other.
+        assert finish(begin(tmp_path / "third", "finish", warm.start))[0] == 0
+        with capture_logs() as logs:
+            assert finish(begin(tmp_path / "fourth", "finish", warm.start))[0] == 0
+        assert [line["reason"] for line in logs if "reason" in line] == [
+            "the fork server does not answer"
+        ]
+        assert gone(server)
+
+    @pytest.mark.parametrize("more", [{"OMP_NUM_THREADS": "2"}, {"LD_PRELOAD": ""}])
+    def test_in_another_environment(
+        self, warm: WarmStart, tmp_path: Path, more: dict[str, str]
+    ) -> None:
+        warm.tend()
+        with capture_logs() as logs:
+            child = begin(tmp_path, "finish", warm.start, **more)
+        assert not is_forked(child, warm)
+        [name] = more
+        assert [line["reason"] for line in logs] == [f"the environment is another: {name}"]
+        assert finish(child)[0] == 0
+
+    def test_with_another_command(self, warm: WarmStart, tmp_path: Path) -> None:
+        warm.tend()
+        request = stub_request.write(tmp_path)
+        words = [sys.executable, "-m", STUB, str(request)]
+        child = Child(words, environment(), tmp_path, tmp_path / "log", start=warm.start)
+        assert not is_forked(child, warm)
+        status, events = finish(child)
+        assert status == 0
+        assert isinstance(events[-1], Finished)
+
+
+class TestMake:
+    def test_settings_decide(self, tmp_path: Path) -> None:
+        assert fork_client.make(Settings(home=tmp_path, warm_start=False), []) is None
+        made = fork_client.make(Settings(home=tmp_path), [])
+        assert made is not None
+        assert made.server_pid is None  # nothing is started before `tend`
+
+    @pytest.mark.parametrize(
+        ("gpu", "imports"),
+        [(Gpu("GPU-a"), fork_client.IMPORTS_WITH_GPU), (Gpu("GPU-a").cut(Gpu("MIG-1")), None)],
+    )
+    def test_gpus_decide(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        gpu: Gpu,
+        imports: tuple[str, ...] | None,
+    ) -> None:
+        """On a MIG instance nothing is forked."""
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        Nvml([gpu]).install(monkeypatch)
+        made = fork_client.make(Settings(home=tmp_path), gpus())
+        assert (made and made._imports) == imports

@@ -1,0 +1,33 @@
+"""A real worker, `python -m worker`, whose supervisor starts the stub stage."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import worker.run
+from tests.stubs import stage
+from worker.__main__ import main
+from worker.app import SHUTDOWN
+from worker.supervision import system_metrics
+from worker.supervision.supervisor import Command, Supervisor
+
+
+def run(command: Command) -> None:
+    """A worker until SIGTERM, whose stages are what `command` starts."""
+    # A slow machine's stub would be sampled, and its numbers counted with the job's.
+    system_metrics._FIRST_SECONDS = 60.0  # type: ignore[misc]
+    real_receiver = worker.run.receiver
+
+    @lru_cache
+    def receiver() -> worker.run.Receiver:
+        real = real_receiver()
+        supervisor = Supervisor(
+            real.database, real.settings, real.tracker, command=command, shutdown=SHUTDOWN
+        )
+        return replace(real, supervisor=supervisor)
+
+    worker.run.receiver = receiver
+    main()
+
+
+if __name__ == "__main__":
+    run(stage.command)

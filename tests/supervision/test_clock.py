@@ -1,0 +1,56 @@
+"""A machine whose clock jumps: leases are told by the database, and waits by no wall clock."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings
+from service.store.database import Database
+from tests.store.test_jobs import get, history_of
+from tests.stubs import stage
+from tests.support.factories import claim_job, make_job
+from worker.supervision.supervisor import Supervisor
+from worker.tracking.trackers import NullTracker
+
+_ROOT = Path(__file__).resolve().parents[2]
+_WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
+_DAY = 86_400.0
+# Ids that sort by age, ages of files on the machine's own disk, the axis of a plot, TensorBoard's,
+# when a doctor's report was made.
+_ALLOWED = {
+    *("worker/stages/tensorboard_file.py", "worker/stages/train_outputs.py"),
+    *("service/store/jobs.py", "service/store/files.py"),
+    *("service/api/files.py", "worker/supervision/system_metrics.py"),
+    *(
+        "worker/doctor/report.py",
+        "worker/doctor/checks/job_metrics.py",
+        "worker/lifecycle/start_check.py",
+    ),
+}
+
+
+def test_nothing_else_reads_it() -> None:
+    files = [path for room in ("service", "worker") for path in (_ROOT / room).rglob("*.py")]
+    found = {str(path.relative_to(_ROOT)) for path in files if _WALL_CLOCK.search(path.read_text())}
+    assert found == _ALLOWED
+
+
+@pytest.mark.parametrize("jump", [_DAY, -_DAY])
+def test_a_jump_while_a_job_runs(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    true_time, true_ns = time.time, time.time_ns
+    job_id = make_job(database)
+    claimed = claim_job(database, job_id, lease_seconds=5)
+    monkeypatch.setattr(time, "time", lambda: true_time() + jump)
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + int(jump * 1e9))
+    supervisor = Supervisor(database, settings, NullTracker(), command=stage.command)
+    assert supervisor.supervise(claimed) == "queued"
+    for _ in range(2):
+        supervisor.supervise(claim_job(database, job_id, lease_seconds=5))
+    assert get(database, job_id).state == "succeeded"
+    assert get(database, job_id).epoch == 3
+    types = [event.type for event in history_of(database, job_id)]
+    assert (types.count("stage_finished"), types.count("lease_expired")) == (3, 0)

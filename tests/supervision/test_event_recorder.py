@@ -1,0 +1,59 @@
+from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
+from service.contract.states import Phase
+from service.settings import Settings
+from service.store.database import Database
+from tests.store.test_history import checkpoint
+from tests.store.test_jobs import get
+from tests.support import services
+from tests.support.factories import claim_job, make_job
+from worker.supervision.event_recorder import Recorder, compact
+
+
+def progress(step: int) -> Progress:
+    return Progress(step=step, of=9)
+
+
+class TestCompact:
+    def test_only_the_last_progress_of_a_phase_stays(self) -> None:
+        loading, training = PhaseChanged(phase=Phase.LOADING), PhaseChanged(phase=Phase.TRAINING)
+        metric, notice = Metric(kind="train", step=1, values={}), Notice(message="x")
+        events: list[StageEvent] = [
+            loading,
+            progress(1),
+            progress(2),
+            training,
+            progress(1),
+            metric,
+            progress(2),
+            notice,
+        ]
+        assert compact(events) == [loading, progress(2), training, metric, progress(2), notice]
+
+
+class TestRecorder:
+    def test_what_cannot_be_recorded_is_a_fault(
+        self, database: Database, settings: Settings
+    ) -> None:
+        """No database takes this, now or later: waiting would be in vain."""
+        job_id = make_job(database)
+        claimed = claim_job(database, job_id)
+        with Recorder(database, claimed, settings.workspace(job_id), interval=0.01) as recorder:
+            recorder.add(Metric(kind="train", step=2**70, values={"loss": 1.0}))
+            services.wait_until(lambda: recorder.fault, 10, "the fault")
+            assert not recorder.drain(lambda: False)
+        assert get(database, job_id).metric_seq == 0
+
+    def test_a_checkpoint_outside_the_workspace_is_never_removed(
+        self, database: Database, settings: Settings
+    ) -> None:
+        job_id = make_job(database, training={"save_total_limit": 1})
+        claimed = claim_job(database, job_id)
+        workspace = settings.workspace(job_id)
+        workspace.mkdir(parents=True)
+        outside = settings.home / "precious"
+        outside.mkdir()
+        with Recorder(database, claimed, workspace, interval=0.01) as recorder:
+            recorder.add(checkpoint(1).model_copy(update={"path": "../../precious"}))
+            recorder.add(checkpoint(2))
+            assert recorder.drain(lambda: False)
+        assert outside.is_dir()

@@ -1,0 +1,53 @@
+"""Specs and jobs that tests of several rooms need."""
+
+from typing import Any
+
+from service.contract.spec import JobSpec
+from service.jobs.dispatch import Dispatcher
+from service.jobs.submissions import Arrivals, Submitted
+from service.store import claims, jobs
+from service.store.claims import Claim
+from service.store.database import Database
+from service.store.endings import Policy
+
+POLICY = Policy(crash_limit=3, retry_backoff_seconds=10)
+
+
+def make_spec(**changes: Any) -> JobSpec:
+    """The smallest valid spec, with top-level fields replaced."""
+    body: dict[str, Any] = {
+        "task": "question-answering",
+        "model": {"name_or_path": "org/model"},
+        "dataset": {"source": "hub", "name": "squad"},
+    }
+    return JobSpec.model_validate(body | changes)
+
+
+def make_job(database: Database, **changes: Any) -> str:
+    """A queued job; its id."""
+    job_id = jobs.new_job_id()
+    with database.write() as session:
+        jobs.insert(session, job_id, make_spec(**changes))
+    return job_id
+
+
+def submit(database: Database, dispatcher: Dispatcher, spec: JobSpec, **options: Any) -> Submitted:
+    """As the API does."""
+    return Arrivals(database, dispatcher).submit(spec, **options)
+
+
+def claim_job(
+    database: Database, job_id: str, worker_id: str = "worker-1", lease_seconds: float = 60
+) -> Claim:
+    """Win the waiting job; fails the test when it cannot be won."""
+    with database.write() as session:
+        claimed = claims.claim(
+            session,
+            job_id,
+            worker_id,
+            queues=["cpu", "gpu"],
+            gpus=(),
+            lease_seconds=lease_seconds,
+        )
+    assert claimed is not None
+    return claimed

@@ -1,0 +1,58 @@
+"""Small jobs of the two classification tasks."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from service.contract.stages import TrainResult
+from tests.support.models import save_tiny_bert
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN, scores
+
+MakeJob = Callable[..., StagedJob]
+
+
+def maker(home: Path, kind: str) -> MakeJob:
+    """Makes jobs of `rows` of each split, or a file; the rest is the training section."""
+    home.mkdir()
+
+    def make(
+        rows: dict[str, Any],
+        task: dict[str, Any] | None = None,
+        model: Path | None = None,
+        dropout: float = 0.1,
+        **training: Any,
+    ) -> StagedJob:
+        given = {
+            split: write_rows(home / f"{split}.jsonl", part)
+            if isinstance(part, list)
+            else str(part)
+            for split, part in rows.items()
+        }
+        body = {
+            "task": {"type": kind, **(task or {})},
+            "model": {
+                "name_or_path": str(model or save_tiny_bert(home / "model", dropout=dropout))
+            },
+            "dataset": {"source": "path", **given},
+            "training": {
+                **PLAIN,
+                "logging_steps": 1,
+                "max_steps": 2,
+                "save_strategy": "no",
+                **training,
+            },
+            "resources": {"gpus": 0},
+        }
+        return StagedJob(home, body)
+
+    return make
+
+
+def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
+    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_text())
+
+
+def evaluations(result: TrainResult) -> dict[str, float]:
+    return {f"eval_{name}": value for name, value in scores(result.metrics).items()}

@@ -1,0 +1,450 @@
+"""text-classification through the real prepare and train stages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import TextClassificationSpec
+from tests.support.models import minilm_dir, save_tiny_bert, save_tiny_gpt2
+from tests.tasks.classification.jobs import MakeJob, evaluations, maker, predictions
+from tests.tasks.stages import StagedJob, write_rows
+from worker.tasks import registry
+from worker.tasks.base import load_splits
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "classification"
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> MakeJob:
+    return maker(tmp_path / "home", "text-classification")
+
+
+ROWS = [{"text": f"number {n} is {'odd' if n % 2 else 'even'}", "label": n % 2} for n in range(12)]
+
+
+# MiniLM, ten steps of eight questions, float32, one thread.
+LOSSES = [
+    1.387152433,
+    1.37427485,
+    1.354352236,
+    1.262997508,
+    1.344210267,
+    1.266610026,
+    1.145368934,
+    1.207051516,
+    1.30497098,
+    1.185425758,
+]
+METRICS = {
+    "eval_loss": 1.1117314100265503,
+    "eval_accuracy": 0.8214285714285714,
+    "eval_f1": 0.8294413919413919,
+    "eval_f1_macro": 0.8294413919413919,
+    "eval_f1_weighted": 0.8370617477760335,
+    "eval_matthews_correlation": 0.7829770902623937,
+}
+
+
+class TestGolden:
+    def test_minilm_on_topics_of_questions(self, make_job: MakeJob) -> None:
+        job = make_job(
+            {
+                "train": EXAMPLES / "topics-train.jsonl",
+                "validation": EXAMPLES / "topics-long.jsonl",
+            },
+            model=minilm_dir(),
+            max_steps=10,
+            learning_rate=3e-4,
+        )
+        result, recorder = job.train()
+        assert list(recorder.train_values("loss").values()) == pytest.approx(LOSSES, rel=1e-5)
+        assert evaluations(result) == pytest.approx(METRICS, rel=1e-5)
+
+    def test_the_same_again(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS, "validation": ROWS}, max_steps=4)
+        first, again = job.train(2), job.train(3)
+        assert first[0].weights_sha256 == again[0].weights_sha256
+        assert first[1].train_values("loss") == again[1].train_values("loss")
+
+
+class TestModel:
+    def test_the_finished_model_has_the_labels(self, make_job: MakeJob) -> None:
+        rows = [{"text": "a", "label": "sad"}, {"text": "b", "label": "glad"}] * 3
+        job = make_job({"train": [*rows, {"text": "c", "label": "mad"}]})
+        result, recorder = job.train()
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(
+            job.workspace / result.output_dir
+        )
+        assert model.config.id2label == {0: "glad", 1: "mad", 2: "sad"}
+        assert model.config.label2id == {"glad": 0, "mad": 1, "sad": 2}
+        assert model.config.problem_type == "single_label_classification"
+        assert model.classifier.out_features == 3
+        new = [event for event in recorder.of(Notice) if "weights" in event.data]
+        assert new[0].data["weights"] == ["classifier.bias", "classifier.weight"]
+
+    def test_a_head_of_another_size_starts_anew(self, make_job: MakeJob, tmp_path: Path) -> None:
+        base = save_tiny_bert(tmp_path / "base")
+        transformers.AutoModelForSequenceClassification.from_pretrained(
+            base, num_labels=5
+        ).save_pretrained(base)
+        job = make_job({"train": ROWS}, model=base)
+        result, recorder = job.train()
+        new = [event for event in recorder.of(Notice) if "weights" in event.data]
+        assert new[0].data["weights"] == ["classifier.bias", "classifier.weight"]
+        weights = load_file(job.workspace / result.output_dir / "model.safetensors")
+        assert weights["classifier.weight"].shape == (2, 32)
+
+    def test_a_head_of_the_same_size_is_kept(self, make_job: MakeJob, tmp_path: Path) -> None:
+        base = save_tiny_bert(tmp_path / "base")
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+        model.save_pretrained(base)
+        job = make_job({"train": ROWS}, model=base, learning_rate=0.0)
+        result, recorder = job.train()
+        assert not [event for event in recorder.of(Notice) if "weights" in event.data]
+        weights = load_file(job.workspace / result.output_dir / "model.safetensors")
+        assert torch.equal(weights["classifier.weight"], model.classifier.weight)
+
+    def test_a_decoder_learns_where_its_padding_begins(
+        self, make_job: MakeJob, tmp_path: Path
+    ) -> None:
+        base = save_tiny_gpt2(tmp_path / "base")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.save_pretrained(base)
+        rows = [{"text": "a" * (n + 1), "label": n % 2} for n in range(8)]
+        result, _ = make_job({"train": rows}, model=base).train()
+        config = transformers.AutoConfig.from_pretrained(tmp_path / "home/job" / result.output_dir)
+        assert config.pad_token_id == tokenizer.pad_token_id
+
+    def test_a_body_of_another_size_is_refused(self, make_job: MakeJob, tmp_path: Path) -> None:
+        base = save_tiny_bert(tmp_path / "base")
+        config = json.loads((base / "config.json").read_text())
+        (base / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
+        job = make_job({"train": ROWS}, model=base)
+        with pytest.raises(StageError, match=r"position_embeddings") as caught:
+            job.train()
+        assert caught.value.failure.code is FailureCode.UNSUPPORTED_ARCHITECTURE
+
+
+class TestProblems:
+    def test_several_labels(self, make_job: MakeJob) -> None:
+        rows = [
+            {"text": f"{n}", "label": [name for name in "abc" if n % (ord(name) - 95) == 0]}
+            for n in range(12)
+        ]
+        job = make_job({"train": rows, "validation": rows}, max_steps=3)
+        result, _ = job.train()
+        assert {name.removeprefix("eval_") for name in evaluations(result)} == {
+            "loss",
+            "accuracy",
+            "f1",
+            "f1_micro",
+            "f1_macro",
+            "f1_weighted",
+        }
+        first = predictions(job)[0]
+        assert first["label"] == ["a", "b", "c"]
+        assert first["prediction"] == [n for n, p in first["probabilities"].items() if p > 0.5]
+
+    def test_a_number(self, make_job: MakeJob) -> None:
+        rows = [{"text": f"{n}", "label": n / 4} for n in range(12)]
+        job = make_job({"train": rows, "validation": rows}, max_steps=3)
+        result, _ = job.train()
+        assert {name.removeprefix("eval_") for name in evaluations(result)} == {
+            "loss",
+            "pearson",
+            "spearmanr",
+        }
+        found = predictions(job)
+        errors = [(row["prediction"] - row["label"]) ** 2 for row in found]
+        assert result.metrics["eval_loss"] == pytest.approx(sum(errors) / 12, rel=1e-6)
+        assert [row["label"] for row in found] == [n / 4 for n in range(12)]
+
+    @pytest.mark.parametrize(
+        ("labels", "problem"),
+        [
+            ([0, 1, 2, 1, 0, 2], "single_label_classification"),
+            ([["a"], ["a", "b"], [], ["b"], ["a"], ["b"]], "multi_label_classification"),
+            ([0.5, 1.0, 2.5, -1.0, 0.0, 3.0], "regression"),
+        ],
+    )
+    def test_the_loss_is_that_of_transformers(
+        self, make_job: MakeJob, labels: list[Any], problem: str
+    ) -> None:
+        """Without dropout and with one batch: the model's own loss on the same rows."""
+        rows = [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)]
+        job = make_job({"train": rows, "validation": rows}, dropout=0.0, learning_rate=0.0)
+        result, recorder = job.train()
+        assert job.prepared is not None
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(
+            job.workspace / result.output_dir
+        ).eval()
+        assert model.config.problem_type == problem
+        features = load_splits(job.prepared.prepared_dir)["train"].features[:]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(job.workspace / result.output_dir)
+        batch = tokenizer.pad({"input_ids": features["input_ids"]}, return_tensors="pt")
+        dtype = torch.long if problem.startswith("single") else torch.float32
+        targets = torch.tensor(features["labels"], dtype=dtype)
+        expected = model(**batch, labels=targets).loss.item()
+        assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-6)
+        assert result.metrics["eval_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+class TestFeatures:
+    def test_pairs_are_encoded_together(self, make_job: MakeJob) -> None:
+        rows = [
+            {"text": "the first one", "text_pair": "the second", "label": "a"},
+            {"text": "one", "text_pair": "two", "label": "b"},
+        ]
+        job = make_job({"train": rows})
+        features = load_splits(job.prepare().prepared_dir)["train"].features
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
+        assert tokenizer.decode(features[0]["input_ids"]) == (
+            "[CLS] the first one [SEP] the second [SEP]"
+        )
+        assert features[0]["token_type_ids"] == [0, 0, 0, 0, 0, 1, 1, 1]
+        assert features["labels"][:] == [0, 1]
+
+    def test_long_texts_are_cut_and_the_user_is_told(self, make_job: MakeJob) -> None:
+        long = [{"text": "word " * 300, "label": label} for label in "ab"]
+        job = make_job({"train": [*long, {"text": "short", "label": "a"}]})
+        features = load_splits(job.prepare().prepared_dir)["train"].features
+        assert [len(ids) for ids in features["input_ids"]] == [128, 128, 3]
+        notice = next(n for n in job.notices if isinstance(n, Notice) and "cut" in n.message)
+        assert notice.data == {"split": "train", "texts": 2, "max_seq_length": 128}
+
+    @pytest.mark.parametrize(
+        ("given", "limit", "length"),
+        [(None, 64, 64), (None, 512, 128), (None, None, 128), (9, 64, 9)],
+    )
+    def test_the_longest(self, given: int | None, limit: int | None, length: int) -> None:
+        task = registry.get("text-classification")
+        assert task.max_length(TextClassificationSpec(max_seq_length=given), limit) == length
+
+    def test_a_csv_file(self, make_job: MakeJob, tmp_path: Path) -> None:
+        path = tmp_path / "train.csv"
+        path.write_text('title,stars\n"good, very",1.5\nbad,0\n')
+        job = make_job({"train": path})
+        job.body["dataset"]["columns"] = {"text": "title", "label": "stars"}
+        examples = load_splits(job.prepare().prepared_dir)["train"].features
+        assert examples["labels"][:] == [1.5, 0.0]
+
+
+class TestLabelFaults:
+    def test_an_unknown_label_of_the_validation_split(self, make_job: MakeJob) -> None:
+        rows = [*ROWS[:3], {"text": "t", "label": 7}, {"text": "t", "label": ["a"]}]
+        job = make_job({"train": ROWS, "validation": rows})
+        message = r"2 of 5 rows of the validation split .*validation\.jsonl, line 4: the label '7'"
+        with pytest.raises(StageError, match=message) as e:
+            job.prepare()
+        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
+        details = e.value.failure.details
+        assert (details["split"], details["place"]) == ("validation", "validation.jsonl, line 4")
+        assert details["bad_by_reason"] == {"mixed_labels": 1, "unknown_label": 1}
+
+    def test_is_left_out_with_skip_as_if_it_was_not_there(self, make_job: MakeJob) -> None:
+        fit = make_job({"train": ROWS, "validation": ROWS[:4]})
+        expected = load_splits(fit.prepare().prepared_dir)["validation"]
+        unknown = {"text": "t", "label": 7}
+        job = make_job({"train": ROWS, "validation": [unknown, *ROWS[:4]], "test": [unknown]})
+        job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.2}
+        prepared = job.prepare()
+        splits = load_splits(prepared.prepared_dir)
+        assert splits["validation"].examples.to_list() == expected.examples.to_list()
+        assert splits["validation"].features.to_list() == expected.features.to_list()
+        assert len(splits["test"].examples) == 1  # its rows need no labels
+        assert prepared.data_report is not None
+        counts = prepared.data_report["splits"]["validation"]
+        assert (counts["rows_read"], counts["rows_used"]) == (5, 4)
+        assert counts["skipped_by_reason"] == {"unknown_label": 1}
+        job.body["dataset"]["max_bad_fraction"] = 0.19
+        with pytest.raises(StageError, match=r"20\.00% of them") as e:
+            job.prepare()
+        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
+
+    def test_faults_of_several_splits_are_named_together(self, make_job: MakeJob) -> None:
+        bad = {"text": " ", "label": "a"}
+        job = make_job({"train": [*ROWS, bad], "validation": [*ROWS[:3], bad, bad], "test": [bad]})
+        with pytest.raises(StageError) as e:
+            job.prepare()
+        failure = e.value.failure
+        assert failure.message.startswith(
+            f"1 of {len(ROWS) + 1} rows of the train split cannot be used (empty_text 1); "
+            "2 of 5 rows of the validation split cannot be used (empty_text 2); "
+            "1 of 1 rows of the test split cannot be used (empty_text 1). train.jsonl, line "
+        )
+        rows = [(row["split"], row["place"]) for row in failure.details["bad_rows"]]
+        assert rows == [
+            ("train", f"train.jsonl, line {len(ROWS) + 1}"),
+            ("validation", "validation.jsonl, line 4"),
+            ("validation", "validation.jsonl, line 5"),
+            ("test", "test.jsonl, line 1"),
+        ]
+        assert failure.details["rows_bad"] == 4
+        counts = {name: split["rows_bad"] for name, split in failure.details["splits"].items()}
+        assert counts == {"train": 1, "validation": 2, "test": 1}
+        report = json.loads((job.workspace / "attempts/1/data_report.json").read_text())
+        assert [split["rows_skipped"] for split in report["splits"].values()] == [1, 2, 1]
+
+    def test_labels_are_compared_once_all_training_rows_can_be_used(
+        self, make_job: MakeJob
+    ) -> None:
+        """Those that have to be corrected may have the label."""
+        train = [*ROWS, {"text": " ", "label": "rare"}]
+        job = make_job({"train": train, "validation": [{"text": "t", "label": "rare"}]})
+        with pytest.raises(StageError) as e:
+            job.prepare()
+        assert list(e.value.failure.details["splits"]) == ["train"]
+
+    def test_a_row_without_its_label_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
+        job = make_job({"train": [*ROWS, {"text": "t", "label": None}]})
+        with pytest.raises(StageError, match=r"train\.jsonl, line 13: `label` must be") as caught:
+            job.prepare()
+        assert caught.value.failure.code is FailureCode.UNREADABLE_ROW
+
+    def test_a_label_beside_the_named_ones(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS}, task={"label_names": ["even", "odd"]})
+        job.body["dataset"]["validation"] = write_rows(
+            job.home / "more.jsonl", [{"text": "t", "label": "prime"}]
+        )
+        with pytest.raises(StageError, match=r"more\.jsonl, line 1: `label` 'prime'") as caught:
+            job.prepare()
+        assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
+
+
+class TestTestSplit:
+    def test_predictions_without_labels(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS, "test": [{"text": "number 3 is odd"}, {"text": "x"}]})
+        result, _ = job.train()
+        found = predictions(job, "test/predictions.json")
+        assert [row["row"] for row in found] == [1, 2]
+        assert all(set(row) == {"row", "prediction", "probabilities"} for row in found)
+        classify = transformers.pipeline(
+            "text-classification", model=str(job.workspace / result.output_dir), device="cpu"
+        )
+        theirs = classify(["number 3 is odd", "x"])
+        assert [row["prediction"] for row in found] == [each["label"] for each in theirs]
+        scores = [row["probabilities"][row["prediction"]] for row in found]
+        assert scores == pytest.approx([each["score"] for each in theirs], rel=1e-5)
+
+
+class TestResume:
+    def test_a_resumed_run_is_the_uninterrupted_one(self, make_job: MakeJob) -> None:
+        job = make_job(
+            {"train": ROWS, "validation": ROWS[:5]},
+            max_steps=6,
+            per_device_train_batch_size=4,
+            save_strategy="steps",
+            save_steps=3,
+        )
+        whole, recorder = job.train(2)
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
+        resumed, rest = job.train(3, resume_from=checkpoint)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        assert evaluations(resumed) == evaluations(whole)
+        losses = recorder.train_values("loss")
+        assert rest.train_values("loss") == {step: losses[step] for step in (4, 5, 6)}
+
+
+class TestAccumulation:
+    def test_two_batches_are_one_large_batch(self, make_job: MakeJob) -> None:
+        rows = [{"text": "word " * (n + 1), "label": n % 3} for n in range(8)]
+        large = make_job({"train": rows}, dropout=0.0, per_device_train_batch_size=8).train(2)
+        small = make_job(
+            {"train": rows},
+            dropout=0.0,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=4,
+        ).train(3)
+        for name in ("loss", "grad_norm"):
+            assert list(small[1].train_values(name).values()) == pytest.approx(
+                list(large[1].train_values(name).values()), rel=1e-5
+            )
+
+
+class TestNamedValidationSets:
+    def both(self, job: StagedJob) -> dict[str, str]:
+        return {
+            "low": write_rows(job.home / "low.jsonl", ROWS[:4]),
+            "high": write_rows(job.home / "high.jsonl", ROWS[4:]),
+        }
+
+    def test_each_has_its_metrics_and_files(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS}, eval_strategy="steps", eval_steps=1)
+        job.body["dataset"]["validation"] = self.both(job)
+        result, recorder = job.train()
+        assert job.prepared is not None
+        assert {name: counts["examples"] for name, counts in job.prepared.splits.items()} == {
+            "train": 12,
+            "validation.low": 4,
+            "validation.high": 8,
+        }
+        names = set(evaluations(result))
+        assert {"eval_low_loss", "eval_low_f1", "eval_high_loss", "eval_high_f1"} <= names
+        assert all(name.startswith(("eval_low_", "eval_high_")) for name in names)
+        assert len(predictions(job, "validation.low/predictions.json")) == 4
+        assert len(predictions(job, "validation.high/predictions.json")) == 8
+        assert list(recorder.evaluations()) == [0, 1, 2]
+        assert result.baseline.keys() == names
+
+    def test_each_is_evaluated_as_if_it_were_alone(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS})
+        job.body["dataset"]["validation"] = self.both(job)
+        together = job.train(2)[0]
+        alone = make_job({"train": ROWS, "validation": ROWS[:4]})
+        metrics = alone.train(3)[0].metrics
+        assert together.metrics["eval_low_loss"] == metrics["eval_loss"]
+        assert together.metrics["eval_low_f1"] == metrics["eval_f1"]
+
+    @pytest.mark.parametrize("name", ["eval_high_loss", "high_loss"])
+    def test_one_of_them_chooses_the_best(self, make_job: MakeJob, name: str) -> None:
+        job = make_job(
+            {"train": ROWS},
+            max_steps=4,
+            learning_rate=0.05,
+            eval_strategy="steps",
+            eval_steps=1,
+            save_strategy="steps",
+            save_steps=1,
+            load_best_model_at_end=True,
+            metric_for_best_model=name,
+        )
+        job.body["dataset"]["validation"] = self.both(job)
+        result, recorder = job.train()
+        losses = {
+            step: values["eval_high_loss"]
+            for step, values in recorder.evaluations().items()
+            if step > 0
+        }
+        assert result.best_step == min(losses, key=lambda step: losses[step])
+        assert result.metrics["eval_high_loss"] == min(losses.values())
+
+    def test_an_unknown_name_is_found_before_the_first_step(self, make_job: MakeJob) -> None:
+        job = make_job(
+            {"train": ROWS},
+            eval_strategy="steps",
+            save_strategy="best",
+            metric_for_best_model="eval_middle_loss",
+        )
+        job.body["dataset"]["validation"] = self.both(job)
+        with pytest.raises(StageError, match=r"high_loss.*low_loss") as caught:
+            job.train()
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
+
+def test_expected_labels_are_kept_for_the_user(make_job: MakeJob) -> None:
+    job = make_job({"train": ROWS, "validation": ROWS})
+    result, _ = job.train()
+    found = predictions(job)
+    assert [row["label"] for row in found] == [str(n % 2) for n in range(12)]
+    right = sum(row["label"] == row["prediction"] for row in found)
+    assert result.metrics["eval_accuracy"] == right / 12
+    assert [sample["row"] for sample in result.samples] == [1, 5, 9]
+    assert result.samples[0]["text"] == "number 0 is even"

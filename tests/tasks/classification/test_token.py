@@ -1,0 +1,321 @@
+"""token-classification through the real prepare and train stages."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from seqeval.metrics import accuracy_score, classification_report
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import TokenClassificationSpec
+from service.contract.spec import JobSpec
+from tests.support.models import minilm_dir, train_tokenizer
+from tests.tasks.classification.jobs import MakeJob, evaluations, maker, predictions
+from tests.tasks.stages import StagedJob
+from worker.data.table import RowError
+from worker.tasks.base import load_splits
+from worker.tasks.classification.token import TokenClassification, give_words_their_space, inside_of
+from worker.tasks.classification.token_rows import RowCleaner
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "classification"
+ROWS = [
+    {"tokens": ["Ada", "wrote", "it", "in", "London"], "tags": ["B-PER", "O", "O", "O", "B-LOC"]},
+    {"tokens": ["Charles", "Babbage", "did", "not"], "tags": ["B-PER", "I-PER", "O", "O"]},
+    {"tokens": ["Nobody", "knows", "unbelievableness"], "tags": ["O", "O", "B-LOC"]},
+    {"tokens": ["New", "York", "and", "Ada"], "tags": ["B-LOC", "I-LOC", "O", "B-PER"]},
+]
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> MakeJob:
+    return maker(tmp_path / "home", "token-classification")
+
+
+def features(job: StagedJob, split: str = "train") -> Any:
+    return load_splits(job.prepare().prepared_dir)[split].features
+
+
+class TestAlignment:
+    """B-LOC, B-PER, I-LOC, I-PER, O are 0 … 4."""
+
+    def test_the_first_token_of_each_word(self, make_job: MakeJob) -> None:
+        row = features(make_job({"train": ROWS}))[2]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
+        assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == [
+            "[CLS]",
+            "nobody",
+            "knows",
+            "unbelievable",
+            "##ness",
+            "[SEP]",
+        ]
+        assert row["labels"] == [-100, 4, 4, 0, -100, -100]
+        assert row["firsts"] == [1, 2, 3]
+
+    def test_every_token_of_each_word(self, make_job: MakeJob) -> None:
+        row = features(make_job({"train": ROWS}, task={"label_all_tokens": True}))[2]
+        assert row["labels"] == [-100, 4, 4, 0, 2, -100]
+        assert row["firsts"] == [1, 2, 3]
+
+    def test_words_beyond_the_longest_are_left_out_and_told(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS}, task={"max_seq_length": 5})
+        rows = features(job)
+        assert rows[0]["firsts"] == [1, 2, 3, -1, -1]
+        assert rows[0]["labels"] == [-100, 1, 4, 4, -100]
+        notice = next(n for n in job.notices if isinstance(n, Notice) and "beyond" in n.message)
+        assert notice.data == {"split": "train", "words": 5, "max_seq_length": 5}
+
+    def test_words_of_byte_level_tokenizers_begin_with_their_space(self, tmp_path: Path) -> None:
+        learnt = train_tokenizer(
+            ["the report was written by Ada"] * 5,
+            vocabulary=300,
+            specials=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+            template="<s> $A </s>",
+            pad_token="<pad>",
+            unk_token="<unk>",
+        )
+        model = json.loads(learnt.backend_tokenizer.to_str())["model"]
+        merges = [tuple(merge) for merge in model["merges"]]
+        tokenizer = transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
+
+        def tokens() -> list[str]:
+            ids = tokenizer([["the", "report"]], is_split_into_words=True)["input_ids"][0]
+            return list(tokenizer.convert_ids_to_tokens(ids))
+
+        assert tokens() == ["<s>", "the", "rep", "ort", "</s>"]
+        give_words_their_space(tokenizer)
+        assert tokens() == ["<s>", "Ġthe", "Ġreport", "</s>"]
+        tokenizer.save_pretrained(tmp_path)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert tokens() == ["<s>", "Ġthe", "Ġreport", "</s>"]
+
+    @pytest.mark.parametrize(
+        ("tag", "inside"), [("B-LOC", "I-LOC"), ("I-LOC", "I-LOC"), ("O", "O"), ("BIG", "BIG")]
+    )
+    def test_inside_of(self, tag: str, inside: str) -> None:
+        assert inside_of(tag) == inside
+
+    def test_numbers_are_places_in_the_names(self, make_job: MakeJob) -> None:
+        rows = [{"tokens": ["Ada", "wrote"], "tags": [1, 0]}]
+        job = make_job({"train": rows}, task={"label_names": ["O", "B-PER"]})
+        assert features(job)[0]["labels"] == [-100, 1, 0, -100]
+        assert load_splits(job.prepare().prepared_dir)["train"].examples["tags"][0] == [
+            "B-PER",
+            "O",
+        ]
+
+    def test_a_csv_file_holds_lists_as_json(self, make_job: MakeJob, tmp_path: Path) -> None:
+        path = tmp_path / "train.csv"
+        path.write_text('tokens,tags\n"[""Ada"", ""wrote""]","[""B-PER"", ""O""]"\n')
+        assert features(make_job({"train": path}))[0]["labels"] == [-100, 0, 1, -100]
+
+
+# MiniLM, ten steps of sixteen sentences, float32, one thread.
+LOSSES = [
+    1.100472093,
+    0.571251869,
+    0.414470553,
+    0.53145349,
+    0.321315408,
+    0.259573907,
+    0.223911747,
+    0.183096379,
+    0.161946729,
+    0.14204967,
+]
+METRICS = {
+    "eval_loss": 0.2749948571477316,
+    "eval_accuracy": 0.9380530973451328,
+    "eval_precision": 0.8823529411764706,
+    "eval_recall": 0.6521739130434783,
+    "eval_f1": 0.75,
+    "eval_ANSWER_precision": 0.8823529411764706,
+    "eval_ANSWER_recall": 0.6521739130434783,
+    "eval_ANSWER_f1": 0.75,
+    "eval_ANSWER_number": 23.0,
+}
+
+
+class TestGolden:
+    def test_minilm_on_words_that_answer_questions(self, make_job: MakeJob) -> None:
+        job = make_job(
+            {
+                "train": EXAMPLES / "answers-train.jsonl",
+                # Ten steps teach it only what it has seen.
+                "validation": EXAMPLES / "answers-train.jsonl",
+            },
+            model=minilm_dir(),
+            max_steps=10,
+            per_device_train_batch_size=16,
+            learning_rate=1e-3,
+        )
+        job.body["dataset"] |= {"max_train_samples": 16, "max_eval_samples": 20}
+        result, recorder = job.train()
+        assert list(recorder.train_values("loss").values()) == pytest.approx(LOSSES, rel=1e-5)
+        assert evaluations(result) == pytest.approx(METRICS, rel=1e-5)
+
+
+class TestEvaluation:
+    def test_numbers_are_those_of_seqeval_on_the_predictions_file(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS * 8, "validation": ROWS}, max_steps=12, learning_rate=3e-2)
+        result, _ = job.train()
+        rows = predictions(job)
+        golds, guesses = [row["tags"] for row in rows], [row["prediction"] for row in rows]
+        assert golds == [row["tags"] for row in ROWS]
+        report = classification_report(golds, guesses, output_dict=True, zero_division=0)
+        metrics = result.metrics
+        assert metrics["eval_f1"] > 0
+        assert metrics["eval_f1"] == pytest.approx(report["micro avg"]["f1-score"], rel=1e-15)
+        assert metrics["eval_precision"] == report["micro avg"]["precision"]
+        assert metrics["eval_recall"] == report["micro avg"]["recall"]
+        assert metrics["eval_accuracy"] == accuracy_score(golds, guesses)
+        for type_ in ("PER", "LOC"):
+            assert metrics[f"eval_{type_}_recall"] == report[type_]["recall"]
+            assert metrics[f"eval_{type_}_number"] == report[type_]["support"] == 3
+
+    def test_loss_and_predictions_are_the_models_own(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS, "validation": ROWS}, dropout=0.0, learning_rate=0.0)
+        result, recorder = job.train()
+        assert job.prepared is not None
+        output = job.workspace / result.output_dir
+        model = transformers.AutoModelForTokenClassification.from_pretrained(output).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+        rows = load_splits(job.prepared.prepared_dir)["train"].features[:]
+        batch = tokenizer.pad({"input_ids": rows["input_ids"]}, return_tensors="pt")
+        longest = batch["input_ids"].shape[1]
+        labels = np.full((4, longest), -100)
+        for number, row in enumerate(rows["labels"]):
+            labels[number, : len(row)] = row
+        with torch.no_grad():
+            found = model(**batch, labels=torch.from_numpy(labels))
+        assert recorder.train_values("loss")[1] == pytest.approx(found.loss.item(), rel=1e-6)
+        assert result.metrics["eval_loss"] == pytest.approx(found.loss.item(), rel=1e-6)
+        likeliest = found.logits.argmax(-1).numpy()
+        for number, prediction in enumerate(row["prediction"] for row in predictions(job)):
+            ids = likeliest[number][labels[number] != -100]
+            assert prediction == [model.config.id2label[int(class_id)] for class_id in ids]
+
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_padding_on_either_side_leaves_words_their_tokens(
+        self, make_job: MakeJob, tmp_path: Path, side: str
+    ) -> None:
+        job = make_job({"train": ROWS, "validation": ROWS})
+        splits = load_splits(job.prepare().prepared_dir)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
+        model = transformers.BertForTokenClassification(transformers.BertConfig())
+        objective = TokenClassification().bind(
+            JobSpec.model_validate(job.body), tokenizer, model, splits
+        )
+
+        def forward(features: Any, collate: Any, run: Any = None) -> Iterator[Any]:
+            """A model that says of each token only its id, as a class of five."""
+            batch = collate([features[index] for index in (2, 0, 1, 3)])
+            assert batch["input_ids"][0, 0] == (101 if side == "right" else 0)
+            logits = torch.nn.functional.one_hot(batch["input_ids"] % 5, 5).float()
+            yield [2, 0, 1, 3], SimpleNamespace(logits=logits)
+
+        evaluation = objective.evaluate("validation", forward, tmp_path)
+        assert evaluation is not None
+        names = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
+        for row in json.loads(evaluation.files["predictions.json"].read_text()):
+            firsts = [
+                tokenizer.convert_tokens_to_ids(tokenizer.tokenize(w)[0]) for w in row["tokens"]
+            ]
+            assert row["prediction"] == [names[token % 5] for token in firsts]
+
+    def test_words_without_room_have_no_prediction_and_no_part_in_the_metrics(
+        self, make_job: MakeJob
+    ) -> None:
+        job = make_job({"train": ROWS, "validation": ROWS[:1]}, task={"max_seq_length": 5})
+        result, _ = job.train()
+        row = predictions(job)[0]
+        assert row["prediction"][3:] == [None, None]
+        right = sum(tag == guess for tag, guess in zip(row["tags"], row["prediction"], strict=True))
+        assert result.metrics["eval_accuracy"] == right / 3
+
+    def test_tags_that_are_no_chunks_have_an_accuracy_only(self, make_job: MakeJob) -> None:
+        rows = [{"tokens": ["Ada", "wrote"], "tags": ["NOUN", "VERB"]}] * 4
+        result, _ = make_job({"train": rows, "validation": rows}).train()
+        assert set(evaluations(result)) == {"eval_loss", "eval_accuracy"}
+
+    def test_the_test_split_needs_no_tags(self, make_job: MakeJob) -> None:
+        job = make_job({"train": ROWS, "test": [{"tokens": ["Ada", "wrote"]}]})
+        result, _ = job.train()
+        (row,) = predictions(job, "test/predictions.json")
+        assert row.keys() == {"row", "tokens", "prediction"}
+        assert set(row["prediction"]) <= {"B-LOC", "B-PER", "I-LOC", "I-PER", "O"}
+        model = transformers.AutoConfig.from_pretrained(job.workspace / result.output_dir)
+        assert model.id2label == {0: "B-LOC", 1: "B-PER", 2: "I-LOC", 3: "I-PER", 4: "O"}
+
+
+class TestFaults:
+    def test_an_unknown_tag_of_the_validation_split(self, make_job: MakeJob) -> None:
+        odd = {"tokens": ["Ada", "wrote"], "tags": ["B-ORG", "O"]}
+        job = make_job({"train": ROWS, "validation": [ROWS[0], odd]})
+        with pytest.raises(StageError, match=r"validation\.jsonl, line 2: the label 'B-ORG'") as e:
+            job.prepare()
+        assert e.value.failure.code is FailureCode.LABEL_MISMATCH
+        job.body["dataset"] |= {"on_bad_row": "skip", "max_bad_fraction": 0.5}
+        report = job.prepare().data_report
+        assert report is not None
+        assert report["splits"]["validation"]["skipped_by_reason"] == {"unknown_label": 1}
+        assert load_splits(job.prepare().prepared_dir)["validation"].examples["tags"][:] == [
+            ROWS[0]["tags"]
+        ]
+
+    def test_a_bad_row_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
+        job = make_job({"train": [*ROWS, {"tokens": ["Ada"], "tags": ["O", "O"]}]})
+        with pytest.raises(StageError, match=r"train\.jsonl, line 5: there are 1 `tokens`, but 2"):
+            job.prepare()
+
+    @pytest.mark.parametrize(
+        ("row", "problem"),
+        [
+            ({"tokens": [], "tags": []}, "`tokens` is empty"),
+            ({"tokens": "Ada wrote", "tags": ["O", "O"]}, "`tokens` must be a list; it is text"),
+            ({"tokens": ["Ada", 3], "tags": ["O", "O"]}, "`tokens` must be text, not int"),
+            ({"tokens": ["Ada"], "tags": None}, "`tags` must be a list, not null"),
+            ({"tokens": ["Ada"], "tags": [None]}, "`tags` must be text or a whole number"),
+        ],
+    )
+    def test_refuses(self, row: dict[str, Any], problem: str) -> None:
+        with pytest.raises(RowError, match=problem):
+            RowCleaner("train", TokenClassificationSpec())(row)
+
+
+class TestTraining:
+    def test_a_resumed_run_is_the_uninterrupted_one(self, make_job: MakeJob) -> None:
+        job = make_job(
+            {"train": ROWS * 3, "validation": ROWS},
+            max_steps=6,
+            per_device_train_batch_size=4,
+            save_strategy="steps",
+            save_steps=3,
+        )
+        whole, recorder = job.train(2)
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
+        resumed, rest = job.train(3, resume_from=checkpoint)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        assert evaluations(resumed) == evaluations(whole)
+        losses = recorder.train_values("loss")
+        assert rest.train_values("loss") == {step: losses[step] for step in (4, 5, 6)}
+
+    def test_accumulated_batches_weigh_every_word_the_same(self, make_job: MakeJob) -> None:
+        large = make_job({"train": ROWS}, dropout=0.0, per_device_train_batch_size=4).train(2)
+        small = make_job(
+            {"train": ROWS},
+            dropout=0.0,
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=4,
+        ).train(3)
+        for name in ("loss", "grad_norm"):
+            assert list(small[1].train_values(name).values()) == pytest.approx(
+                list(large[1].train_values(name).values()), rel=1e-5
+            )

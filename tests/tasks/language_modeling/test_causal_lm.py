@@ -1,0 +1,501 @@
+"""worker.tasks.language_modeling.causal_lm: blocks, documents apart, losses, and whole jobs."""
+
+import json
+import math
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+
+from service.contract.failures import FailureCode, StageError
+from tests.contract.factories import job_spec
+from tests.support.models import save_tiny_gpt2
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN, Killed, Recorder, at_checkpoint
+from worker.tasks.base import PreparedSplit, load_splits
+from worker.tasks.language_modeling.causal_lm import CausalLMObjective, require_separable
+from worker.training import build
+from worker.training.adapters import quantization
+from worker.training.kernels import chunked_cross_entropy
+
+TEXTS = [
+    "the report of the water board was read\n",
+    "\n",
+    "all who were there in the morning read the report of the board\n",
+    "it was read by the board in the morning\n",
+] * 12
+
+Make = Callable[..., StagedJob]
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    return save_tiny_gpt2(tmp_path / "gpt2", dropout=0.0)
+
+
+@pytest.fixture
+def make(tmp_path: Path, gpt2: Path) -> Make:
+    made = iter(range(100))
+
+    def make_job(
+        texts: list[str] = TEXTS,
+        dataset: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        model: Path = gpt2,
+        **task: Any,
+    ) -> StagedJob:
+        home = tmp_path / f"home-{next(made)}"
+        home.mkdir()
+        data = write_rows(home / "train.jsonl", [{"text": text} for text in texts])
+        body = {
+            "task": {"type": "causal-lm", **task},
+            "model": {"name_or_path": str(model)},
+            "dataset": {"source": "path", "train": data, **(dataset or {})},
+            "training": PLAIN
+            | {"use_cpu": True, "logging_steps": 1, "learning_rate": 1e-2}
+            | (training or {}),
+        }
+        return StagedJob(home, body)
+
+    return make_job
+
+
+def tokens_of(job: StagedJob, split: str = "train") -> list[list[int]]:
+    assert job.prepared is not None
+    return list(load_splits(job.prepared.prepared_dir)[split].features["input_ids"])
+
+
+def flat(parts: list[list[int]]) -> list[int]:
+    return list(chain.from_iterable(parts))
+
+
+def expected_tokens(gpt2: Path, texts: list[str]) -> list[int]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
+    return [token for text in texts for token in tokenizer(text).input_ids]
+
+
+class TestBlocks:
+    def test_rows_are_joined_and_what_is_dropped_is_told(self, make: Make, gpt2: Path) -> None:
+        job = make(block_size=10)
+        counts = job.prepare().splits["train"]
+        everything = expected_tokens(gpt2, TEXTS)
+        blocks, dropped = divmod(len(everything), 10)
+        assert dropped > 0
+        assert counts == {
+            "examples": len(TEXTS),
+            "features": blocks,
+            "tokens": len(everything),
+            "dropped_tokens": dropped,
+        }
+        assert flat(tokens_of(job)) == everything[: blocks * 10]
+        notice = next(n for n in job.notices if getattr(n, "data", {}).get("dropped_tokens"))
+        assert notice.data["dropped_tokens"] == dropped
+        assert f"{dropped} of {len(everything)} tokens of the train split" in notice.message
+
+    def test_more_rows_than_are_tokenised_at_once(self, make: Make, gpt2: Path) -> None:
+        texts = [f"{number} the report\n" for number in range(2100)]
+        job = make(texts, block_size=64)
+        job.prepare()
+        everything = expected_tokens(gpt2, texts)
+        assert flat(tokens_of(job)) == everything[: len(everything) // 64 * 64]
+
+    def test_the_default_block_is_the_models_limit(self, make: Make) -> None:
+        job = make()
+        job.prepare()
+        assert {len(block) for block in tokens_of(job)} == {64}
+
+    def test_and_at_most_1024(self, make: Make, tmp_path: Path, gpt2: Path) -> None:
+        long = tmp_path / "long"
+        config = transformers.LlamaConfig(
+            vocab_size=300,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=4096,
+        )
+        transformers.LlamaForCausalLM(config).save_pretrained(long)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
+        tokenizer.model_max_length = 10**30
+        tokenizer.save_pretrained(long)
+        job = make(TEXTS * 8, model=long)
+        job.prepare()
+        assert {len(block) for block in tokens_of(job)} == {1024}
+
+    def test_longer_than_the_position_table(self, make: Make) -> None:
+        with pytest.raises(StageError, match=r"`block_size` is 65, but .* holds 64") as raised:
+            make(block_size=65).prepare()
+        assert raised.value.failure.code is FailureCode.SEQUENCE_TOO_LONG
+
+    def test_less_text_than_one_block(self, make: Make) -> None:
+        with pytest.raises(StageError, match="fewer than one block of 64") as raised:
+            make(["the report\n"]).prepare()
+        assert raised.value.failure.code is FailureCode.EMPTY_DATASET
+
+
+class TestData:
+    def test_every_format_gives_the_same_tokens(
+        self, make: Make, gpt2: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "a.txt").write_text("".join(TEXTS).replace("\n", "\r\n"), newline="")
+        pq.write_table(pa.table({"body": TEXTS}), tmp_path / "a.parquet")
+        rows = "".join(f'"{text}"\n' for text in TEXTS)
+        (tmp_path / "a.csv").write_text(f"body\n{rows}")
+        write_rows(tmp_path / "a.jsonl", [{"body": text} for text in TEXTS])
+        everything = expected_tokens(gpt2, TEXTS)
+        for name in ("a.txt", "a.parquet", "a.csv", "a.jsonl"):
+            column = {} if name == "a.txt" else {"text_column": "body"}
+            job = make(dataset={"train": str(tmp_path / name)}, block_size=8, **column)
+            job.prepare()
+            assert flat(tokens_of(job)) == everything[: len(everything) // 8 * 8], name
+
+    def test_without_line_breaks(self, make: Make, gpt2: Path, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("".join(TEXTS))
+        dataset = {"train": str(tmp_path / "a.txt")}
+        job = make(dataset=dataset, block_size=8, keep_linebreaks=False)
+        job.prepare()
+        bare = expected_tokens(gpt2, [text.rstrip("\n") for text in TEXTS])
+        assert flat(tokens_of(job)) == bare[: len(bare) // 8 * 8]
+
+    def test_a_row_that_is_no_text(self, make: Make, tmp_path: Path) -> None:
+        data = write_rows(tmp_path / "a.jsonl", [{"text": "the report"}, {"text": 5}])
+        with pytest.raises(StageError, match=r"a.jsonl, line 2: `text` must be text, not int"):
+            make(dataset={"train": data}).prepare()
+
+
+def objective_of(
+    rows: list[dict[str, Any]],
+    model: transformers.PreTrainedModel,
+    linear: torch.nn.Linear | None = None,
+) -> CausalLMObjective:
+    features = datasets.Dataset.from_list(rows)
+    split = PreparedSplit(features, features)
+    return CausalLMObjective({"train": split, "test": split}, model, None, linear)
+
+
+def architectures() -> list[Any]:
+    small = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
+    return [
+        transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=64),
+        transformers.LlamaConfig(**small, **sizes),
+        transformers.GPTNeoXConfig(**small, **sizes),
+        transformers.Qwen2Config(**small, **sizes, num_key_value_heads=1),
+    ]
+
+
+class TestSeparateDocuments:
+    """In one block, documents give exactly what each of them gives alone."""
+
+    LENGTHS = (7, 1, 4, 12)
+
+    def model(self, config: Any, dtype: torch.dtype = torch.float32) -> Any:
+        transformers.set_seed(1)
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+    def documents(self) -> list[list[int]]:
+        draw = torch.Generator().manual_seed(2)
+        return [torch.randint(50, (size,), generator=draw).tolist() for size in self.LENGTHS]
+
+    def block(self) -> dict[str, Any]:
+        documents = self.documents()
+        starts = [int(at == 0) for document in documents for at in range(len(document))]
+        starts[0] = 0  # a block that begins in the middle of a document
+        return {"input_ids": flat(documents), "starts": starts}
+
+    @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
+    def test_loss_and_gradients_are_those_of_each_alone(self, config: Any) -> None:
+        model = self.model(config, torch.float64)
+        objective = objective_of([self.block()], model)
+        batch = objective.collate([self.block(), self.block()])
+        packed = objective.loss_sum(model, batch)
+        packed.backward()
+        gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        alone = torch.zeros((), dtype=torch.float64)
+        for document in self.documents():
+            ids = torch.tensor([document])
+            logits = model(ids).logits[:, :-1]
+            if logits.shape[1]:
+                alone += 2 * torch.nn.functional.cross_entropy(
+                    logits[0].float(), ids[0, 1:], reduction="sum"
+                )
+        alone.backward()
+        assert objective.item_count(batch) == 2 * sum(size - 1 for size in self.LENGTHS)
+        assert packed.item() == pytest.approx(alone.item(), rel=1e-6)
+        for name, gradient in gradients.items():
+            expected = model.get_parameter(name).grad
+            torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+
+    def test_joined_documents_see_each_other(self) -> None:
+        model = self.model(architectures()[0])
+        block = self.block()
+        separate = objective_of([block], model)
+        joined = objective_of([{"input_ids": block["input_ids"]}], model)
+        batches = [
+            separate.collate([block]),
+            joined.collate([{"input_ids": block["input_ids"]}]),
+        ]
+        losses = [
+            objective.loss_sum(model, batch).item()
+            for objective, batch in zip((separate, joined), batches, strict=True)
+        ]
+        assert [separate.item_count(batches[0]), joined.item_count(batches[1])] == [20, 23]
+        assert abs(losses[0] / 20 - losses[1] / 23) > 1e-3
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
+    def test_models_that_can(self, config: Any, dtype: torch.dtype) -> None:
+        require_separable(self.model(config, dtype))
+
+    @pytest.mark.parametrize("config", architectures(), ids=lambda config: config.model_type)
+    def test_they_are_tried_out_where_the_model_is(self, config: Any) -> None:
+        """What is made without a device comes to lie where the model is not, as for a GPU."""
+        model = self.model(config)
+        with torch.device("meta"):
+            require_separable(model)
+
+    def test_models_in_eight_bits_can(self, tmp_path: Path) -> None:
+        lora = {"method": "lora", "target_modules": "all-linear", "quantization": {"bits": 8}}
+        spec = job_spec(task="causal-lm", peft=lora)
+        self.model(architectures()[1]).save_pretrained(tmp_path / "model")
+        auto, cpu = transformers.AutoModelForCausalLM, torch.device("cpu")
+        loading = quantization.loading(spec, auto, tmp_path / "model", cpu)
+        model: Any
+        model, _ = build.model(auto, tmp_path / "model", "float32", {}, **loading)
+        assert model.model.layers[0].self_attn.q_proj.weight.dtype == torch.int8
+        with torch.device("meta"):
+            require_separable(model)
+
+    def test_a_job_in_eight_bits(self, make: Make) -> None:
+        training = {"max_steps": 2, "logging_steps": 1, "save_strategy": "no"}
+        job = make(block_size=16, separate_documents=True, training=training)
+        few = {"quantization": {"bits": 8}, "target_modules": ["c_attn"], "merge": False}
+        job.body["peft"] = {"method": "lora", **few}
+        result, recorder = job.train()
+        assert result.steps == 2
+        assert all(5 < loss < 7 for loss in recorder.train_values("loss").values())  # ln 400 is 6
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            transformers.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1),
+            transformers.BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2),
+        ],
+        ids=lambda config: config.model_type,
+    )
+    def test_models_that_cannot(self, config: Any) -> None:
+        with pytest.raises(StageError, match="`separate_documents` cannot be had") as raised:
+            require_separable(self.model(config))
+        assert raised.value.failure.code is FailureCode.INVALID_OPTION
+
+    @pytest.mark.parametrize("bf16", [False, True])
+    def test_rows_of_a_job_are_its_documents(self, make: Make, gpt2: Path, bf16: bool) -> None:
+        training = {"max_steps": 2, "bf16": bf16}
+        job = make(block_size=16, separate_documents=True, training=training)
+        prepared = job.prepare()
+        features = load_splits(prepared.prepared_dir)["train"].features
+        everything = [start for starts in features["starts"] for start in starts]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
+        lengths = [len(tokenizer(text).input_ids) for text in TEXTS]
+        expected = [int(at == 0) for length in lengths for at in range(length)]
+        assert everything == expected[: len(everything)]
+        assert job.train()[0].steps == 2
+
+
+class TestJob:
+    GOLDEN = (
+        5.692414283752441,
+        5.2899885177612305,
+        4.9015679359436035,
+        4.561343193054199,
+        4.265504360198975,
+        4.068731307983398,
+        3.84714412689209,
+        3.715182065963745,
+        3.579543352127075,
+        3.505445718765259,
+    )
+
+    def job(self, make: Make, tmp_path: Path, **training: Any) -> StagedJob:
+        validation = write_rows(tmp_path / "v.jsonl", [{"text": text} for text in TEXTS[:20]])
+        test = write_rows(tmp_path / "t.jsonl", [{"text": text} for text in TEXTS[3:12]])
+        return make(
+            block_size=16,
+            dataset={"validation": validation, "test": test},
+            training={"per_device_train_batch_size": 4, "max_steps": 10, **training},
+        )
+
+    def test_golden_numbers(self, make: Make, tmp_path: Path) -> None:
+        result, recorder = self.job(make, tmp_path).train()
+        losses = recorder.train_values("loss")
+        assert list(losses.values()) == pytest.approx(self.GOLDEN, rel=1e-5)
+        assert result.metrics["eval_loss"] == pytest.approx(3.484392343867909, rel=1e-5)
+        assert result.metrics["eval_perplexity"] == math.exp(result.metrics["eval_loss"])
+        assert result.metrics["eval_accuracy"] == pytest.approx(62 / 165)
+
+    def test_predictions_of_the_test_split(self, make: Make, tmp_path: Path) -> None:
+        job = self.job(make, tmp_path)
+        result, _ = job.train()
+        files = job.workspace / "attempts" / "2" / "predictions"
+        rows = json.loads((files / "test" / "predictions.json").read_text())
+        assert job.prepared is not None
+        assert len(rows) == job.prepared.splits["test"]["features"]
+        model = transformers.AutoModelForCausalLM.from_pretrained(job.workspace / result.output_dir)
+        for number, (row, tokens) in enumerate(zip(rows, tokens_of(job, "test"), strict=True)):
+            ids = torch.tensor([tokens])
+            with torch.no_grad():
+                output = model(ids, labels=ids)
+            right = (output.logits[0, :-1].argmax(-1) == ids[0, 1:]).double().mean()
+            assert row == {
+                "block": number,
+                "tokens": 15,
+                "loss": pytest.approx(float(output.loss), rel=1e-5),
+                "perplexity": pytest.approx(math.exp(float(output.loss)), rel=1e-4),
+                "accuracy": pytest.approx(float(right)),
+            }
+
+    @pytest.mark.parametrize("separate", [False, True])
+    def test_samples(self, make: Make, tmp_path: Path, separate: bool) -> None:
+        """The beginning of a block, how it went on, and what the finished model makes of it."""
+        job = self.job(make, tmp_path, per_device_eval_batch_size=2)
+        job.body["task"] |= {"separate_documents": separate}
+        result, _ = job.train()
+        output = job.workspace / result.output_dir
+        model = transformers.AutoModelForCausalLM.from_pretrained(output)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+        blocks = tokens_of(job, "validation")
+        assert [sample["block"] for sample in result.samples] == [0, 3, 7]
+        for sample in result.samples:
+            prompt = tokenizer(sample["prompt"], return_tensors="pt").input_ids
+            begin = prompt.shape[1]
+            assert 2 <= begin <= 8
+            whole = sample["prompt"] + sample["reference"]
+            assert whole in tokenizer.decode(blocks[sample["block"]])
+            written = model.generate(
+                prompt, do_sample=False, min_new_tokens=begin, max_new_tokens=begin, pad_token_id=0
+            )
+            assert sample["prediction"] == tokenizer.decode(written[0, begin:])
+
+    def test_resumed_bit_for_bit(self, make: Make, tmp_path: Path) -> None:
+        whole, expected = self.job(make, tmp_path, save_steps=4).train()
+        job = self.job(make, tmp_path, save_steps=4)
+        job.prepare()
+        with pytest.raises(Killed):
+            job.train(2, recorder=Recorder(kill_after=at_checkpoint(4)))
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "4"
+        resumed, recorder = job.train(3, resume_from=checkpoint)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        again = recorder.train_values("loss")
+        assert again == {step: expected.train_values("loss")[step] for step in range(5, 11)}
+
+    def test_resumed_where_the_gpu_has_other_memory_free(
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The loss is made in the parts that the training began with, the evaluations' as well."""
+        chosen, made = chunked_cross_entropy.rows_of_parts, chunked_cross_entropy.Parts.of
+        gpu = torch.device("cuda", 0)
+        of_16_rows = 32 * 8 * 400 * 16
+        free, rows = [of_16_rows], set()
+        monkeypatch.setattr(chunked_cross_entropy, "_FEWEST_ROWS", 1)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 1 << 40))
+        for name in ("memory_reserved", "memory_allocated"):
+            monkeypatch.setattr(torch.cuda, name, lambda _: 0)
+        monkeypatch.setattr(
+            chunked_cross_entropy,
+            "rows_of_parts",
+            lambda linear, _, paths: chosen(linear, gpu, paths),
+        )
+        monkeypatch.setattr(
+            chunked_cross_entropy.Parts, "of", lambda size, own: rows.add(own) or made(size, own)
+        )
+        whole, _ = self.job(make, tmp_path, save_steps=4).train()
+        job = self.job(make, tmp_path, save_steps=4)
+        job.prepare()
+        with pytest.raises(Killed):
+            job.train(2, recorder=Recorder(kill_after=at_checkpoint(4)))
+        assert rows == {16}
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "4"
+        kept = json.loads((checkpoint / "progress.json").read_text())["fast_paths"]
+        assert kept["rows_of_loss"] == 16
+        free[0] *= 8
+        resumed, _ = job.train(3, resume_from=checkpoint)
+        assert rows == {16}
+        assert resumed.weights_sha256 == whole.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("options", "adapter"),
+    [
+        ({}, None),
+        ({"label_smoothing_factor": 0.2, "gradient_accumulation_steps": 2}, None),
+        ({"bf16": True}, None),
+        ({}, {"method": "lora", "r": 4}),
+        ({}, {"method": "lora", "r": 4, "target_modules": ["c_attn", "lm_head"]}),
+    ],
+)
+def test_the_loss_needs_no_logits_of_whole_batches(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    adapter: dict[str, Any] | None,
+) -> None:
+    """The same training as with them; an adapter on the head takes them back."""
+    seen: list[int] = []
+    original = chunked_cross_entropy.loss_sum
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        seen.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(chunked_cross_entropy, "loss_sum", counted)
+    runs = []
+    for whole in (False, True):
+        if whole:
+            monkeypatch.setattr(chunked_cross_entropy, "linear_of", lambda _model: None)
+        job = make(block_size=16, training={"max_steps": 3, "save_strategy": "no", **options})
+        if adapter:
+            job.body["peft"] = adapter
+        runs.append(job.train()[1].train_values("loss"))
+        adapted_head = adapter is not None and "target_modules" in adapter
+        steps = 3 * options.get("gradient_accumulation_steps", 1)
+        assert len(seen) == (0 if adapted_head else steps)
+    rounding = 1e-3 if options.get("bf16") else 1e-5
+    assert runs[0] == pytest.approx(runs[1], rel=rounding)
+    assert runs[0][3] != runs[0][1]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_evaluation_needs_no_logits_of_whole_blocks(tmp_path: Path, separate: bool) -> None:
+    """The same predictions as with them."""
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(architectures()[0]).eval()
+    starts = {"starts": [0, 0, 0, 0, 1, 0, 1, 0, 0]} if separate else {}
+    rows = [{"input_ids": torch.randint(50, (9,)).tolist(), **starts} for _ in range(5)]
+    lengths: list[int] = []
+    model.lm_head.register_forward_hook(lambda _m, _i, out: lengths.append(out.shape[1]))
+
+    def forward(features: Any, collate: Any, run: Any) -> Any:
+        for indices in ([3, 0], [1, 2, 4]):
+            with torch.no_grad():
+                found = run(model, collate([features[index] for index in indices]))
+            yield indices, found
+
+    written, lengths_of = [], []
+    for linear in (None, chunked_cross_entropy.linear_of(model)):
+        lengths.clear()
+        evaluation = objective_of(rows, model, linear).evaluate("test", forward, tmp_path)
+        assert evaluation is not None
+        written.append(json.loads(evaluation.files["test/predictions.json"].read_text()))
+        lengths_of.append(set(lengths))
+    assert lengths_of == [{9}, {1}]
+    assert [row["tokens"] for row in written[1]] == [6 if separate else 8] * 5
+    for one, other in zip(*written, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)

@@ -1,0 +1,499 @@
+"""Summarization and translation as jobs: features, losses, generated texts and what they score."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from rouge_score.rouge_scorer import RougeScorer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from service.contract.events import ArtifactWritten, Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.seq2seq import GenerationSpec, SummarizationSpec
+from service.contract.spec import JobSpec
+from tests.support.models import save_tiny_mbart, save_tiny_t5
+from tests.tasks.stages import StagedJob, write_rows
+from tests.training.support import PLAIN, scores
+from worker.tasks.base import load_splits
+from worker.tasks.seq2seq import base
+from worker.tasks.seq2seq.summarization import Summarization, by_sentence, rouge
+from worker.tasks.seq2seq.translation import Translation
+from worker.training import label_smoothing
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def rows(name: str, count: int) -> list[dict[str, Any]]:
+    lines = (EXAMPLES / "seq2seq" / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines[:count]]
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = [row["text"] for row in rows("summaries-train.jsonl", 60)]
+    return save_tiny_t5(tmp_path_factory.mktemp("t5"), texts)
+
+
+Make = Callable[..., StagedJob]
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, t5: Path) -> Make:
+    made = iter(range(100))
+
+    def make(
+        task: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        model: Path = t5,
+        test: list[dict[str, Any]] | None = None,
+        validation: list[dict[str, Any]] | None = None,
+    ) -> StagedJob:
+        home = tmp_path / f"home-{next(made)}"
+        home.mkdir()
+        dataset = {
+            "source": "path",
+            "train": write_rows(home / "train.jsonl", rows("summaries-train.jsonl", 24)),
+            "validation": write_rows(
+                home / "validation.jsonl", validation or rows("summaries-validation.jsonl", 6)
+            ),
+        }
+        if test is not None:
+            dataset["test"] = write_rows(home / "test.jsonl", test)
+        parameters = {
+            "type": "summarization",
+            "max_source_length": 64,
+            "max_target_length": 16,
+            **(task or {}),
+        }
+        options = PLAIN | {"max_steps": 1, "learning_rate": 1e-2, "logging_steps": 1}
+        options |= training or {}
+        body = {
+            "task": parameters,
+            "model": {"name_or_path": str(model)},
+            "dataset": dataset,
+            "training": options,
+            "resources": {"gpus": 0},
+        }
+        return StagedJob(home, body)
+
+    return make
+
+
+def read_predictions(job: StagedJob, name: str = "predictions.json") -> list[dict[str, str]]:
+    path = job.workspace / "attempts" / "2" / "predictions" / name
+    found: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def learning(make_job: Make) -> StagedJob:
+    """Trained on what it is asked for until it knows it, whatever the processor rounds."""
+    return make_job(
+        {"num_beams": 2, "max_target_length": 8},
+        {"max_steps": 240, "per_device_train_batch_size": 12},
+        validation=rows("summaries-train.jsonl", 6),
+    )
+
+
+class TestRouge:
+    def test_literals(self) -> None:
+        scores = rouge(["the cat sat on the mat"], ["the cat is on the mat"])
+        assert scores == pytest.approx(
+            {"rouge1": 500 / 6, "rouge2": 60.0, "rougeL": 500 / 6, "rougeLsum": 500 / 6}
+        )
+
+    def test_words_are_stemmed(self) -> None:
+        assert rouge(["he was running"], ["he was run"])["rouge1"] == pytest.approx(100.0)
+
+    def test_lsum_compares_sentence_by_sentence(self) -> None:
+        scores = rouge(["Dogs ran. Cats slept."], ["Cats slept. Dogs ran."])
+        assert scores["rougeL"] == pytest.approx(50.0)
+        assert scores["rougeLsum"] == pytest.approx(100.0)
+
+    @pytest.mark.parametrize(
+        ("text", "sentences"),
+        [
+            ("One. Two! Three? 4 five.", "One.\nTwo!\nThree?\n4 five."),
+            ("It cost 3.5 pounds, e.g. here.", "It cost 3.5 pounds, e.g. here."),
+            ('He said "no." Then he left.', 'He said "no."\nThen he left.'),
+        ],
+    )
+    def test_sentences(self, text: str, sentences: str) -> None:
+        assert by_sentence(text) == sentences
+
+
+class TestFeatures:
+    def test_prefix_lengths_and_end(self, make_job: Make, t5: Path) -> None:
+        job = make_job({"source_prefix": "summarize: ", "val_max_target_length": 5})
+        prepared = job.prepare()
+        tokenizer = AutoTokenizer.from_pretrained(t5)
+        splits = load_splits(prepared.prepared_dir)
+        first = splits["train"].features[0]
+        source = rows("summaries-train.jsonl", 1)[0]
+        whole = tokenizer("summarize: " + source["text"])["input_ids"]
+        assert len(whole) > 64
+        assert first["input_ids"] == [*whole[:63], 1]
+        assert first["labels"] == [*tokenizer(source["summary"])["input_ids"][:15], 1]
+        lengths = {len(row) for row in splits["validation"].features["labels"]}
+        assert lengths == {5}
+
+    def test_tells_what_was_cut(self, make_job: Make) -> None:
+        job = make_job()
+        job.prepare()
+        messages = [event.message for event in job.notices if isinstance(event, Notice)]
+        assert any("24 sources of the train split were cut at 64" in text for text in messages)
+        assert any("`val_max_target_length`" in text for text in messages)
+
+    def test_columns_by_their_scripts_names(self, make_job: Make) -> None:
+        job = make_job({"text_column": "article", "summary_column": "highlights"})
+        pairs = [
+            {"article": row["text"], "highlights": row["summary"]}
+            for row in rows("summaries-train.jsonl", 24)
+        ]
+        job.body["dataset"]["train"] = write_rows(job.home / "train.jsonl", pairs)
+        del job.body["dataset"]["validation"]
+        plain = make_job()
+        renamed, usual = (
+            load_splits(each.prepare().prepared_dir)["train"].features for each in (job, plain)
+        )
+        assert renamed[:] == usual[:]
+
+    def test_decoder_must_hold_the_targets(self, make_job: Make, tmp_path: Path) -> None:
+        model = save_tiny_mbart(tmp_path / "mbart")
+        job = make_job({"generation_max_length": 65, "lang": "en_XX"}, model=model)
+        with pytest.raises(StageError, match=r"`generation_max_length` is 65.* 64 positions"):
+            job.prepare()
+
+    def test_encoder_must_hold_the_sources(self, make_job: Make, tmp_path: Path) -> None:
+        job = make_job({"max_source_length": 65}, model=save_tiny_mbart(tmp_path / "mbart"))
+        with pytest.raises(StageError, match="`max_source_length` is 65"):
+            job.prepare()
+
+
+def bound(job: StagedJob, model: Any, tokenizer: Any) -> Any:
+    prepared = job.prepare()
+    spec = JobSpec.model_validate(job.body)
+    task = Summarization() if spec.task.type == "summarization" else Translation()
+    return task.bind(spec, tokenizer, model, load_splits(prepared.prepared_dir))
+
+
+class TestLoss:
+    @pytest.fixture
+    def model(self, t5: Path) -> Any:
+        return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
+
+    @pytest.fixture
+    def tokenizer(self, t5: Path) -> Any:
+        return AutoTokenizer.from_pretrained(t5)
+
+    def test_is_the_models_own(self, make_job: Make, model: Any, tokenizer: Any) -> None:
+        objective = bound(make_job(), model, tokenizer)
+        batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
+        assert batch["labels"].tolist() == [[7, 1, -100], [8, 9, 1]]
+        assert batch["decoder_input_ids"].tolist() == [[0, 7, 1], [0, 8, 9]]
+        assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+        own = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            labels=batch["labels"],
+        ).loss
+        assert objective.item_count(batch) == 5
+        loss = objective.loss_sum(model, batch) / 5
+        assert loss.item() == pytest.approx(own.item(), rel=1e-6)
+
+    def test_padding_counts_when_asked(self, make_job: Make, model: Any, tokenizer: Any) -> None:
+        objective = bound(make_job({"ignore_pad_token_for_loss": False}), model, tokenizer)
+        batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
+        assert batch["labels"].tolist() == [[7, 1, 0], [8, 9, 1]]
+        assert objective.item_count(batch) == 6
+
+    def test_a_model_that_shifts_by_itself(
+        self, make_job: Make, model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = make_job()
+        features = [{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()]
+        first = bound(job, model, tokenizer)
+        expected = first.loss_sum(model, first.collate(features))
+        monkeypatch.delattr(type(model), "prepare_decoder_input_ids_from_labels")
+        second = bound(job, model, tokenizer)
+        batch = second.collate(features)
+        assert "decoder_input_ids" not in batch
+        assert second.loss_sum(model, batch).item() == pytest.approx(expected.item(), rel=1e-6)
+
+    @pytest.mark.parametrize("factor", [0.0, 0.1])
+    def test_needs_no_logits_of_whole_batches(
+        self, make_job: Make, model: Any, tokenizer: Any, factor: float
+    ) -> None:
+        objective = bound(make_job(), model, tokenizer)
+        batch = objective.collate([{"input_ids": [5, 6, 1], "labels": [7, 1]}, *_uneven()])
+        lengths: list[int] = []
+        model.lm_head.register_forward_hook(lambda _m, _i, out: lengths.append(out.shape[1]))
+        loss = objective.smoothed_loss_sum(model, batch, factor)
+        evaluated = objective._token_losses(model, batch)
+        assert lengths == [1, 1]
+        whole = label_smoothing.cross_entropies(*objective.logits_and_labels(model, batch), factor)
+        assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
+        assert evaluated[0, 2] == 0
+        if factor == 0:
+            assert evaluated.sum().item() == pytest.approx(whole.item(), rel=1e-6)
+
+    def test_accumulated_is_the_large_batch(self, make_job: Make) -> None:
+        losses = [
+            make_job(
+                {"predict_with_generate": False},
+                {
+                    "max_steps": 3,
+                    "per_device_train_batch_size": size,
+                    "gradient_accumulation_steps": 8 // size,
+                    "save_strategy": "no",
+                },
+                model=_without_dropout(make_job),
+            ).train()[1]
+            for size in (8, 2)
+        ]
+        large, accumulated = (recorder.train_values("loss") for recorder in losses)
+        assert accumulated == pytest.approx(large, rel=1e-5)
+
+
+def _uneven() -> list[dict[str, list[int]]]:
+    return [{"input_ids": [5, 1], "labels": [8, 9, 1]}]
+
+
+def _without_dropout(make_job: Make) -> Path:
+    folder = make_job().home / "model"
+    return save_tiny_t5(
+        folder, [row["text"] for row in rows("summaries-train.jsonl", 20)], dropout=0.0
+    )
+
+
+class TestGeneration:
+    @pytest.fixture
+    def model(self, t5: Path) -> Any:
+        return AutoModelForSeq2SeqLM.from_pretrained(t5).eval()
+
+    @pytest.fixture
+    def sources(self) -> torch.Tensor:
+        return torch.arange(20, 68).reshape(4, 12)
+
+    def generate(self, model: Any, sources: torch.Tensor, **task: Any) -> list[list[int]]:
+        parameters = SummarizationSpec.model_validate({"max_target_length": 12, **task})
+        config = base.generation_config(model.generation_config, parameters)
+        torch.manual_seed(0)
+        tokens: list[list[int]] = model.generate(sources, generation_config=config).tolist()
+        return tokens
+
+    @pytest.mark.parametrize(
+        ("before", "task"),
+        [
+            ({}, {"num_beams": 4}),
+            ({}, {"generation_max_length": 5}),
+            ({}, {"val_max_target_length": 7}),
+            ({}, {"generation": {"no_repeat_ngram_size": 1}}),
+            ({}, {"generation": {"repetition_penalty": 1.5}}),
+            ({}, {"generation": {"do_sample": True}}),
+            ({"do_sample": True}, {"generation": {"temperature": 0.1}}),
+            ({"do_sample": True}, {"generation": {"top_k": 2}}),
+            ({"do_sample": True}, {"generation": {"top_p": 0.05}}),
+        ],
+    )
+    def test_each_option_changes_the_texts(
+        self, model: Any, sources: torch.Tensor, before: dict[str, Any], task: dict[str, Any]
+    ) -> None:
+        changed = dict(task)
+        changed["generation"] = {**before, **task.get("generation", {})}
+        assert self.generate(model, sources, generation=before) != self.generate(
+            model, sources, **changed
+        )
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"min_length": 6},
+            {"min_new_tokens": 6},
+            {"early_stopping": True},
+            {"early_stopping": "never"},
+            {"length_penalty": 2.0},
+            {"encoder_no_repeat_ngram_size": 2},
+            {"encoder_repetition_penalty": 1.5},
+        ],
+    )
+    def test_the_rest_reach_the_library_by_name(self, model: Any, option: dict[str, Any]) -> None:
+        parameters = SummarizationSpec.model_validate({"generation": option})
+        config = base.generation_config(model.generation_config, parameters)
+        for name, value in option.items():
+            assert getattr(model.generation_config, name) != value
+            assert getattr(config, name) == value
+
+    def test_the_shortest_must_not_exceed_the_longest(self) -> None:
+        with pytest.raises(ValidationError, match=r"`generation\.min_length` \(13\) is above"):
+            SummarizationSpec(max_target_length=12, generation=GenerationSpec(min_length=13))
+
+
+class TestEvaluation:
+    def test_metrics_are_those_of_the_written_predictions(self, make_job: Make) -> None:
+        job = learning(make_job)
+        result, recorder = job.train()
+        written = read_predictions(job)
+        scorer = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
+        scores = [
+            scorer.score(by_sentence(row["reference"]), by_sentence(row["prediction"]))
+            for row in written
+        ]
+        for kind in ("rouge1", "rouge2", "rougeL", "rougeLsum"):
+            mean = sum(score[kind].fmeasure for score in scores) / len(scores)
+            assert result.metrics[f"eval_{kind}"] == pytest.approx(100 * mean, abs=1e-9)
+        assert result.metrics["eval_rouge1"] > 0
+        assert 1 <= result.metrics["eval_gen_len"] <= 16
+        assert [row.keys() for row in result.samples] == [{"source", "prediction", "reference"}] * 3
+        names = {event.name for event in recorder.of(ArtifactWritten)}
+        assert {"predictions.json", "generated_predictions.txt"} <= names
+        lines = (job.workspace / "attempts/2/predictions/generated_predictions.txt").read_text()
+        assert lines.splitlines() == [row["prediction"] for row in written]
+
+    def test_a_test_split_needs_no_summaries(self, make_job: Make) -> None:
+        texts = [{"text": row["text"]} for row in rows("summaries-validation.jsonl", 3)]
+        job = make_job(test=texts)
+        _, recorder = job.train()
+        names = {event.name for event in recorder.of(ArtifactWritten)}
+        assert {"test/predictions.json", "test/generated_predictions.txt"} <= names
+        assert [row.keys() for row in read_predictions(job, "test/predictions.json")] == [
+            {"prediction"}
+        ] * 3
+
+    def test_without_generation_there_is_only_the_loss(self, make_job: Make) -> None:
+        result, recorder = make_job({"predict_with_generate": False}).train()
+        assert scores(result.metrics).keys() == {"loss"}
+        assert not [e for e in recorder.of(ArtifactWritten) if "predictions" in e.name]
+
+    def test_without_generation_nothing_can_be_predicted(self, make_job: Make) -> None:
+        job = make_job({"predict_with_generate": False}, test=[{"text": "a"}])
+        with pytest.raises(StageError, match="predict_with_generate") as caught:
+            job.prepare()
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
+    def test_sampling_leaves_the_training_alone_and_repeats(self, make_job: Make) -> None:
+        task = {"generation": {"do_sample": True}}
+        often, seldom = (
+            make_job(task, {"max_steps": 4, "eval_strategy": strategy, "eval_steps": 1}).train()
+            for strategy in ("steps", "no")
+        )
+        assert often[1].train_values("loss") == seldom[1].train_values("loss")
+        assert often[0].samples == seldom[0].samples
+
+    def test_several_validation_sets(self, make_job: Make) -> None:
+        job = make_job()
+        whole = job.body["dataset"]["validation"]
+        first = write_rows(job.home / "first.jsonl", rows("summaries-validation.jsonl", 2))
+        job.body["dataset"]["validation"] = {"whole": whole, "first": first}
+        result, recorder = job.train()
+        assert {"eval_whole_loss", "eval_first_rouge1"} <= result.metrics.keys()
+        names = {event.name for event in recorder.of(ArtifactWritten)}
+        assert {f"validation.{name}/predictions.json" for name in ("first", "whole")} <= names
+
+    def test_in_bfloat16(self, make_job: Make) -> None:
+        full, _ = make_job().train()
+        half, _ = make_job(training={"bf16": True}).train()
+        assert half.metrics["eval_loss"] == pytest.approx(full.metrics["eval_loss"], rel=1e-2)
+        assert half.metrics["eval_loss"] != full.metrics["eval_loss"]
+
+
+class TestLanguages:
+    @pytest.fixture
+    def mbart(self, tmp_path: Path) -> Path:
+        return save_tiny_mbart(tmp_path / "mbart")
+
+    def make(self, make_job: Make, model: Path, **task: Any) -> StagedJob:
+        job = make_job({"max_source_length": 24, **task}, model=model)
+        job.body["task"]["type"] = "translation"
+        pairs = [{"translation": {"en": f"a cat {word}", "ro": f"o {word}"}} for word in WORDS]
+        for split in ("train", "validation"):
+            job.body["dataset"][split] = write_rows(job.home / f"{split}.jsonl", pairs)
+        return job
+
+    def test_texts_are_marked_and_decoding_starts_with_the_target(
+        self, make_job: Make, mbart: Path
+    ) -> None:
+        job = self.make(
+            make_job, mbart, source_lang="en_XX", target_lang="ro_RO", forced_bos_token="ro_RO"
+        )
+        result, _ = job.train()
+        assert job.prepared is not None
+        tokenizer = AutoTokenizer.from_pretrained(mbart)
+        english, romanian = tokenizer.convert_tokens_to_ids(["en_XX", "ro_RO"])
+        first = load_splits(job.prepared.prepared_dir)["train"].features[0]
+        assert (first["input_ids"][-1], first["labels"][-1]) == (english, romanian)
+        finished = AutoModelForSeq2SeqLM.from_pretrained(job.workspace / result.output_dir)
+        assert finished.config.decoder_start_token_id == romanian
+        assert finished.generation_config.forced_bos_token_id == romanian
+        tokens = finished.generate(torch.tensor([first["input_ids"]]), max_length=6)
+        assert tokens[0, :2].tolist() == [romanian, romanian]
+        assert "eval_bleu" in result.metrics
+
+    @pytest.mark.parametrize(
+        ("task", "message"),
+        [
+            ({"target_lang": "ro_RO"}, "Set `task.source_lang`"),
+            ({"source_lang": "en_YY", "target_lang": "ro_RO"}, "'en_YY', which the tokenizer"),
+        ],
+    )
+    def test_wrong_codes(
+        self, make_job: Make, mbart: Path, task: dict[str, str], message: str
+    ) -> None:
+        with pytest.raises(StageError, match=message) as caught:
+            self.make(make_job, mbart, **task).prepare()
+        assert caught.value.failure.code is FailureCode.INVALID_OPTION
+
+    def test_a_tokenizer_that_marks_texts_needs_the_language(
+        self, make_job: Make, mbart: Path
+    ) -> None:
+        with pytest.raises(StageError, match=r"`task\.lang` is needed: MBartTokenizer"):
+            make_job({"max_source_length": 24}, model=mbart).prepare()
+
+    def test_an_unknown_first_token(self, make_job: Make) -> None:
+        with pytest.raises(StageError, match=r"`task\.forced_bos_token` is 'xx'"):
+            make_job({"forced_bos_token": "xx"}).train()
+
+
+WORDS = ["sat", "ran", "slept", "ate"]
+
+
+class TestResume:
+    def test_is_the_uninterrupted_run(self, make_job: Make) -> None:
+        job = make_job(training={"max_steps": 6, "save_steps": 3})
+        whole, recorder = job.train()
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
+        resumed, rest = job.train(attempt=3, resume_from=checkpoint)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        losses = recorder.train_values("loss")
+        assert rest.train_values("loss") == {step: losses[step] for step in (4, 5, 6)}
+        assert resumed.samples == whole.samples
+
+
+class TestGolden:
+    LOSSES = (
+        6.82328939,
+        6.37724876,
+        6.02942133,
+        5.86020088,
+        5.70112848,
+        5.79617882,
+        5.56285286,
+        5.60307503,
+        5.27005243,
+        5.35933638,
+    )
+
+    def test_first_ten_steps(self, make_job: Make) -> None:
+        result, recorder = learning(make_job).train()
+        losses = list(recorder.train_values("loss").values())[:10]
+        # Rounding adds up over the steps, and differs between processors.
+        assert losses[:5] == pytest.approx(self.LOSSES[:5], rel=1e-5)
+        assert losses == pytest.approx(self.LOSSES, rel=2e-4)
+        assert result.metrics["eval_rouge1"] == pytest.approx(850 / 9)
+        assert result.metrics["eval_rouge2"] == pytest.approx(250 / 3)
+        assert result.metrics["eval_gen_len"] == 7.0
+        # After 240 steps: 0.124, and 0.137 when the first weights were changed by 1e-7.
+        assert result.metrics["eval_loss"] == pytest.approx(0.13, abs=0.03)

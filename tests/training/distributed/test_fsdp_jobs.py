@@ -1,0 +1,213 @@
+"""FSDP: two processes that hold half of the weights each train as one process does."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from service.contract.events import Notice
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.tasks.stages import write_rows
+from tests.training.pairs import (
+    EXAMPLES,
+    Both,
+    Suite,
+    assert_equal,
+    assert_equal_gradients,
+    example,
+    questions,
+    texts,
+)
+
+pytestmark = pytest.mark.long
+
+SUMMARIES = EXAMPLES / "seq2seq" / "summaries-train.jsonl"
+
+
+def fsdp(**options: Any) -> dict[str, Any]:
+    return {"type": "fsdp", **options}
+
+
+def _summaries(model: Path) -> Callable[[Path], dict[str, Any]]:
+    data = [json.loads(line) for line in SUMMARIES.read_text().splitlines()[:12]]
+    task = {"max_source_length": 48, "max_target_length": 12, "num_beams": 2}
+    return lambda home: {
+        "task": {"type": "summarization", **task},
+        "model": {"name_or_path": str(model)},
+        "dataset": {
+            "source": "path",
+            "train": write_rows(home / "train.jsonl", data),
+            "validation": write_rows(home / "validation.jsonl", data[:4]),
+        },
+    }
+
+
+def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda home: {**texts("causal-lm", model)(home), "peft": peft}
+
+
+def _tiny(suite: Suite) -> None:
+    """Each has two or three options; the model's own blocks are two."""
+    few = {"max_steps": 3}
+    suite.tiny("plain", **few, neftune_noise_alpha=1e-9)
+    accumulated = {"gradient_accumulation_steps": 3, "max_steps": 1, "max_grad_norm": 0.0}
+    suite.tiny("gradients", keeps_gradients=True, learning_rate=0.0, **accumulated)
+    clipped = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.1, "optim": "adamw_torch_fused"}
+    suite.tiny("clipped", **clipped, strategy=fsdp(sync_each_batch=True))
+    kept = fsdp(reshard_after_forward=False)
+    suite.tiny("kept", **few, strategy=kept, optim="sgd", optim_args="momentum=0.9")
+    one = fsdp(auto_wrap_policy="no_wrap")
+    suite.tiny("one group", **few, strategy=one, optim="adagrad", padding_free=True)
+    by_size = fsdp(auto_wrap_policy="size_based_wrap", min_num_params=3000)
+    suite.tiny("by size", **few, strategy=by_size, optim="rmsprop")
+    suite.tiny("bf16", **few, bf16=True)
+    half = {"param_dtype": "bfloat16", "reduce_dtype": "bfloat16"}
+    suite.tiny("half", **few, strategy=fsdp(mixed_precision_policy=half))
+    suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
+    chosen = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "learning_rate": 0.0}
+    suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
+    suite.tiny("whole", gradient_accumulation_steps=3, save_steps=1, dropout=0.1, max_steps=6)
+
+
+def _resumed(suite: Suite) -> None:
+    whole = suite.two["whole"]
+    attempt = whole.request.attempt_dir.with_name("2")
+    attempt.mkdir()
+    checkpoint = whole.request.attempt_dir / "checkpoints" / "4"
+    changes = {"attempt_dir": attempt, "resume_from": checkpoint}
+    request = whole.request.model_copy(update=changes)
+    suite.then("resumed", replace(whole, request=request))
+
+
+def _tasks(suite: Suite, folder: Path) -> None:
+    bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0), folder / "gpt2"
+    few = {"max_steps": 2}
+    suite.task("causal-lm", texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)), **few)
+    suite.task("masked-lm", texts("masked-lm", bert), **few)
+    lora = {"method": "lora", "target_modules": ["c_attn"]}
+    suite.task("lora", _adapted(gpt2, **lora), **few)
+    suite.task("merged", _adapted(gpt2, **lora, merge=True), **few)
+    # Without unanswerable questions a third of the head gets no gradient.
+    xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
+    beams = questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3)
+    suite.task("beam search", beams, **few)
+    words = [json.loads(line)["text"] for line in SUMMARIES.read_text().splitlines()[:60]]
+    t5 = save_tiny_t5(folder / "t5", words, dropout=0.0)
+    suite.task("summarization", _summaries(t5), **few)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("fsdp")
+    suite = Suite(folder, "fsdp")
+    _tiny(suite)
+    _resumed(suite)
+    _tasks(suite, folder)
+    suite.then(
+        "example", example(folder / "example", "question-answering-fsdp.yaml", folder / "bert")
+    )
+    try:
+        return suite.run()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _held(both: Both) -> dict[str, int]:
+    notices = both.two.recorder.of(Notice)
+    return next(notice.data for notice in notices if notice.message.startswith("FSDP: "))
+
+
+class TestSameAsOne:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("plain", "clipped", "kept", "one group", "by size", "checkpointed", "best"),
+            *("causal-lm", "masked-lm", "lora", "merged", "beam search", "summarization"),
+        ],
+    )
+    def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
+        assert_equal(ran[name])
+
+    @pytest.mark.parametrize("name", ["bf16", "half"])
+    def test_halves(self, ran: dict[str, Both], name: str) -> None:
+        """Sums of bfloat16 numbers are rounded in another order, and the weights of `half`."""
+        assert_equal(ran[name], rel=1e-3)
+        assert ran[name].two.losses != pytest.approx(ran["plain"].two.losses, rel=1e-6)
+
+    def test_gradients_are_those_of_the_large_batch(self, ran: dict[str, Both]) -> None:
+        assert_equal_gradients(ran["gradients"])
+
+    def test_the_same_model_is_chosen(self, ran: dict[str, Both]) -> None:
+        one, two = ran["best"].one.result, ran["best"].two.result
+        assert (two.best_step, two.steps) == (one.best_step, one.steps)
+
+
+class TestSplit:
+    @pytest.mark.parametrize(
+        ("name", "groups"),
+        [("plain", 3), ("one group", 1), ("by size", 7), ("masked-lm", 3), ("beam search", 3)],
+    )
+    def test_each_block_is_a_group(self, ran: dict[str, Both], name: str, groups: int) -> None:
+        assert _held(ran[name])["groups"] == groups
+
+    def test_each_process_holds_half(self, ran: dict[str, Both]) -> None:
+        held = _held(ran["plain"])
+        assert held["own_bytes"] == pytest.approx(held["bytes"] / 2, rel=0.01)
+
+
+class TestFinished:
+    def test_the_model_is_that_of_one_process(self, ran: dict[str, Both]) -> None:
+        one, two = (
+            AutoModelForCausalLM.from_pretrained(
+                outcome.request.workspace / outcome.result.output_dir
+            )
+            for outcome in (ran["causal-lm"].one, ran["causal-lm"].two)
+        )
+        assert type(two) is type(one)
+        assert two.config.architectures == ["GPT2LMHeadModel"]
+        expected = dict(one.named_parameters())
+        for name, value in two.named_parameters():
+            torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5)
+
+    def test_adapters_have_the_same_files(self, ran: dict[str, Both]) -> None:
+        for name in ("lora", "merged"):
+            one, two = (
+                {file.name for file in (o.request.workspace / o.result.output_dir).iterdir()}
+                for o in (ran[name].one, ran[name].two)
+            )
+            assert one == two
+
+    def test_the_example_learns(self, ran: dict[str, Both]) -> None:
+        result = ran["example"].two.result
+        assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
+
+
+class TestResume:
+    def test_is_exact(self, ran: dict[str, Both]) -> None:
+        whole, resumed = ran["whole"].two, ran["resumed"].two
+        assert resumed.result.weights_sha256 == whole.result.weights_sha256
+        assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > 4}
+        assert len(resumed.losses) == 2
+        assert resumed.result.metrics["train_loss"] == whole.result.metrics["train_loss"]
+
+    def test_a_checkpoint_is_that_of_one_process(self, ran: dict[str, Both]) -> None:
+        one, two = (
+            outcome.request.attempt_dir / "checkpoints" / "4"
+            for outcome in (ran["whole"].one, ran["whole"].two)
+        )
+        states = [torch.load(folder / "optimizer.pt")["state"] for folder in (one, two)]
+        assert [{n: v.shape for n, v in each.items()} for each in states[0].values()] == [
+            {n: v.shape for n, v in each.items()} for each in states[1].values()
+        ]
+        weights = [load_file(folder / "model.safetensors") for folder in (one, two)]
+        assert {n: v.shape for n, v in weights[0].items()} == {
+            n: v.shape for n, v in weights[1].items()
+        }

@@ -1,0 +1,129 @@
+"""Two processes train as one does on the same global batch, for several tasks and options."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from service.contract.events import Notice
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_xlnet
+from tests.training.pairs import (
+    Both,
+    Suite,
+    assert_equal,
+    assert_equal_gradients,
+    example,
+    questions,
+    texts,
+)
+
+pytestmark = pytest.mark.long
+
+RESUMED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "save_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("two")
+    suite = Suite(folder)
+    suite.tiny("plain")
+    accumulated = {"gradient_accumulation_steps": 3, "max_steps": 1, "max_grad_norm": 0.0}
+    suite.tiny("gradients", keeps_gradients=True, learning_rate=0.0, **accumulated)
+    suite.tiny("clipped", gradient_accumulation_steps=3, max_grad_norm=0.1)
+    suite.tiny("grouped", group_by_length=True, gradient_accumulation_steps=2)
+    suite.tiny("bf16", bf16=True)
+    suite.tiny("smoothed", label_smoothing_factor=0.1, dataloader_num_workers=1)
+    suite.tiny("logged seldom", logging_steps=7, include_num_input_tokens_seen="all")
+    chosen = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "learning_rate": 0.0}
+    suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
+    suite.tiny("own options", strategy={"type": "ddp", "find_unused_parameters": False,
+        "bucket_cap_mb": 1, "gradient_as_bucket_view": True, "broadcast_buffers": False,
+        "static_graph": True, "timeout": 60})  # fmt: skip
+    bert, gpt2 = save_tiny_bert(folder / "bert", dropout=0.0), folder / "gpt2"
+    suite.task("question-answering", questions(bert))
+    suite.task("causal-lm", texts("causal-lm", save_tiny_gpt2(gpt2, dropout=0.0)))
+    lora = {"peft": {"method": "lora", "target_modules": ["c_attn"]}}
+    suite.task("lora", lambda home: {**texts("causal-lm", gpt2)(home), **lora})
+    suite.task("masked-lm", texts("masked-lm", bert))
+    # Without unanswerable questions a third of the head gets no gradient.
+    xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
+    suite.task("beam search", questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3))
+    shown = example(folder / "example", "question-answering-two-processes.yaml", bert)
+    suite.then("example", shown)
+    suite.tiny("whole", **RESUMED, dropout=0.1, logging_steps=2)
+    whole = suite.two["whole"]
+    kept = whole.request.attempt_dir / "checkpoints"
+    for number, step in enumerate((1, 4, 6), start=2):  # also before an epoch's shorter last step
+        attempt = whole.request.attempt_dir.with_name(str(number))
+        attempt.mkdir()
+        changes = {"attempt_dir": attempt, "resume_from": kept / str(step)}
+        request = whole.request.model_copy(update=changes)
+        suite.then(f"resumed {step}", replace(whole, request=request))
+    try:
+        return suite.run()
+    finally:
+        torch.set_num_threads(before)
+
+
+class TestSameAsOne:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("plain", "clipped", "grouped", "smoothed", "logged seldom", "best", "own options"),
+            *("question-answering", "causal-lm", "masked-lm", "lora", "beam search"),
+        ],
+    )
+    def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
+        assert_equal(ran[name])
+
+    def test_bf16(self, ran: dict[str, Both]) -> None:
+        """Sums of bfloat16 products are rounded in another order."""
+        assert_equal(ran["bf16"], rel=1e-3)
+        assert ran["bf16"].two.losses != ran["plain"].two.losses
+
+    def test_gradients_are_those_of_the_large_batch(self, ran: dict[str, Both]) -> None:
+        assert_equal_gradients(ran["gradients"])
+
+    def test_all_examples_are_counted_once(self, ran: dict[str, Both]) -> None:
+        both = ran["logged seldom"]
+        epochs = [outcome.result.epochs for outcome in (both.one, both.two)]
+        assert epochs == [2.0, 2.0]
+        rates = both.two.result.metrics
+        examples = rates["train_samples_per_second"] * rates["train_runtime"]
+        assert examples == pytest.approx(2 * 37)
+
+    def test_the_same_model_is_chosen(self, ran: dict[str, Both]) -> None:
+        one, two = ran["best"].one.result, ran["best"].two.result
+        assert (two.best_step, two.steps) == (one.best_step, one.steps)
+        assert two.steps < 20  # of the steps that two epochs have: it stopped early
+
+
+class TestExample:
+    def test_it_learns(self, ran: dict[str, Both]) -> None:
+        result = ran["example"].two.result
+        assert result.steps == 3
+        assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
+        notices = ran["example"].two.recorder.of(Notice)
+        # In bfloat16 where the machine can.
+        planned = [n.message for n in notices if " in 2 processes in " in n.message]
+        assert [message.endswith(", 3 steps") for message in planned] == [True]
+
+
+class TestResume:
+    @pytest.mark.parametrize("step", [1, 4, 6])
+    def test_is_exact(self, ran: dict[str, Both], step: int) -> None:
+        whole, resumed = ran["whole"].two, ran[f"resumed {step}"].two
+        assert resumed.result.weights_sha256 == whole.result.weights_sha256
+        assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > step}
+        assert resumed.result.metrics["train_loss"] == whole.result.metrics["train_loss"]
+
+    def test_a_checkpoint_holds_the_random_state_of_each(self, ran: dict[str, Both]) -> None:
+        folder = ran["whole"].two.request.attempt_dir / "checkpoints" / "4"
+        states = [torch.load(folder / f"rng_{rank}.pt")["torch"] for rank in (0, 1)]
+        assert not torch.equal(*states)
+        assert not (folder / "rng_2.pt").exists()
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert {"rng_0.pt", "rng_1.pt"} <= manifest["files"].keys()

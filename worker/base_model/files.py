@@ -1,0 +1,188 @@
+"""Where the base model's files are: a Hub repository at a commit, or an allowed folder."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.stages import BaseJob
+from worker.base_model import other_weights
+from worker.publishing import hub_repository
+
+_SETTINGS: Final = re.compile(r"[^/]+\.(json|txt|model|jinja)")
+"""Config and tokenizer; never code, never anything that has to be unpickled."""
+_WEIGHTS: Final = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_ADAPTER: Final = "adapter_config.json"
+_WHOLE: Final = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Located:
+    """A repository or folder whose files are known but, on the Hub, not yet here."""
+
+    name: str
+    commit: str | None
+    """None for a folder."""
+    files: tuple[str, ...]
+    fetch: Callable[[Iterable[str]], Path]
+    """Brings the named files here and returns the folder that they are in."""
+
+    def settings(self) -> list[str]:
+        return [name for name in self.files if _SETTINGS.fullmatch(name)]
+
+    def weights(self) -> list[str]:
+        """Safetensors that `from_pretrained` would load; StageError when there are none."""
+        found = [name for name in self.files if _WEIGHTS.fullmatch(name)]
+        if found:
+            return [_WHOLE] if _WHOLE in found else found
+        if _ADAPTER in self.files:
+            raise StageError(
+                FailureCode.MODEL_NOT_FOUND,
+                f"{self.name!r} holds an adapter of peft, and not the model that it belongs to: "
+                "merge the two with PeftModel's merge_and_unload(), or train with "
+                "`peft.merge: true`, and give the whole model",
+            )
+        other_weights.refuse(self.name, self.commit is not None, self.files)
+        raise StageError(
+            FailureCode.MODEL_NOT_FOUND,
+            f"{self.name!r} holds no weights: no {_WHOLE} and no shards of it",
+        )
+
+
+def locate(
+    name: str, revision: str | None, *, roots: list[Path], setting: str, cache_dir: Path
+) -> Located:
+    """Look `name` up: an absolute path under `roots`, or a Hub id. StageError when it is not there.
+
+    `setting` is the field of the spec that gives the name.
+    """
+    if name.startswith(("/", ".", "~")) or "\x00" in name:
+        return _folder(name, roots)
+    try:
+        info = HfApi().model_info(name, revision=revision)
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise _refusal(name, revision, setting, error) from error
+    files = tuple(sibling.rfilename for sibling in info.siblings or ())
+
+    def fetch(wanted: Iterable[str]) -> Path:
+        return _download(name, revision, str(info.sha), list(wanted), setting, cache_dir)
+
+    return Located(name, info.sha, files, fetch)
+
+
+def of_job(base: BaseJob, own_folder: Path) -> Located:
+    """The finished model of another job; or a checkpoint's weights with the settings that its
+    training left, together in `own_folder`. StageError(model_not_found) when they are gone."""
+    name = base.job if base.step is None else f"{base.job} (step {base.step})"
+    files = _inside(base.folder)
+    if base.step is not None:
+        settings = _settings_of(base, name)
+        files = {file: path for file, path in files.items() if _WEIGHTS.fullmatch(file)}
+        files |= {file: path for file, path in _inside(settings).items() if file not in files}
+    if not files:
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} are not there any more")
+
+    def fetch(_wanted: Iterable[str]) -> Path:
+        return base.folder if base.step is None else link_all(files, own_folder)
+
+    return Located(name, base.revision, tuple(files), fetch)
+
+
+def _settings_of(base: BaseJob, name: str) -> Path:
+    """The folder with the configuration and the tokenizer that belong to a checkpoint."""
+    beside = hub_repository.settings_dir(base.folder.parents[1])
+    for folder in (beside, base.finished):
+        if folder is not None and (folder / "config.json").is_file():
+            return folder
+    message = f"{name} was written by a release that left no configuration with its checkpoints"
+    raise StageError(FailureCode.MODEL_NOT_FOUND, message)
+
+
+def _inside(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    return {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def link_all(files: Mapping[str, Path], target: Path) -> Path:
+    """Hard links, so that they stay when the other job's checkpoint is removed; else copies."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name, path in files.items():
+        if not (target / name).exists():
+            try:
+                os.link(path, target / name)
+            except OSError:
+                shutil.copy2(path, target / name)
+    return target
+
+
+def _folder(name: str, roots: list[Path]) -> Located:
+    try:
+        folder = resolve_under_roots(name, roots, "FINETUNE_MODEL_ROOTS")
+    except PathNotAllowedError as error:
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"The model {error}") from error
+    try:
+        if not folder.is_dir():
+            raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} is not a folder")
+        inside = [path for path in folder.iterdir() if path.is_file() and _allowed(path, roots)]
+    except PermissionError as error:
+        raise _unreadable(name, "its folder") from error
+    closed = sorted(path.name for path in inside if not os.access(path, os.R_OK))
+    if closed:
+        raise _unreadable(name, ", ".join(closed))
+    files = tuple(sorted(path.name for path in inside))
+    return Located(name, None, files, lambda _wanted: folder)
+
+
+def _unreadable(name: str, what: str) -> StageError:
+    message = f"The worker's user may not read {what} of the model {name!r}"
+    return StageError(FailureCode.MODEL_ACCESS_DENIED, message, name=name)
+
+
+def _allowed(path: Path, roots: list[Path]) -> bool:
+    """A link inside the folder must not lead out of the roots either."""
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(root) for root in roots)
+
+
+def _download(
+    name: str, revision: str | None, commit: str, files: list[str], setting: str, cache_dir: Path
+) -> Path:
+    try:
+        folder = snapshot_download(
+            name, revision=commit, allow_patterns=files, cache_dir=cache_dir / "hub"
+        )
+    except HfHubHTTPError as error:
+        raise _refusal(name, revision, setting, error) from error
+    return Path(folder)
+
+
+def _refusal(name: str, revision: str | None, setting: str, error: Exception) -> Exception:
+    """What a failed look-up means for the user; the error itself if it is not about the name."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    unknown = isinstance(error, RepositoryNotFoundError | HFValidationError)
+    code = FailureCode.MODEL_NOT_FOUND
+    if isinstance(error, GatedRepoError) or (status == 403 and not unknown):
+        code = FailureCode.MODEL_ACCESS_DENIED
+        message = f"{name!r} is gated or private and the Hub token has no access"
+    elif isinstance(error, RevisionNotFoundError):
+        message = f"{name!r} has no revision {revision!r}"
+    elif unknown:
+        message = f"{name!r} does not exist on the Hub, or is private without access"
+    else:
+        return error
+    return StageError(code, f"{message} (`{setting}`)", name=name, revision=revision)

@@ -1,0 +1,146 @@
+"""Whether a job can use its rows: what its failure says of those that it cannot use."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.contract.failures import FailureCode, StageError
+from worker.data.cleaning import SHOWN, BadRow, Tally
+
+_IN_MESSAGE: Final = 5
+"""Bad rows that the message names."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split whose rows were checked."""
+
+    name: str
+    tally: Tally
+    tables: Sequence[str]
+    """What the user calls its tables."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """`dataset.on_bad_row` and `dataset.max_bad_fraction`."""
+
+    skips: bool
+    max_bad_fraction: float
+
+    def problem(self, splits: Sequence[Split]) -> StageError | None:
+        """Why a job cannot use `splits`: the faults of all of them."""
+        for split in splits:
+            if (error := self._empty(split)) is not None:
+                return error
+        faulty = [split for split in splits if self._is_faulty(split.tally)]
+        return self._bad_rows(faulty) if faulty else None
+
+    def _is_faulty(self, tally: Tally) -> bool:
+        return tally.bad > (self.max_bad_fraction * tally.read if self.skips else 0)
+
+    def _empty(self, split: Split) -> StageError | None:
+        tally = split.tally
+        if tally.read == 0:
+            message = f"The {split.name} split has no rows"
+        elif tally.used == 0 and not self._is_faulty(tally):
+            message = f"All {tally.read:,} rows of the {split.name} split were skipped"
+        else:
+            return None
+        return StageError(FailureCode.EMPTY_DATASET, message, split=split.name)
+
+    def _bad_rows(self, splits: Sequence[Split]) -> StageError:
+        reasons: Counter[str] = Counter()
+        for split in splits:
+            reasons.update(split.tally.reasons)
+        first = splits[0]
+        return StageError(
+            _code(splits),
+            self._message(splits),
+            split=first.name,
+            place=place_of(first.tally.bad_rows[0], first.tables),
+            rows_bad=sum(split.tally.bad for split in splits),
+            rows_read=sum(split.tally.read for split in splits),
+            bad_by_reason=_most_first(reasons),
+            bad_rows=_listed_of(splits),
+            splits={split.name: _counts(split.tally) for split in splits},
+        )
+
+    def _message(self, splits: Sequence[Split]) -> str:
+        shown = _first(splits, _IN_MESSAGE)
+        rows = "; ".join(f"{place_of(row, split.tables)}: {row.problem}" for split, row in shown)
+        bad = sum(split.tally.bad for split in splits)
+        if bad == 1 and not self.skips:
+            return rows
+        counted = "; ".join(map(self._counted, splits))
+        return f"{counted}. {rows if bad == len(shown) else f'The first: {rows}'}"
+
+    def _counted(self, split: Split) -> str:
+        tally = split.tally
+        reasons = ", ".join(f"{name} {count:,}" for name, count in by_reason(tally).items())
+        text = f"{tally.bad:,} of {tally.read:,} rows of the {split.name} split cannot be used "
+        text += f"({reasons})"
+        if not self.skips:
+            return text
+        allowed = f"`dataset.max_bad_fraction` allows {self.max_bad_fraction:.2%}"
+        return f"{text}: {tally.bad / tally.read:.2%} of them, and {allowed}"
+
+
+def place_of(row: BadRow, tables: Sequence[str]) -> str:
+    """As its user knows it: `train.jsonl, line 3`."""
+    name = tables[row.table] if row.table < len(tables) else ""
+    return f"{name}, {row.place}" if name else row.place
+
+
+def listed(tally: Tally, tables: Sequence[str]) -> list[dict[str, str]]:
+    """The bad rows that are named, each with its place, its reason and what is wrong with it."""
+    return [_shown(row, tables) for row in tally.bad_rows]
+
+
+def by_reason(tally: Tally) -> dict[str, int]:
+    """The most frequent first; of equals the first of the alphabet."""
+    return _most_first(tally.reasons)
+
+
+def _most_first(reasons: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _shown(row: BadRow, tables: Sequence[str]) -> dict[str, str]:
+    return {"place": place_of(row, tables), "reason": row.reason, "problem": row.problem}
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    return {"rows_bad": tally.bad, "rows_read": tally.read, "bad_by_reason": by_reason(tally)}
+
+
+def _code(splits: Sequence[Split]) -> FailureCode:
+    """The one that all faults have; else that of rows."""
+    codes = {code for split in splits for code in split.tally.codes}
+    return codes.pop() if len(codes) == 1 else FailureCode.UNREADABLE_ROW
+
+
+def _listed_of(splits: Sequence[Split]) -> list[dict[str, str]]:
+    return [
+        {"split": split.name, **_shown(row, split.tables)} for split, row in _first(splits, SHOWN)
+    ]
+
+
+def _first(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:
+    """The first bad rows of each split: up to `limit` in all, shared out evenly."""
+    shares = _shares([len(split.tally.bad_rows) for split in splits], limit)
+    return [
+        (split, row)
+        for split, share in zip(splits, shares, strict=True)
+        for row in split.tally.bad_rows[:share]
+    ]
+
+
+def _shares(wanted: Sequence[int], limit: int) -> list[int]:
+    """Of `limit`, as evenly as can be; what some do not need goes to the others."""
+    shares = [0] * len(wanted)
+    for given, number in enumerate(sorted(range(len(wanted)), key=lambda n: wanted[n])):
+        shares[number] = min(wanted[number], limit // (len(wanted) - given))
+        limit -= shares[number]
+    return shares

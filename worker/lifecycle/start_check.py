@@ -1,0 +1,85 @@
+"""The quick checks of `finetune doctor`, which a worker runs once when it starts."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_COMMAND: Final = ("worker.doctor", "--quick", "--json", "--in-background")
+# It has low priority, and waits for the doctors of other workers of this machine.
+_SECONDS: Final = 1800.0
+_LONGEST: Final = 500
+
+
+class StartCheck:
+    """Runs in the background: neither the worker's registration nor a job waits for it.
+
+    `tell` is called once, on the thread, with `{"status", "checked_at", "findings"}`.
+    """
+
+    def __init__(
+        self, tell: Callable[[dict[str, Any]], None], command: Sequence[str] = _COMMAND
+    ) -> None:
+        self._tell = tell
+        self._command = command
+        self._thread = threading.Thread(target=self._run, name="start-check", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "worker.processes.parent_death",
+                    str(os.getpid()),
+                    *self._command,
+                ],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+            if not done.stdout:
+                raise ValueError(done.stderr)
+            told = _short(json.loads(done.stdout))
+        except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
+            log.warning("the quick checks of this machine failed", error=str(error)[-_LONGEST:])
+            told = {"status": "not_run", "checked_at": _now(), "findings": []}
+        for finding in told["findings"]:
+            if finding["status"] in ("warning", "failed"):
+                log.warning("the doctor found something", **finding)
+        self._tell(told)
+
+
+def _short(report: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a report: its lines, no longer than a screen has room for."""
+    fields = ("name", "status", "summary", "reason", "remedy")
+    return {
+        "status": report["status"],
+        "checked_at": report["made_at"],
+        "findings": [
+            {field: line[field][-_LONGEST:] for field in fields} for line in report["checks"]
+        ],
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,182 @@
+"""The process of a stage: started in a session of its own, read without blocking, ended whole."""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+import structlog
+from pydantic import ValidationError
+
+from service.contract.events import STAGE_EVENT, StageEvent
+from worker.processes import spawn
+from worker.processes.spawn import Launch, Start
+
+log = structlog.get_logger(__name__)
+
+_BURY_SECONDS: Final = 1.0
+_CHUNK: Final = 1 << 16
+_LONGEST_LINE: Final = 16 * 1024**2
+_VMSTAT: Final = Path("/proc/vmstat")
+
+
+class Child:
+    """Must be started on the main thread: PR_SET_PDEATHSIG looks at the thread that forked.
+
+    On leaving the context its whole process group is gone.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        log_file: Path,
+        *,
+        start: Start = spawn.cold,
+        stdin: int = subprocess.DEVNULL,
+        locks: tuple[int, ...] = (),
+    ) -> None:
+        self._events, writer = os.pipe()
+        os.set_blocking(self._events, False)
+        self._rest = b""
+        self._at_end = False
+        self._oom_kills = _oom_kills()
+        try:
+            with log_file.open("ab") as output:
+                wanted = Launch(command, environment, folder, output.fileno(), writer, stdin, locks)
+                self._process = start(wanted)
+        except BaseException:
+            os.close(self._events)
+            raise
+        finally:
+            os.close(writer)
+        self._groups = {self.pid}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.reap()
+        os.close(self._events)
+
+    def read(self, seconds: float) -> list[StageEvent]:
+        """Events that have arrived; waits for the first of them at most so long."""
+        if self._at_end:
+            return []
+        ready, _, _ = select.select([self._events], [], [], seconds)
+        return self._parse(self._drain()) if ready else []
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all that held the pipe open have closed it: nothing more can come."""
+        return self._at_end
+
+    def has_exited(self) -> bool:
+        """Whether the stage's process has ended; its pid and group stay reserved until `reap`."""
+        if self._process.returncode is not None:
+            return True
+        self._note_groups()
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    def stop_softly(self) -> None:
+        """Ask the whole group to stop where it loses nothing."""
+        self._signal(signal.SIGUSR1)
+
+    def terminate(self) -> None:
+        """Ask the whole group to stop at once."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Kill whatever of the group is left; the return code as subprocess gives it."""
+        self.kill()
+        status = self._process.wait()
+        self._bury_orphans()
+        return status
+
+    def _note_groups(self) -> None:
+        """those that the stage's own children lead: ranks do, and die with it."""
+        with suppress(OSError):  # not Linux, or one has just ended
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+            self._groups |= {os.getpgid(int(child)) for child in children.split()}
+
+    def _bury_orphans(self) -> None:
+        """Wait for those of the groups that this process has adopted; at most a second."""
+        deadline = time.monotonic() + _BURY_SECONDS
+        for group in self._groups:
+            while _bury(group) and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def oom_killer_struck(self) -> bool:
+        """Whether the kernel has killed a process of this host for want of memory since the start.
+
+        It tells an out-of-memory kill from one that somebody sent; both look like SIGKILL.
+        """
+        return _oom_kills() > self._oom_kills
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _drain(self) -> bytes:
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(self._events, _CHUNK)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self._at_end = True
+                break
+            chunks.append(chunk)
+            if len(chunks) * _CHUNK >= _LONGEST_LINE:
+                break
+        return b"".join(chunks)
+
+    def _parse(self, data: bytes) -> list[StageEvent]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            log.error("a stage's event is too long and is dropped", bytes=len(self._rest))
+            self._rest = b""
+        events = []
+        for line in lines:
+            try:
+                events.append(STAGE_EVENT.validate_json(line))
+            except ValidationError as error:
+                log.error("a stage said something that is no event", error=str(error)[:500])
+        return events
+
+
+def _bury(group: int) -> bool:
+    """Wait for those of `group` that have ended; whether others of it are still to end."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+        return True
+    return False
+
+
+def _oom_kills() -> int:
+    """The kernel's count since boot; 0 where there is none (other systems than Linux)."""
+    try:
+        counters = _VMSTAT.read_text()
+    except OSError:
+        return 0
+    lines = (line.split() for line in counters.splitlines())
+    return next((int(value) for name, value in lines if name == "oom_kill"), 0)

@@ -1,0 +1,313 @@
+"""Starts stages by forking them from a process that has imported torch already.
+
+The supervisor's process owns one such fork server and never imports torch itself. A stage that the
+server forks becomes the supervisor's own child, so that signals, exit status and end are those of a
+process that it started itself; and wherever this does not work, a new interpreter is started.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+import service
+import worker
+from service.contract.states import Stage
+from service.settings import Settings
+from worker.devices.gpus import Device
+from worker.processes import linux, spawn
+from worker.processes.fork_protocol import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
+from worker.processes.spawn import Launch, Process
+from worker.supervision.stage_request import stage_environment
+
+log = structlog.get_logger(__name__)
+
+STAGE_MODULES: Final = (*(f"worker.stages.{stage}" for stage in Stage), LAUNCHER)
+_IMPORT_SECONDS: Final = 60.0
+_FORK_SECONDS: Final = 10.0
+_GROWTH_BYTES: Final = 256 * 1024**2
+_GIVE_UP_AFTER: Final = 3
+# A process shows in `ps` what fits where its first command line stood: room for a stage's.
+_ROOM: Final = "." * 1024
+FORKABLE: Final = {
+    # A fork takes only one thread along. These are the pools that start when they are loaded;
+    # a forked stage gets what it would have had.
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # No forked process can use CUDA that was started before the fork: without a device nothing
+    # starts it. A forked stage sees those that it was given.
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+# `publish` imports mlflow when it needs it.
+IMPORTS: Final = (*STAGE_MODULES, "mlflow")
+# On a worker with GPUs not bitsandbytes, which peft imports: it chooses its library by the GPUs
+# that it sees then, and the server sees none.
+IMPORTS_WITH_GPU: Final = (
+    *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
+    *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
+    *(LAUNCHER, "worker.stages.publish", "mlflow"),
+)
+
+
+class NoForkError(Exception):
+    """The fork server did not start the stage; nothing of it runs."""
+
+
+class UnfitError(NoForkError):
+    """It never will: what it imports started threads, or CUDA."""
+
+
+def make(settings: Settings, gpus: Sequence[Device]) -> "WarmStart | None":
+    """That of a worker with these GPUs; None where the settings or the system do not want it.
+
+    On a MIG instance torch counts devices by starting CUDA, so stages there are not forked.
+    """
+    if not settings.warm_start or sys.platform != "linux":
+        return None
+    if any(gpu["mig"] for gpu in gpus):
+        log.info("stages are not forked", reason="a MIG instance is among the GPUs")
+        return None
+    # `train`'s environment is that of all stages, but for what is LATE.
+    environment = stage_environment(settings, Stage.TRAIN)
+    return WarmStart(environment, imports=IMPORTS_WITH_GPU if gpus else IMPORTS)
+
+
+class WarmStart:
+    """Must be used on the main thread, as stages are; this process adopts orphans from then on.
+
+    `environment`: of every stage, without secrets. `modules`: those that are run as stages.
+    `imports`: what the server imports before it forks. `growth_bytes`: how much memory it may gain
+    before another takes its place.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        modules: Sequence[str] = STAGE_MODULES,
+        imports: Sequence[str] = IMPORTS,
+        growth_bytes: int = _GROWTH_BYTES,
+    ) -> None:
+        self._environment = lasting(environment)
+        self._modules = modules
+        self._imports = imports
+        self._growth_bytes = growth_bytes
+        self._server: _Server | None = None
+        self._failures = 0
+
+    @property
+    def server_pid(self) -> int | None:
+        """None while there is no living server."""
+        return self._server.pid if self._server is not None and self._server.is_alive else None
+
+    def tend(self) -> None:
+        """See that a server lives that has not grown, and has imported the code of today."""
+        server = self._server
+        if server is not None:
+            why = server.why_replace(self._growth_bytes)
+            if why is None:
+                return
+            log.info("the fork server is replaced", reason=why)
+            self.close()
+        if self._failures < _GIVE_UP_AFTER:
+            self._server = _Server(self._environment, self._imports)
+
+    def start(self, wanted: Launch) -> Process:
+        """Fork the stage; start an interpreter of its own where that cannot be."""
+        why_not = self._why_not_fork(wanted)
+        if why_not is not None:
+            log.info("the stage is not forked but started anew", reason=why_not)
+            return spawn.cold(wanted)
+        self.tend()
+        if self._server is None:
+            return spawn.cold(wanted)
+        try:
+            process = self._server.start(wanted)
+        except (NoForkError, OSError) as error:
+            self._failures = _GIVE_UP_AFTER if isinstance(error, UnfitError) else self._failures + 1
+            log.warning(
+                "the stage is not forked but started anew",
+                reason=str(error),
+                for_good=self._failures >= _GIVE_UP_AFTER,
+            )
+            self.close()
+            return spawn.cold(wanted)
+        self._failures = 0
+        return process
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._server = None
+
+    def _why_not_fork(self, wanted: Launch) -> str | None:
+        is_module = wanted.command[:3] == [sys.executable, "-P", "-m"]
+        if wanted.stdin != subprocess.DEVNULL or not is_module:
+            return "it is no stage"
+        if wanted.command[3] not in self._modules:
+            return f"{wanted.command[3]} is no stage"
+        changed = lasting(wanted.environment).items() ^ self._environment.items()
+        if changed:
+            # Their names alone: a value may be a secret.
+            return f"the environment is another: {', '.join(sorted({name for name, _ in changed}))}"
+        return None
+
+
+class _Server:
+    def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._code = _newest_source()
+        self._born = time.monotonic()
+        self._first_bytes: int | None = None  # known when it is ready
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "worker.stages.fork_server"),
+                    *(str(theirs.fileno()), *imports, _ROOM),
+                ],
+                env={**environment, **FORKABLE},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._gate = self._ask_for_spare()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def why_replace(self, growth_bytes: int) -> str | None:
+        if not self.is_alive:
+            return f"it ended with status {self._process.returncode}"
+        if self._first_bytes is not None:
+            grown = linux.resident_bytes(self.pid) - self._first_bytes
+            if grown > growth_bytes:
+                return f"it grew by {grown} bytes"
+        return None if _newest_source() == self._code else "the code on disk is another"
+
+    def start(self, wanted: Launch) -> Process:
+        """Make the process that waits a stage. NoForkError, and OSError, if there is none."""
+        request = ForkRequest(
+            command=wanted.command,
+            environment=dict(wanted.environment),
+            folder=str(wanted.folder),
+        )
+        spare = self._await_spare()
+        try:
+            message = request.model_dump_json().encode()
+            descriptors = [wanted.output, wanted.events, *wanted.locks]
+            socket.send_fds(self._gate, [message], descriptors)
+        except OSError:  # it was killed meanwhile, or the message is too long
+            spare.end()
+            raise
+        self._gate.close()
+        try:
+            self._gate = self._ask_for_spare()
+        except OSError:  # a server that has ended is noticed before the next stage
+            self._process.kill()
+        return spare
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        # The process that waits, also where it is just being forked.
+        asked = [] if self._gate.fileno() < 0 else [self._gate]
+        if select.select(asked, [], [], _FORK_SECONDS if asked else 0)[0]:
+            with suppress(NoForkError, OSError):
+                _Forked(self._gate.recv(MAX_MESSAGE)).end()
+        self._gate.close()
+        self._control.close()
+
+    def _ask_for_spare(self) -> socket.socket:
+        """Where it will tell its pid."""
+        linux.adopt_orphans()
+        gate, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                socket.send_fds(self._control, [FORK], [theirs.fileno()])
+            except OSError:
+                gate.close()
+                raise
+        return gate
+
+    def _await_spare(self) -> "_Forked":
+        """The process that waits to be a stage, as soon as it is this process's child."""
+        poll = select.poll()
+        poll.register(self._gate, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        deadline = time.monotonic() + _FORK_SECONDS
+        if self._first_bytes is None:
+            deadline = max(deadline, self._born + _IMPORT_SECONDS)
+        while True:
+            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if self._control.fileno() in ready:
+                self._hear()
+                deadline = time.monotonic() + _FORK_SECONDS
+            elif self._gate.fileno() in ready:
+                return _Forked(self._gate.recv(MAX_MESSAGE))
+            else:
+                raise NoForkError("the fork server does not answer")
+
+    def _hear(self) -> None:
+        try:
+            said = self._control.recv(MAX_MESSAGE)
+        except ConnectionResetError:  # it had not read all that it was sent
+            said = b""
+        if not said:
+            raise NoForkError("the fork server has ended")
+        if said != READY:
+            raise UnfitError(said.decode())
+        self._first_bytes = linux.resident_bytes(self.pid)
+
+
+class _Forked:
+    """A child that this process did not start itself, by what it said of itself."""
+
+    def __init__(self, message: bytes) -> None:
+        if not message:
+            raise NoForkError("the forked process ended at once")
+        pid, between, fault = message.decode().split(" ", 2)
+        self.pid, self._between = int(pid), int(between)
+        # Raises ChildProcessError if it is no child.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        self.returncode: int | None = None
+        if fault:
+            self.end()
+            raise UnfitError(fault)
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+        # The process between has fallen to this one, too, if the server was killed that moment.
+        with suppress(ChildProcessError):
+            os.waitpid(self._between, os.WNOHANG)
+
+
+def _newest_source() -> tuple[int, int]:
+    """Changes when a source file does, or one comes or goes."""
+    times = []
+    for package in (service, worker):
+        for file in Path(package.__path__[0]).rglob("*.py"):
+            with suppress(OSError):  # it went this moment
+                times.append(file.stat().st_mtime_ns)
+    return len(times), max(times)

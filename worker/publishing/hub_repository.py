@@ -1,0 +1,175 @@
+"""A job's repository on the Hub: which files go there, and one commit at a time.
+
+For `prepare`, `publish` and the pushes while training, which find the token in HF_TOKEN.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils.tqdm import disable_progress_bars
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import HubSpec
+from worker.publishing import hub_access
+
+Files = Mapping[str, Path]
+"""Name in the repository → file."""
+
+_MAIN: Final = "main"
+_LAST: Final = "last-checkpoint"
+# What describes a model → the weights that belong to it.
+_WEIGHTS: Final = {
+    "config.json": "model.safetensors",
+    "adapter_config.json": "adapter_model.safetensors",
+}
+_CARD: Final = "README.md"
+
+
+def settings_dir(attempt_dir: Path) -> Path:
+    """Where `train` leaves all of the model but its weights, for the pushes of its checkpoints."""
+    return attempt_dir / "hub"
+
+
+def model_files(settings: Path, checkpoint: Path) -> Files:
+    """A checkpoint's weights beside the settings: what `from_pretrained` loads.
+
+    StageError(hub_rejected) when the checkpoint's weights are not such that it could.
+    """
+    named = {name: path for name, path in _inside(settings).items() if name != _CARD}
+    weights = {
+        name: checkpoint / name
+        for description, name in _WEIGHTS.items()
+        if description in named and (checkpoint / name).is_file()
+    }
+    if not weights:
+        message = f"The checkpoint of step {checkpoint.name} has no weights that can be loaded."
+        raise StageError(FailureCode.HUB_REJECTED, message)
+    return named | weights
+
+
+def checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> Files:
+    """Whole checkpoints, under the folders that Trainer's strategies use."""
+    return {
+        f"{_folder(checkpoint, target)}/{name}": path
+        for checkpoint in checkpoints
+        if target.strategy in ("checkpoint", "all_checkpoints")
+        for name, path in _inside(checkpoint).items()
+    }
+
+
+def _inside(folder: Path) -> Files:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in files}
+
+
+def _folder(checkpoint: Path, target: HubSpec) -> str:
+    return _LAST if target.strategy == "checkpoint" else f"checkpoint-{checkpoint.name}"
+
+
+def _is_of_last(name: str) -> bool:
+    return name.startswith(f"{_LAST}/")
+
+
+class Repository:
+    """The branch that a job pushes to. Raises the client's errors."""
+
+    def __init__(self, target: HubSpec, endpoint: str | None) -> None:
+        disable_progress_bars()
+        self._api = HfApi(endpoint=endpoint, token=_token(), library_name="finetune-service")
+        self._target = target.model_copy(
+            update={"model_id": hub_access.full_model_id(self._api, target.model_id)}
+        )
+
+    @property
+    def model_id(self) -> str:
+        """With its namespace."""
+        return self._target.model_id
+
+    def make_room(self) -> str:
+        """The repository and the branch exist afterwards, and the token may write there; its URL.
+
+        StageError where the token may not: hub_forbidden or hub_unauthorized.
+        """
+        target = self._target
+        with hub_access.refusals_explained(self._api, target.model_id):
+            url = self._api.create_repo(target.model_id, private=target.private, exist_ok=True)
+            hub_access.require_write(self._api, target.model_id)
+            if target.revision != _MAIN:
+                self._api.create_branch(target.model_id, branch=target.revision, exist_ok=True)
+        return str(url)
+
+    def head(self) -> str:
+        """The branch's newest commit."""
+        info = self._api.model_info(self._target.model_id, revision=self._target.revision)
+        return str(info.sha)
+
+    def change(self, files: Files, workspace: Path) -> "Change":
+        """Puts `files` there, and takes away what the job's pushes put there and `files` lacks."""
+        additions = [CommitOperationAdd(name, path) for name, path in files.items()]
+        return Change(self._api, self._target, additions, self._superseded(files, workspace))
+
+    def _superseded(self, files: Files, workspace: Path) -> list[CommitOperationDelete]:
+        target = self._target
+        if not target.pushes_while_training:
+            return []
+        settings = workspace.glob(f"attempts/*/{settings_dir(Path()).name}")
+        pushed = {name for folder in settings for name in _inside(folder)} - {_CARD}
+        pushed |= {weights for name, weights in _WEIGHTS.items() if name in pushed}
+        there = self._api.list_repo_files(target.model_id, revision=target.revision)
+        if any(_is_of_last(name) for name in files):
+            pushed |= set(filter(_is_of_last, there))
+        return [CommitOperationDelete(name) for name in there if name in pushed - files.keys()]
+
+
+class Change:
+    """One commit. The client leaves out files that the Hub has already, and makes no commit where
+    nothing is left: that is how a retry finds its own commit again."""
+
+    def __init__(
+        self,
+        api: HfApi,
+        target: HubSpec,
+        additions: list[CommitOperationAdd],
+        deletions: list[CommitOperationDelete],
+    ) -> None:
+        self._api = api
+        self._target = target
+        self._additions = additions
+        self._deletions = deletions
+
+    def upload(self) -> None:
+        """Bring the large files there; nobody sees them before the commit."""
+        self._api.preupload_lfs_files(
+            self._target.model_id, self._additions, revision=self._target.revision
+        )
+
+    def commit(self, message: str, parent: str | None = None) -> CommitInfo:
+        """With `parent` only if that is still the newest commit; else the Hub answers 412."""
+        return self._api.create_commit(
+            self._target.model_id,
+            [*self._additions, *self._deletions],
+            commit_message=message,
+            revision=self._target.revision,
+            parent_commit=parent,
+        )
+
+
+@contextmanager
+def refusals_explained() -> Iterator[None]:
+    """StageError(hub_rejected) for names that the client itself refuses."""
+    try:
+        yield
+    except HFValidationError as error:
+        raise StageError(FailureCode.HUB_REJECTED, str(error)) from error
+
+
+def _token() -> str:
+    token = os.environ.get("HF_TOKEN")
+    if not token:
+        raise StageError(FailureCode.HUB_UNAUTHORIZED, "The operator has set no Hub token.")
+    return token

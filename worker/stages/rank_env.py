@@ -1,0 +1,90 @@
+"""One stage in several processes: what each of them knows of the launcher that started it.
+
+The launcher (`worker.stages.launch_ranks`) is the process that the supervisor sees. Events of the first
+process go to the supervisor directly; how all ended is told by the launcher, once.
+"""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from service.contract.failures import Failure
+from worker import failures
+
+FAILURE_FILE_VARIABLE: Final = "FINETUNE_FAILURE_FILE"
+EXIT_PEER_LOST: Final = 113
+_PEER_LOST_SECONDS: Final = 5.0
+_PEER_ERRORS: Final = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+_PEER_LOST = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
+# How NCCL, and torch's watchdog over it, say that a process has gone or does not answer.
+_NCCL_PEER_LOST = re.compile(
+    r"remote (process|peer)|connect(ion)? .*(closed|refused|reset|failed|timed out)|broken pipe|"
+    r"socket\w* .*fail|time(d )?out|abort",
+    re.IGNORECASE,
+)
+
+
+def number(environment: Mapping[str, str] = os.environ) -> int | None:
+    """This process's place among the ranks; None: the stage has one process alone."""
+    return int(environment["RANK"]) if FAILURE_FILE_VARIABLE in environment else None
+
+
+def environment(
+    number: int, count: int, address: tuple[str, int], failure_file: Path
+) -> dict[str, str]:
+    """What torchrun would tell rank `number` of `count` on one machine; they meet at `address`."""
+    host, port = address
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        # The store is the launcher's, not the first rank's.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        FAILURE_FILE_VARIABLE: str(failure_file),
+    }
+
+
+def report(failure: Failure) -> None:
+    """Leave `failure` for the launcher, unless another rank was first."""
+    final = Path(os.environ[FAILURE_FILE_VARIABLE])
+    partial = final.with_name(f"{final.name}.{os.getpid()}")
+    partial.write_text(failure.model_dump_json())
+    try:
+        os.link(partial, final)  # whole or not at all, and only for one
+    except FileExistsError:
+        pass
+    finally:
+        partial.unlink()
+
+
+def reported(file: Path) -> Failure | None:
+    return Failure.model_validate_json(file.read_bytes()) if file.exists() else None
+
+
+def is_peer_lost(error: BaseException) -> bool:
+    """Whether `error` says only that another rank has gone: that one knows why."""
+    return any(
+        isinstance(link, RuntimeError) and _says_peer_lost(link) for link in failures.causes(error)
+    )
+
+
+def _says_peer_lost(error: RuntimeError) -> bool:
+    text = str(error)
+    if "nccl" in text.lower():
+        # Its general words for each kind of error name sockets and remote processes, too.
+        said = failures.nccl_last_error(text)
+        is_remote = "ncclRemoteError" in text or _NCCL_PEER_LOST.search(said) is not None
+        return failures.nccl_cause(error) is None and is_remote
+    return type(error).__name__ in _PEER_ERRORS or _PEER_LOST.search(text) is not None
+
+
+def leave_to_the_others() -> None:
+    """Wait for the launcher's SIGTERM, which follows when another rank has ended."""
+    time.sleep(_PEER_LOST_SECONDS)

@@ -1,0 +1,255 @@
+"""Pushes checkpoints to the Hub while their training goes on: one at a time, the newest first.
+
+A push is a child process of its own, because the training must not have the token. Whatever
+becomes of it is told to the user and does the job no harm: `publish` pushes the finished model.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract.events import (
+    CheckpointSaved,
+    Failed,
+    Finished,
+    Notice,
+    ReadyToCommit,
+    StageEvent,
+)
+from service.contract.failures import RULES, Failure, FailureCode
+from service.contract.stages import PublishResult, StageRequest
+from service.settings import Settings
+from worker import failures
+from worker.processes.child import Child
+from worker.supervision import stage_request
+
+log = structlog.get_logger(__name__)
+
+Command = Callable[[Path], list[str]]
+
+
+class Pushes(Protocol):
+    """`offer` and `holds` are called on the recorder's thread, the rest on the main one."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None:
+        """No push outlives its attempt."""
+
+    def offer(self, saved: CheckpointSaved) -> None:
+        """A checkpoint is registered: it is the next one, in the place of any that waits."""
+
+    def holds(self, path: str) -> bool:
+        """Whether a push is reading this folder (relative to the workspace)."""
+
+    def look(self) -> list[StageEvent]:
+        """Start what waits and hear what runs; what the user should know. Never waits."""
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more."""
+
+    @property
+    def is_busy(self) -> bool: ...
+
+
+class NoPushes:
+    """For all stages but a training whose `hub.strategy` asks for pushes."""
+
+    is_busy = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def offer(self, saved: CheckpointSaved) -> None:
+        pass
+
+    def holds(self, path: str) -> bool:  # noqa: ARG002
+        return False
+
+    def look(self) -> list[StageEvent]:
+        return []
+
+    def stop(self) -> None:
+        pass
+
+
+NO_PUSHES: Final = NoPushes()
+
+
+class Pusher:
+    """`may_commit` asks the database whether the claim still holds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        request: StageRequest,
+        may_commit: Callable[[], bool],
+        command: Command = stage_request.push_command,
+    ) -> None:
+        self._settings = settings
+        self._request = request
+        self._may_commit = may_commit
+        self._command = command
+        self._lock = threading.Lock()
+        self._waiting: CheckpointSaved | None = None
+        self._skipped: list[int] = []
+        self._left_out: list[int] = []
+        """Steps that gave way to the one in hand."""
+        self._in_hand: CheckpointSaved | None = None
+        self._process: _Process | None = None
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def offer(self, saved: CheckpointSaved) -> None:
+        with self._lock:
+            if self._waiting is not None:
+                self._skipped.append(self._waiting.step)
+            self._waiting = saved
+
+    def holds(self, path: str) -> bool:
+        with self._lock:
+            return self._in_hand is not None and self._in_hand.path == path
+
+    @property
+    def is_busy(self) -> bool:
+        return self._process is not None
+
+    def look(self) -> list[StageEvent]:
+        if self._process is not None:
+            said = self._process.hear()
+            return [] if said is None else [self._ended(said)]
+        saved = self._take()
+        if saved is None:
+            return []
+        try:
+            self._process = self._start(saved)
+        except OSError as error:
+            return [self._ended(Failed(failure=failures.from_exception(error)))]
+        return []
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._close()
+
+    def _take(self) -> CheckpointSaved | None:
+        if self._is_over:
+            return None
+        with self._lock:
+            self._in_hand, self._waiting = self._waiting, None
+            self._left_out, self._skipped = self._skipped, []
+            return self._in_hand
+
+    def _start(self, saved: CheckpointSaved) -> "_Process":
+        folder = self._request.workspace / saved.path
+        request = self._request.model_copy(update={"checkpoints": [folder]})
+        file = request.attempt_dir / "push.json"
+        file.write_text(request.model_dump_json(indent=1))
+        log.info("push started", step=saved.step)
+        environment = stage_request.push_environment(self._settings)
+        return _Process(self._command(file), environment, request, self._may_commit)
+
+    def _close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        with self._lock:
+            self._in_hand = None
+
+    def _ended(self, said: Finished | Failed) -> Notice:
+        assert self._in_hand is not None
+        step = self._in_hand.step
+        self._close()
+        if isinstance(said, Failed):
+            return self._failed(step, said.failure)
+        result = PublishResult.model_validate(said.result)
+        data: dict[str, Any] = {"step": step, "url": result.hub_url, "commit": result.hub_commit}
+        if self._left_out:
+            data["left_out"] = self._left_out
+        log.info("push ended", step=step, commit=result.hub_commit)
+        return Notice(
+            message=f"The model of step {step} is on the Hub: {result.hub_url}", data=data
+        )
+
+    def _failed(self, step: int, failure: Failure) -> Notice:
+        log.warning("push failed", step=step, code=failure.code)
+        message = f"The model of step {step} did not get to the Hub: {failure.message}"
+        if not RULES[failure.code].retryable:
+            self._is_over = True
+            message += " No other one is pushed before the end of this attempt."
+        return Notice(message=message, data={"step": step, "code": failure.code})
+
+
+class _Process:
+    """One push: a child that asks before it commits."""
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        request: StageRequest,
+        may_commit: Callable[[], bool],
+    ) -> None:
+        self._question = _Question(may_commit)
+        self._said: Finished | Failed | None = None
+        log_file = request.workspace / "job.log"
+        reader, self._leave = os.pipe()
+        try:
+            self._child = Child(command, environment, request.attempt_dir, log_file, stdin=reader)
+        except BaseException:
+            os.close(self._leave)
+            raise
+        finally:
+            os.close(reader)
+
+    def hear(self) -> Finished | Failed | None:
+        """How it ended; None while it runs."""
+        has_exited = self._child.has_exited()
+        for event in self._child.read(0):
+            if isinstance(event, ReadyToCommit):
+                self._question.start()
+            elif isinstance(event, Finished | Failed):
+                self._said = event
+        if has_exited:
+            return self._said or Failed(failure=failures.from_exit(self._child.reap()))
+        if self._question.answer is False:
+            message = "It could not be made sure that the job is still this worker's."
+            return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
+        if self._question.answer:
+            self._question.answer = None
+            with suppress(BrokenPipeError):
+                os.write(self._leave, b"commit\n")
+        return None
+
+    def close(self) -> None:
+        os.close(self._leave)
+        self._child.close()
+
+
+class _Question(threading.Thread):
+    """Asked on a thread of its own: the database may be slow, and the main thread keeps watch."""
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        super().__init__(name="push", daemon=True)
+        self._ask = ask
+        self.answer: bool | None = None
+
+    def run(self) -> None:
+        try:
+            self.answer = self._ask()
+        except SQLAlchemyError as error:
+            log.warning("the claim cannot be checked", error=str(error.__cause__ or error))
+            self.answer = False

@@ -1,0 +1,149 @@
+"""Writes what a stage says into SQL, in batches, on a thread; an outage only delays it."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+import structlog
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from service.contract.events import CheckpointSaved, PhaseChanged, Progress, StageEvent
+from service.store import history
+from service.store.claims import Claim
+from service.store.database import Database
+from worker.storage import atomic_dir
+from worker.supervision.checkpoint_pushes import NO_PUSHES, Pushes
+
+log = structlog.get_logger(__name__)
+
+
+def is_outage(error: DBAPIError) -> bool:
+    """Whether the same statement can succeed once the database is back."""
+    return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+
+
+class Recorder:
+    """`add` never blocks. Events wait here, in order, until the database has taken them."""
+
+    def __init__(
+        self,
+        database: Database,
+        claim: Claim,
+        workspace: Path,
+        interval: float = 0.5,
+        pushes: Pushes = NO_PUSHES,
+    ) -> None:
+        self._database = database
+        self._claim = claim
+        self._workspace = workspace
+        self._interval = interval
+        self._pushes = pushes
+        self._waiting: list[StageEvent] = []
+        self._batch: list[StageEvent] = []
+        self._doubtful: history.Recorded | None = None
+        self._doomed: list[str] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self.is_stale = False
+        self.fault: str | None = None
+        """Why the stage's words cannot be recorded, now or later."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(self._interval)
+
+    def add(self, event: StageEvent) -> None:
+        with self._lock:
+            self._waiting.append(event)
+
+    def is_empty(self) -> bool:
+        with self._lock:
+            return not self._waiting and not self._batch
+
+    def drain(self, give_up: Callable[[], bool]) -> bool:
+        """Wait until all is recorded, or cannot be, or the caller gives up; whether it is."""
+        while not self.is_empty() and not self._is_useless():
+            if give_up():
+                return False
+            time.sleep(0.02)
+        return not self._is_useless()
+
+    def _is_useless(self) -> bool:
+        return self.is_stale or self.fault is not None
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval) and not self._is_useless():
+            try:
+                self._flush()
+                self._remove_doomed()
+            except DBAPIError as error:
+                if is_outage(error):
+                    log.warning("events wait for the database", error=str(error.orig))
+                else:
+                    log.exception("events cannot be recorded")
+                    self.fault = type(error.orig).__name__
+            except Exception as error:
+                log.exception("events cannot be recorded")
+                self.fault = type(error).__name__
+
+    def _flush(self) -> None:
+        with self._lock:
+            if not self._batch:
+                self._batch, self._waiting = compact(self._waiting), []
+        if not self._batch:
+            return
+        with self._database.write() as session:
+            recorded = self._doubtful
+            if recorded is None or not history.is_committed(session, self._claim.job_id, recorded):
+                recorded = history.record(
+                    session, self._claim.job_id, self._claim.epoch, self._batch
+                )
+            # Until COMMIT has answered nobody knows whether it is there.
+            self._doubtful = recorded
+        self._doubtful = None
+        if recorded is None:
+            self.is_stale = True
+            return
+        saved = [event for event in self._batch if isinstance(event, CheckpointSaved)]
+        if saved:
+            self._pushes.offer(saved[-1])
+        self._doomed += recorded.pruned
+        with self._lock:
+            self._batch = []
+
+    def _remove_doomed(self) -> None:
+        """After COMMIT: a crash in between leaves a folder too many, never one too few.
+
+        What is being pushed goes when that has ended.
+        """
+        due = [path for path in self._doomed if not self._pushes.holds(path)]
+        self._doomed = [path for path in self._doomed if path not in due]
+        for path in due:
+            folder = (self._workspace / path).resolve()
+            if folder.is_relative_to(self._workspace) and folder != self._workspace:
+                try:
+                    atomic_dir.remove(folder)
+                except OSError:
+                    log.exception("a pruned checkpoint stays until the next attempt", path=path)
+
+
+def compact(events: Sequence[StageEvent]) -> list[StageEvent]:
+    """Without the progress that a later one of the same phase overwrites."""
+    kept: list[StageEvent] = []
+    overwritten = False
+    for event in reversed(events):
+        if isinstance(event, PhaseChanged):
+            overwritten = False
+        if isinstance(event, Progress):
+            if overwritten:
+                continue
+            overwritten = True
+        kept.append(event)
+    return kept[::-1]

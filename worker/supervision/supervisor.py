@@ -1,0 +1,264 @@
+"""Starts a stage, hears its events, beats, and passes on the user's wish: one attempt at a time.
+
+Runs in the process of the Celery task and never imports torch.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from service.contract.events import Failed, Finished, StageEvent
+from service.contract.failures import Failure, FailureCode, StageError
+from service.contract.stages import StageRequest
+from service.contract.states import JobState, Stage
+from service.settings import Settings
+from service.store import claims, endings
+from service.store.claims import Claim
+from service.store.database import Database
+from service.store.endings import Ending
+from worker import failures
+from worker.lifecycle.shutdown import Shutdown
+from worker.processes import spawn
+from worker.processes.child import Child
+from worker.processes.spawn import Start
+from worker.storage import atomic_dir
+from worker.supervision import stage_request
+from worker.supervision.checkpoint_pushes import NO_PUSHES, Pusher, Pushes
+from worker.supervision.event_recorder import Recorder, is_outage
+from worker.supervision.hang_detector import cpu_seconds
+from worker.supervision.heartbeat import Heart
+from worker.supervision.stop_policy import SOFT, Stop, Watch
+from worker.supervision.system_metrics import SystemSampler
+from worker.tracking.shipper import Shipping
+from worker.tracking.trackers import Tracker
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.25
+# Events and ends wait so long for a database that is away, before the job is left to its lease.
+PATIENCE_SECONDS = 3600.0
+_TAIL_SECONDS = 1.0
+LAST_PUSH_SECONDS = 30.0
+
+Command = Callable[[StageRequest, Path], list[str]]
+
+
+class Supervisor:
+    """`shutdown` says whether this worker is to stop; `command` is what starts a stage, and `start`
+    makes a process of it."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        tracker: Tracker,
+        *,
+        command: Command = stage_request.stage_command,
+        start: Start = spawn.cold,
+        shutdown: Shutdown | None = None,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._tracker = tracker
+        self._command = command
+        self._start = start
+        self._shutdown = shutdown or Shutdown()
+        self._policy = endings.Policy(settings.crash_limit, settings.retry_backoff_seconds)
+
+    def supervise(self, claim: Claim, locks: tuple[int, ...] = ()) -> JobState | None:
+        """Run the claimed stage to its end and write it; the job's state, None when it was lost.
+
+        `locks`: descriptors of those on the claim's GPUs, which the stage's processes inherit.
+        """
+        workspace = self._settings.workspace(claim.job_id)
+        with Heart(self._database, self._settings, claim) as heart:
+            ending = self._attempt(claim, workspace, heart, locks)
+            if ending is None:
+                log.warning("the claim was lost; nothing more is written", epoch=claim.epoch)
+                return None
+            return self._end(claim, ending, self._patience(heart))
+
+    # ---- the attempt --------------------------------------------------------------------------
+
+    def _attempt(
+        self, claim: Claim, workspace: Path, heart: Heart, locks: tuple[int, ...]
+    ) -> Ending | None:
+        try:
+            self._remove_leftovers(claim, workspace)
+            request = stage_request.build(self._database, self._settings, self._tracker, claim)
+            request_file = request.attempt_dir / "request.json"
+            request_file.write_text(request.model_dump_json(indent=1))
+        except StageError as error:
+            return Ending.failed(error.failure)
+        except SQLAlchemyError as error:
+            log.warning("the stage cannot be started", error=str(error.__cause__ or error))
+            return Ending.released()
+        except (OSError, ValueError) as error:
+            log.exception("the stage cannot be started")
+            return Ending.failed(failures.from_exception(error))
+        shipping = Shipping(self._database, self._tracker, claim.job_id, workspace)
+        pushes = self._pushes(claim, request)
+        recording = Recorder(self._database, claim, workspace, pushes=pushes)
+        with recording as recorder, shipping, pushes:
+            return self._run(claim, request, heart, recorder, pushes, locks)
+
+    def _pushes(self, claim: Claim, request: StageRequest) -> Pushes:
+        hub = claim.spec.hub
+        if claim.stage is not Stage.TRAIN or hub is None or not hub.pushes_while_training:
+            return NO_PUSHES
+
+        def may_commit() -> bool:
+            with self._database.read() as session:
+                return claims.wish(session, claim.job_id, claim.epoch) is JobState.RUNNING
+
+        return Pusher(self._settings, request, may_commit)
+
+    def _remove_leftovers(self, claim: Claim, workspace: Path) -> None:
+        for folder in stage_request.leftovers(self._database, claim, workspace):
+            atomic_dir.remove(folder)
+
+    def _run(
+        self,
+        claim: Claim,
+        request: StageRequest,
+        heart: Heart,
+        recorder: Recorder,
+        pushes: Pushes,
+        locks: tuple[int, ...],
+    ) -> Ending | None:
+        command = self._command(request, request.attempt_dir / "request.json")
+        environment = stage_request.stage_environment(self._settings, claim.stage, claim.gpus)
+        log_file = request.workspace / "job.log"
+        folder, start = request.attempt_dir, self._start
+        with Child(command, environment, folder, log_file, start=start, locks=locks) as child:
+            log.info(
+                "stage started",
+                stage=claim.stage,
+                epoch=claim.epoch,
+                pid=child.pid,
+                gpus=claim.gpus,
+            )
+            taken = partial(cpu_seconds, child.pid)
+            watch = Watch(claim, self._settings, heart, recorder, self._shutdown, taken)
+            with self._sampler(child, claim, recorder):
+                said = self._listen(child, watch, recorder, pushes)
+            status = child.reap()
+            out_of_memory = child.oom_killer_struck()
+            if isinstance(said, Finished):
+                self._let_push_end(child, watch, recorder, pushes)
+        log.info("stage ended", stage=claim.stage, status=status, reason=watch.reason)
+        if not recorder.drain(self._patience(heart)) or heart.is_stale:
+            return self._unrecorded(recorder)
+        if said is None:
+            exit_failure = failures.from_exit(status, oom_killer_struck=out_of_memory)
+            said = Failed(failure=exit_failure)
+        return _ending(watch, said)
+
+    def _sampler(self, child: Child, claim: Claim, recorder: Recorder) -> SystemSampler:
+        return SystemSampler(
+            child.pid,
+            recorder.add,
+            claim.created_at,
+            self._settings.system_metrics_seconds,
+            disk=self._settings.home,
+            gpus=claim.gpus,
+        )
+
+    def _listen(
+        self, child: Child, watch: Watch, recorder: Recorder, pushes: Pushes
+    ) -> Finished | Failed | None:
+        """Pass events on until the stage has ended, which is hastened when it must stop."""
+        said: Finished | Failed | None = None
+        while not child.has_exited():
+            events = child.read(LOOK_SECONDS)
+            for event in events:
+                watch.hear(event)
+            said = _pass_on(events, recorder) or said
+            if child.at_end:
+                time.sleep(0.02)  # it has closed its pipe and is about to exit
+            watch.look(child)
+            self._push(watch, recorder, pushes)
+        child.kill()  # what it started may still hold the pipe
+        tail = time.monotonic() + _TAIL_SECONDS
+        while not child.at_end and time.monotonic() < tail:
+            said = _pass_on(child.read(LOOK_SECONDS), recorder) or said
+        return said
+
+    def _push(self, watch: Watch, recorder: Recorder, pushes: Pushes) -> None:
+        if watch.reason is not None:
+            pushes.stop()
+        for notice in pushes.look():
+            recorder.add(notice)
+
+    def _let_push_end(self, child: Child, watch: Watch, recorder: Recorder, pushes: Pushes) -> None:
+        """The one in hand, for a short while: `publish` waits, and this worker's GPU is idle."""
+        deadline = time.monotonic() + LAST_PUSH_SECONDS
+        while pushes.is_busy and time.monotonic() < deadline:
+            watch.look(child)
+            self._push(watch, recorder, pushes)
+            time.sleep(0.05)
+
+    def _unrecorded(self, recorder: Recorder) -> Ending | None:
+        if recorder.fault is None:
+            return None
+        message = f"What the stage said could not be recorded ({recorder.fault})."
+        return Ending.failed(Failure.of(FailureCode.INTERNAL, message))
+
+    # ---- its end ------------------------------------------------------------------------------
+
+    def _patience(self, heart: Heart) -> Callable[[], bool]:
+        """Whether to leave the job to its lease: at once when this worker shuts down."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+
+        def is_over() -> bool:
+            blind = heart.silent_seconds > self._settings.kill_seconds
+            return time.monotonic() > deadline or (blind and self._shutdown.is_asked())
+
+        return is_over
+
+    def _end(self, claim: Claim, ending: Ending, give_up: Callable[[], bool]) -> JobState | None:
+        """Write the end; during an outage again and again, and never twice."""
+        while True:
+            try:
+                with self._database.write() as session:
+                    state = endings.settled(session, claim.job_id, claim.epoch)
+                    if state is None:
+                        state = endings.end(
+                            session, claim.job_id, claim.epoch, ending, self._policy
+                        )
+            except DBAPIError as error:
+                if not is_outage(error) or give_up():
+                    raise
+                log.warning("the end of the stage waits for the database", error=str(error.orig))
+                time.sleep(min(self._settings.beat_seconds, 2.0))
+                continue
+            log.info("attempt ended", outcome=ending.outcome, state=state, epoch=claim.epoch)
+            return state
+
+
+def _pass_on(events: list[StageEvent], recorder: Recorder) -> Finished | Failed | None:
+    """Give the events to the recorder, but for the one that ends the stage."""
+    said: Finished | Failed | None = None
+    for event in events:
+        if isinstance(event, Finished | Failed):
+            said = event
+        else:
+            recorder.add(event)
+    return said
+
+
+def _ending(watch: Watch, said: Finished | Failed) -> Ending | None:
+    """What became of the attempt. A stage that finished before it could be stopped has finished."""
+    if watch.reason is Stop.STALE:
+        return None
+    if isinstance(said, Finished):
+        return Ending.finished(said.result)
+    if watch.reason is Stop.CANCELLED:
+        return Ending.cancelled()
+    if watch.reason in SOFT or watch.reason is Stop.BLIND:
+        return Ending.released()
+    return Ending.failed(watch.failure or said.failure)

@@ -1,0 +1,170 @@
+"""The checks of a file's rows without a job: `python -m worker.tasks.check_file`.
+
+Reads a Request as JSON from standard input and writes an Answer as JSON to standard output. Files
+come from strangers and this runs where the API does: the process first gives up all memory and
+time beyond its limits and the right to write files, and its caller kills it if that is not enough.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from service.contract.failures import Failure, FailureCode, StageError
+from service.contract.spec import JobSpec, UploadDataset
+from worker.data.cleaning import Checking
+from worker.data.table import Row, RowError, Source, Table
+from worker.data.usable_rows import Policy, Split, by_reason, listed
+
+_MIB: Final = 1024**2
+_LOOKS_EVERY: Final = 64  # rows between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    name: str
+    """What places begin with."""
+    split: str
+    spec: dict[str, Any]
+    """A job that would use the file."""
+    seconds: float
+    """After so long the rest of the rows is left unread."""
+    memory_mib: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    format: str | None
+    complete: bool
+    rows_read: int
+    rows_usable: int
+    rows_bad: int
+    bad_by_reason: dict[str, int]
+    bad_rows: list[dict[str, str]]
+    realigned: int
+    usable_with: list[str]
+    """Values of `dataset.on_bad_row` with which a job could use the file."""
+    failure: dict[str, Any] | None
+    """What a job would end with, however it deals with bad rows."""
+
+
+def main() -> None:
+    request = Request(**json.load(sys.stdin))
+    _limit(request)
+    # What pyarrow reserves counts against the limit as well.
+    os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
+    json.dump(asdict(_answer(request)), sys.stdout)
+
+
+def _limit(request: Request) -> None:
+    seconds = int(request.seconds * 2) + 5
+    for kind, value in (
+        (resource.RLIMIT_AS, request.memory_mib * _MIB),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (value, value))
+
+
+def _answer(request: Request) -> Answer:
+    from worker.data.formats import detect
+    from worker.tasks import row_checks
+
+    spec = JobSpec.model_validate(request.spec)
+    dataset = spec.dataset
+    assert isinstance(dataset, UploadDataset)
+    source = Source(Path(request.path), request.name, spec.task.keeps_line_ends())
+    reading = _Reading(source, dataset.format, request.seconds)
+    checking: Checking | None = None
+    failure: Failure | None = None
+    try:
+        checking = Checking(
+            row_checks.columns(spec.task.type, request.split, spec.columns),
+            row_checks.ROW_CHECKS[spec.task.type].cleaner(request.split, spec.task),
+            limit=None,
+            skips=True,
+        )
+        for _row in checking.rows([reading.table()]):
+            pass
+    except StageError as error:
+        failure = error.failure
+    except MemoryError:
+        failure = _too_large(request, reading.place)
+    except ImportError as error:
+        message = f"This file cannot be checked where the API runs: {error.name} is missing there"
+        failure = Failure.of(FailureCode.UNSUPPORTED_FORMAT, message)
+    tally = checking.tally if checking is not None else None
+    bad = tally is not None and bool(tally.bad)
+    names = [request.name]
+    usable = []
+    if failure is None and tally is not None:
+        policies = {"fail": Policy(False, 0), "skip": Policy(True, dataset.max_bad_fraction)}
+        split = Split(request.split, tally, names)
+        refusals = {n: p.problem([split]) for n, p in policies.items()}
+        usable = [name for name, problem in refusals.items() if problem is None]
+        if not bad and refusals["fail"] is not None:  # no rows at all
+            failure = refusals["fail"].failure
+    if failure is not None:  # what it lists is in the answer already
+        failure = failure.model_copy(update={"details": {}})
+    return Answer(
+        format=_format(source, dataset.format, detect),
+        complete=failure is None and not reading.is_late,
+        rows_read=tally.read if tally else 0,
+        rows_usable=tally.used if tally else 0,
+        rows_bad=tally.bad if tally else 0,
+        bad_by_reason=by_reason(tally) if tally else {},
+        bad_rows=listed(tally, names) if tally else [],
+        realigned=tally.changes.get("realigned", 0) if tally else 0,
+        usable_with=usable,
+        failure=failure.model_dump(mode="json") if failure is not None else None,
+    )
+
+
+def _format(source: Source, given: str, detect: Any) -> str | None:
+    try:
+        return given if given != "auto" else str(detect(source))
+    except (OSError, MemoryError):
+        return None
+
+
+def _too_large(request: Request, place: str) -> Failure:
+    message = f"{place}: needs more than {request.memory_mib} MiB of memory to be checked"
+    return Failure.of(FailureCode.UNREADABLE_ROW, message)
+
+
+class _Reading:
+    """Reads a file until its end or until it is late, and knows where it is."""
+
+    def __init__(self, source: Source, data_format: Any, seconds: float) -> None:
+        self._source = source
+        self._format = data_format
+        self._until = time.monotonic() + seconds
+        self.place = source.name
+        self.is_late = False
+
+    def table(self) -> Table:
+        from worker.data.formats import open_table
+
+        table = open_table(self._source, self._format)
+
+        def rows(wanted: Any) -> Iterator[tuple[str, Row | RowError]]:
+            for number, (place, row) in enumerate(table.rows(wanted)):
+                self.place = f"behind {place}"
+                yield place, row
+                if number % _LOOKS_EVERY == 0 and time.monotonic() > self._until:
+                    self.is_late = True
+                    return
+
+        return Table(table.columns, rows, table.name)
+
+
+if __name__ == "__main__":
+    main()

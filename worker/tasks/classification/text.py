@@ -1,0 +1,245 @@
+"""One label, several labels or a number for a text or a pair of texts."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import TextClassificationSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import is_validation
+from worker.data.table import Row
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_examples,
+    train_features,
+)
+from worker.tasks.classification import labels, text_rows
+from worker.tasks.classification import metrics as classification_metrics
+from worker.tasks.classification.metrics import Floats
+from worker.tasks.classification.text_rows import MULTI, REGRESSION, SINGLE, Scheme
+from worker.tasks.common import feature_file, predictions
+from worker.tasks.common.padding import Padding
+from worker.training.objective import Batch, Evaluation, Features, Forward
+
+_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
+_DEFAULT_LENGTH: Final = 128
+
+
+class TextClassification:
+    name = "text-classification"
+    length_option = "max_seq_length"
+    needs_pad_token = True
+
+    def needs_offsets(self, parameters: TextClassificationSpec) -> str | None:  # noqa: ARG002
+        return None
+
+    def max_length(self, parameters: TextClassificationSpec, limit: int | None) -> int:
+        return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForSequenceClassification
+
+        return AutoModelForSequenceClassification
+
+    def example_schema(self) -> Any:
+        from datasets import Features, List, Value
+
+        return Features(
+            {
+                "text": Value("large_string"),
+                "text_pair": Value("large_string"),
+                "labels": List(Value("string")),
+                "number": Value("float64"),
+                "form": Value("string"),
+            }
+        )
+
+    def tokenization_settings(self, parameters: TextClassificationSpec) -> Mapping[str, Any]:
+        return {
+            "format": _FORMAT_VERSION,
+            "problem_type": parameters.problem_type,
+            "label_names": labels.settings(parameters.label_names),
+        }
+
+    def with_labels_of(
+        self, parameters: TextClassificationSpec, config: Any
+    ) -> TextClassificationSpec:
+        problem = text_rows.problem_of_model(parameters.problem_type, config)
+        names = None
+        if problem != REGRESSION:
+            names = labels.of_model(parameters.label_names, config)
+        return parameters.model_copy(update={"problem_type": problem, "label_names": names})
+
+    def config_overrides(
+        self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
+    ) -> Mapping[str, Any]:
+        parameters = parameters_of(spec, TextClassificationSpec)
+        return Scheme.of(parameters, train_examples(splits)).config()
+
+    def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
+        return Scheme.of(parameters_of(spec, TextClassificationSpec), examples).require
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        parameters = parameters_of(context.spec, TextClassificationSpec)
+        scheme = Scheme.of(parameters, context.train_examples)
+        inputs, cut = feature_file.inputs(context.tokenizer), 0
+
+        def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+            nonlocal cut
+            encoded = _encode(context, rows)
+
+            def whole(numbers: list[int]) -> Any:
+                picked = {name: [rows[name][n] for n in numbers] for name in ("text", "text_pair")}
+                return _encode(context, picked, truncation=False)["input_ids"]
+
+            lengths = context.measures.tokens
+            cut += feature_file.measure(lengths, encoded["input_ids"], context.max_length, whole)
+            targets = scheme.targets(split, rows)
+            return {**{name: encoded[name] for name in inputs}, "labels": targets}
+
+        schema = {**inputs, "labels": scheme.target_type()}
+        count = feature_file.write(examples, columns, schema, context, target)
+        context.measures.windows = Counter({1: count})
+        if cut:
+            context.notice(_cut_notice(split, cut, context.max_length))
+        return count
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> "TextClassificationObjective":
+        if model.config.pad_token_id is None:  # decoders look for the last token before it
+            model.config.pad_token_id = tokenizer.pad_token_id
+        scheme = Scheme.of(parameters_of(spec, TextClassificationSpec), train_examples(splits))
+        return TextClassificationObjective(scheme, Padding(tokenizer, model), splits)
+
+
+def _encode(context: PrepareContext, rows: Mapping[str, Any], *, truncation: bool = True) -> Any:
+    pairs = rows["text_pair"]
+    return context.tokenizer(
+        rows["text"],
+        None if pairs[0] is None else pairs,
+        truncation=truncation,
+        max_length=context.max_length if truncation else None,
+        padding=False,
+        return_attention_mask=False,
+        verbose=False,
+    )
+
+
+def _cut_notice(split: str, count: int, length: int) -> Notice:
+    return Notice(
+        message=f"{count} texts of the {split} split were cut to {length} tokens. "
+        "Raise `max_seq_length` to keep more of them.",
+        data={"split": split, "texts": count, "max_seq_length": length},
+    )
+
+
+class TextClassificationObjective:
+    def __init__(
+        self, scheme: Scheme, padding: Padding, splits: Mapping[str, PreparedSplit]
+    ) -> None:
+        self._scheme = scheme
+        self._padding = padding
+        self._splits = splits
+        self.train_features: Features = train_features(splits)
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        batch = self._padding.inputs(features)
+        batch["labels"] = self._targets([feature["labels"] for feature in features])
+        return batch
+
+    def item_count(self, batch: Batch) -> int:
+        return len(batch["input_ids"])
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return self._losses(model(**inputs).logits, batch["labels"]).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """StageError(invalid_option): several labels at once, or a number, cannot be smoothed."""
+        if self._scheme.problem != SINGLE:
+            option = "training.label_smoothing_factor"
+            message = f"`{option}` needs a single label each, but this is {self._scheme.problem}"
+            raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return model(**inputs).logits, batch["labels"]
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        logits = np.zeros((len(data.features), max(len(self._scheme.classes.names), 1)))
+        for indices, output in forward(data.features, self._padding.inputs):
+            logits[indices] = output.logits.detach().float().cpu().numpy()
+        labelled = is_validation(split) or self._scheme.scores(data.examples)
+        metrics = self._metrics(logits, data.features) if labelled else {}
+        rows = [
+            {"row": number, **(self._expected(example) if labelled else {}), **prediction}
+            for number, (example, prediction) in enumerate(
+                zip(data.examples, self._predictions(logits), strict=True), start=1
+            )
+        ]
+        return Evaluation(
+            metrics=metrics,
+            files=predictions.write(rows, split, folder),
+            samples=predictions.samples(rows, data.examples, "text", "text_pair"),
+        )
+
+    def _targets(self, values: list[Any]) -> torch.Tensor:
+        dtype = torch.long if self._scheme.problem == SINGLE else torch.float32
+        return torch.tensor(values, dtype=dtype)
+
+    def _losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """(batch,) in float32, as under autocast too."""
+        logits = logits.float()
+        if self._scheme.problem == SINGLE:
+            return functional.cross_entropy(logits, targets, reduction="none")
+        if self._scheme.problem == REGRESSION:
+            return functional.mse_loss(logits[:, 0], targets, reduction="none")
+        each = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return each.mean(dim=1)
+
+    def _metrics(self, logits: Floats, features: Any) -> dict[str, float]:
+        targets = self._targets(list(features["labels"]))
+        loss = {"loss": float(self._losses(torch.from_numpy(logits), targets).mean())}
+        gold = targets.numpy()
+        if self._scheme.problem == REGRESSION:
+            numbers = gold.astype(np.float64)
+            return loss | classification_metrics.regression(numbers, logits[:, 0])
+        if self._scheme.problem == SINGLE:
+            predicted = logits.argmax(axis=1)
+            return loss | classification_metrics.single_label(gold, predicted, logits.shape[1])
+        chosen = (logits > 0).astype(np.int64)
+        return loss | classification_metrics.multi_label(gold.astype(np.int64), chosen)
+
+    def _predictions(self, logits: Floats) -> Iterator[dict[str, Any]]:
+        """The prediction of each row, and what the model thinks of every class."""
+        if self._scheme.problem == REGRESSION:
+            yield from ({"prediction": number} for number in logits[:, 0].tolist())
+            return
+        names, outputs = self._scheme.classes.names, torch.from_numpy(logits)
+        single = self._scheme.problem == SINGLE
+        chances = outputs.softmax(dim=1) if single else outputs.sigmoid()
+        for row in chances.tolist():
+            chosen: Any = [name for name, chance in zip(names, row, strict=True) if chance > 0.5]
+            if single:
+                chosen = names[row.index(max(row))]
+            yield {"prediction": chosen, "probabilities": dict(zip(names, row, strict=True))}
+
+    def _expected(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        if self._scheme.problem == REGRESSION:
+            return {"label": example["number"]}
+        names = example["labels"]
+        return {"label": names if self._scheme.problem == MULTI else names[0]}

@@ -1,0 +1,298 @@
+"""A tag for each word: named entities, parts of speech, marked spans."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from service.contract.events import Notice
+from service.contract.parameters import TokenClassificationSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import TEST, is_validation
+from worker.data.table import Row
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_examples,
+    train_features,
+)
+from worker.tasks.classification import labels, span_metrics
+from worker.tasks.classification.labels import Classes
+from worker.tasks.common import feature_file, predictions
+from worker.tasks.common.padding import Padding
+from worker.tasks.common.token_loss import TokenLabels
+from worker.tasks.common.token_scores import IGNORED, losses
+from worker.training.objective import Evaluation, Forward
+
+_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
+_DEFAULT_LENGTH: Final = 512
+
+
+class TokenClassification:
+    name = "token-classification"
+    length_option = "max_seq_length"
+    needs_pad_token = True
+
+    def needs_offsets(self, parameters: TokenClassificationSpec) -> str | None:  # noqa: ARG002
+        return "which word each token belongs to, and tags belong to words"
+
+    def max_length(self, parameters: TokenClassificationSpec, limit: int | None) -> int:
+        return longest(parameters.max_seq_length, limit, _DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification
+
+    def example_schema(self) -> Any:
+        from datasets import Features, List, Value
+
+        return Features({"tokens": List(Value("string")), "tags": List(Value("string"))})
+
+    def tokenization_settings(self, parameters: TokenClassificationSpec) -> Mapping[str, Any]:
+        return {
+            "format": _FORMAT_VERSION,
+            "label_names": labels.settings(parameters.label_names),
+            "label_all_tokens": parameters.label_all_tokens,
+        }
+
+    def with_labels_of(
+        self, parameters: TokenClassificationSpec, config: Any
+    ) -> TokenClassificationSpec:
+        names = labels.of_model(parameters.label_names, config)
+        return parameters.model_copy(update={"label_names": names})
+
+    def config_overrides(
+        self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
+    ) -> Mapping[str, Any]:
+        return _classes(spec, train_examples(splits)).config()
+
+    def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
+        classes = _classes(spec, examples)
+        return lambda row: classes.require(row["tags"])
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        give_words_their_space(context.tokenizer)
+        words = Words(context, _classes(context.spec, context.train_examples))
+        schema = _feature_schema(context.tokenizer)
+        columns = partial(words.features, split)
+        count = feature_file.write(examples, columns, schema, context, target)
+        context.measures.windows = Counter({1: count})
+        if words.cut:
+            context.notice(_cut_notice(split, words.cut, context.max_length))
+        return count
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> "TokenClassificationObjective":
+        give_words_their_space(tokenizer)  # the finished model's tokenizer, too
+        classes = _classes(spec, train_examples(splits))
+        return TokenClassificationObjective(classes, Padding(tokenizer, model), splits)
+
+
+def _classes(spec: JobSpec, examples: Any) -> Classes:
+    names = parameters_of(spec, TokenClassificationSpec).label_names
+    return labels.classes_of(names, examples, "tags")
+
+
+def give_words_their_space(tokenizer: Any) -> None:
+    """Byte-level tokenizers (RoBERTa, GPT-2) know a word with the space before it: have each word
+    begin with one, as within running text."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    splitter = tokenizer.backend_tokenizer.pre_tokenizer
+    if isinstance(splitter, ByteLevel):
+        splitter.add_prefix_space = True
+        tokenizer.add_prefix_space = True  # saved with it
+
+
+def _feature_schema(tokenizer: Any) -> dict[str, Any]:
+    from datasets import List, Value
+
+    numbers = List(Value("int32"))
+    return {**feature_file.inputs(tokenizer), "labels": numbers, "firsts": numbers}
+
+
+def _cut_notice(split: str, count: int, length: int) -> Notice:
+    return Notice(
+        message=f"{count} words of the {split} split lie beyond {length} tokens and are left out. "
+        "Raise `max_seq_length`, or split long rows.",
+        data={"split": split, "words": count, "max_seq_length": length},
+    )
+
+
+class Words:
+    """Rows of words → features; counts the words that found no room."""
+
+    def __init__(self, context: PrepareContext, classes: Classes) -> None:
+        self._tokenizer = context.tokenizer
+        self._length = context.max_length
+        self._lengths = context.measures.tokens
+        self._all = parameters_of(context.spec, TokenClassificationSpec).label_all_tokens
+        self._classes = classes
+        self._inside = [classes.ids.get(inside_of(n), i) for i, n in enumerate(classes.names)]
+        self.cut = 0
+
+    def features(
+        self, split: str, _first: int, rows: Mapping[str, Sequence[Any]]
+    ) -> dict[str, list[Any]]:
+        """`labels` has a class for each token that is trained on, `firsts` the place of each word's
+        first token. A row of the test split with a tag that the training rows lack has none."""
+        encoded = self._encode(rows["tokens"])
+
+        def whole(numbers: list[int]) -> Any:
+            picked = [rows["tokens"][number] for number in numbers]
+            return self._encode(picked, truncation=False)["input_ids"]
+
+        feature_file.measure(self._lengths, encoded["input_ids"], self._length, whole)
+        columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
+        if "token_type_ids" in encoded:
+            columns["token_type_ids"] = encoded["token_type_ids"]
+        columns |= {"labels": [], "firsts": []}
+        for number, tags in enumerate(rows["tags"]):
+            if split == TEST and not self._classes.ids.keys() >= set(tags):
+                tags = []
+            ids = [self._classes.ids[tag] for tag in tags]
+            word_ids = encoded.word_ids(number)
+            firsts = first_tokens(word_ids)
+            count = len(rows["tokens"][number])
+            columns["firsts"].append([firsts.get(word, -1) for word in range(count)])
+            columns["labels"].append(self._labels(word_ids, firsts, ids))
+            self.cut += count - len(firsts)
+        return columns
+
+    def _encode(self, rows: Sequence[Sequence[str]], *, truncation: bool = True) -> Any:
+        return self._tokenizer(
+            rows,
+            is_split_into_words=True,
+            truncation=truncation,
+            max_length=self._length if truncation else None,
+            padding=False,
+            return_attention_mask=False,
+            verbose=False,
+        )
+
+    def _labels(
+        self, word_ids: Sequence[int | None], firsts: Mapping[int, int], ids: Sequence[int]
+    ) -> list[int]:
+        found = [IGNORED] * len(word_ids)
+        for token, word in enumerate(word_ids):
+            if word is None or not ids:
+                continue
+            if firsts[word] == token:
+                found[token] = ids[word]
+            elif self._all:
+                found[token] = self._inside[ids[word]]
+        return found
+
+
+def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
+    """Word → its first token."""
+    firsts: dict[int, int] = {}
+    for token, word in enumerate(word_ids):
+        if word is not None:
+            firsts.setdefault(word, token)
+    return firsts
+
+
+def inside_of(tag: str) -> str:
+    """The tag of what follows within the same word: I-X after B-X."""
+    return f"I-{tag[2:]}" if tag.startswith("B-") else tag
+
+
+class TokenClassificationObjective(TokenLabels):
+    def __init__(
+        self, classes: Classes, padding: Padding, splits: Mapping[str, PreparedSplit]
+    ) -> None:
+        super().__init__(splits, train_features(splits), padding)
+        self._names = classes.names
+        self._ids = classes.ids
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        found = _Found(data.features, self._padding)
+        for indices, output in forward(data.features, self._padding.inputs):
+            found.add(indices, output.logits)
+        guesses = [self._tags(classes) for classes in found.classes]
+        metrics = {}
+        labelled = is_validation(split) or self._scores(data.examples)
+        if labelled:
+            metrics = {"loss": found.mean_loss(), **self._metrics(data.examples["tags"], guesses)}
+        rows = [
+            {
+                "row": number,
+                "tokens": example["tokens"],
+                **({"tags": example["tags"]} if labelled else {}),
+                "prediction": guess,
+            }
+            for number, (example, guess) in enumerate(
+                zip(data.examples, guesses, strict=True), start=1
+            )
+        ]
+        return Evaluation(
+            metrics=metrics,
+            files=predictions.write(rows, split, folder),
+            samples=predictions.samples(rows, data.examples),
+        )
+
+    def _scores(self, examples: Any) -> bool:
+        """Whether each row of a test split has tags, and the model knows them all."""
+        return all(tags and self._ids.keys() >= set(tags) for tags in examples["tags"])
+
+    def _tags(self, classes: Sequence[int]) -> list[str | None]:
+        """A name a word; None where a word lay beyond the longest feature."""
+        return [self._names[number] if number >= 0 else None for number in classes]
+
+    def _metrics(
+        self, golds: Sequence[list[str]], guesses: Sequence[list[str | None]]
+    ) -> dict[str, float]:
+        """Over the words that have a prediction."""
+        gold_rows: list[list[str]] = []
+        guess_rows: list[list[str]] = []
+        for gold, guess in zip(golds, guesses, strict=True):
+            pairs = [(g, p) for g, p in zip(gold, guess, strict=True) if p is not None]
+            gold_rows.append([g for g, _ in pairs])
+            guess_rows.append([p for _, p in pairs])
+        words = list(zip(chain(*gold_rows), chain(*guess_rows), strict=True))
+        metrics = {"accuracy": sum(g == p for g, p in words) / max(len(words), 1)}
+        if span_metrics.is_chunk_scheme(self._names):
+            metrics |= span_metrics.scores(gold_rows, guess_rows)
+        return metrics
+
+
+class _Found:
+    """What remains of the logits: the losses, and the likeliest class of each word."""
+
+    def __init__(self, features: Any, padding: Padding) -> None:
+        self._features = features.select_columns(["labels", "firsts"])
+        self._padding = padding
+        self._losses = np.zeros(len(features))
+        self._counts = np.zeros(len(features), dtype=np.int64)
+        self.classes: list[list[int]] = [[] for _ in range(len(features))]
+
+    def add(self, indices: list[int], logits: torch.Tensor) -> None:
+        rows = self._features[indices]
+        targets = self._padding.rectangle(rows["labels"], IGNORED).to(logits.device)
+        sums = losses(logits, targets).sum(dim=1)
+        self._losses[indices] = sums.double().cpu().numpy()
+        self._counts[indices] = (targets != IGNORED).sum(dim=1).cpu().numpy()
+        likeliest = logits.argmax(dim=-1).cpu().numpy()
+        shifts = self._padding.shifts(rows["labels"])
+        for row, index in enumerate(indices):
+            self.classes[index] = [
+                int(likeliest[row, shifts[row] + first]) if first >= 0 else -1
+                for first in rows["firsts"][row]
+            ]
+
+    def mean_loss(self) -> float:
+        """Over all labelled tokens of the split."""
+        return float(self._losses.sum() / max(self._counts.sum(), 1))

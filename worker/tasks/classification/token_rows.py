@@ -1,0 +1,33 @@
+"""What a row of a token-classification data set must look like."""
+
+from typing import Any
+
+from service.contract.parameters import TokenClassificationSpec
+from service.contract.splits import TEST
+from worker.data.table import Row, RowError
+from worker.tasks.classification import labels
+from worker.tasks.common.cells import any_text
+
+
+class RowCleaner:
+    def __init__(self, split: str, parameters: TokenClassificationSpec) -> None:
+        self._is_test = split == TEST
+        self._names = parameters.label_names
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        tokens = [any_text(token, "tokens") for token in labels.as_list(row["tokens"], "tokens")]
+        if not tokens:
+            raise RowError("`tokens` is empty", reason="empty_text")
+        try:
+            return {"tokens": tokens, "tags": self._tags(row.get("tags"), len(tokens))}
+        except RowError:
+            if not self._is_test:
+                raise
+            return {"tokens": tokens, "tags": []}  # rows to predict need none
+
+    def _tags(self, value: Any, count: int) -> list[str]:
+        tags = [labels.named(tag, "tags", self._names) for tag in labels.as_list(value, "tags")]
+        if len(tags) != count:
+            problem = f"there are {count} `tokens`, but {len(tags)} `tags`"
+            raise RowError(problem, reason="length_mismatch")
+        return tags

@@ -1,0 +1,40 @@
+"""Training on a label for each token: what it costs, and how it is padded."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from worker.tasks.base import PreparedSplit
+from worker.tasks.common.padding import Padding
+from worker.tasks.common.token_scores import IGNORED, losses
+from worker.training.objective import Batch, Features
+
+
+class TokenLabels:
+    """Features have `labels` as long as their ids, IGNORED where nothing is asked for."""
+
+    def __init__(
+        self, splits: Mapping[str, PreparedSplit], train_features: Features, padding: Padding
+    ) -> None:
+        self._splits = splits
+        self._padding = padding
+        self.train_features = train_features
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return {**self._padding.inputs(features), "labels": self._labels(features)}
+
+    def item_count(self, batch: Batch) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return losses(*self.logits_and_labels(model, batch)).sum()
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return model(**inputs).logits, batch["labels"]
+
+    def _labels(self, features: list[Mapping[str, Any]]) -> torch.Tensor:
+        return self._padding.rectangle([each["labels"] for each in features], IGNORED)

@@ -1,0 +1,253 @@
+"""Causal language modelling: predict each token from those before it."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import CausalLMSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import is_validation
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_features,
+)
+from worker.tasks.common import predictions
+from worker.tasks.common.token_scores import IGNORED, Judged, Scores, judged
+from worker.tasks.language_modeling import features as lm_features
+from worker.tasks.language_modeling import samples as lm_samples
+from worker.training import build, label_smoothing
+from worker.training.kernels import chunked_cross_entropy
+from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+
+_PROBE_LENGTH: Final = 4
+_PROBE_TOLERANCE: Final = 0.05
+
+
+class CausalLM:
+    name = "causal-lm"
+    length_option = "block_size"
+    needs_pad_token = False
+
+    def needs_offsets(self, parameters: CausalLMSpec) -> str | None:  # noqa: ARG002
+        return None
+
+    def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
+        return longest(parameters.block_size, limit, lm_features.DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
+
+    def example_schema(self) -> Any:
+        return lm_features.example_schema()
+
+    def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:
+        return {
+            "format": lm_features.FORMAT_VERSION,
+            "separate_documents": parameters.separate_documents,
+            "keep_linebreaks": parameters.keep_linebreaks,
+        }
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        separate = parameters_of(context.spec, CausalLMSpec).separate_documents
+        starts: lm_features.Starts | None = "rows" if separate else None
+        return lm_features.write_blocks(split, examples, context, target, starts)
+
+    def bind(
+        self,
+        spec: JobSpec,
+        tokenizer: Any,
+        model: Any,
+        splits: Mapping[str, PreparedSplit],
+    ) -> Objective:
+        if parameters_of(spec, CausalLMSpec).separate_documents:
+            require_separable(model)
+        linear = chunked_cross_entropy.linear_of(model) if build.may_capture_head(spec) else None
+        return CausalLMObjective(splits, model, tokenizer, linear)
+
+
+class CausalLMObjective:
+    def __init__(
+        self,
+        splits: Mapping[str, PreparedSplit],
+        model: Any,
+        tokenizer: Any,
+        linear: torch.nn.Linear | None = None,
+    ) -> None:
+        """`linear`: the head of the bare `model`, where the loss may be made from what the head is
+        given; else None."""
+        self._bare_model = model
+        self.linear = linear
+        self.rows: int | None = None
+        self._splits = splits
+        self._tokenizer = tokenizer
+        caches = "use_cache" in inspect.signature(model.forward).parameters
+        self._no_cache = {"use_cache": False} if caches else {}
+        self.train_features: Features = train_features(splits)
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """Blocks, all of one length; `labels` are the tokens themselves, not shifted."""
+        return {**_inputs(features), "labels": _labels(features)}
+
+    def item_count(self, batch: Batch) -> int:
+        return int((batch["labels"][:, 1:] != IGNORED).sum())
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return self.smoothed_loss_sum(model, batch, 0.0)
+
+    def smoothed_loss_sum(
+        self, model: torch.nn.Module, batch: Batch, factor: float
+    ) -> torch.Tensor:
+        """Without the logits of the whole batch where that can be."""
+        linear = self._head()
+        if linear is None:
+            return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
+        head, labels = self._seen_by_head(model, batch)
+        return chunked_cross_entropy.loss_sum(linear, head, labels, factor, self.rows)
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each token's logits beside the token that follows it."""
+        return self._output(model, batch).logits[:, :-1], batch["labels"][:, 1:]
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        features = self._splits[split].features
+        scores = Scores(len(features))
+        for indices, (found, labels) in forward(features, self.collate, self._judged):
+            scores.add(indices, found, labels)
+        rows = scores.rows([{"block": number} for number in range(len(features))])
+        files = predictions.write(rows, split, folder)
+        if not is_validation(split):
+            return Evaluation(scores.metrics(), files)
+        samples = lm_samples.continuations(features, self._tokenizer, forward, self._logits)
+        return Evaluation(scores.metrics(), files, samples)
+
+    def _head(self) -> torch.nn.Linear | None:
+        """The head, if logits need not be made for the whole batch."""
+        return chunked_cross_entropy.standing(self._bare_model, self.linear)
+
+    def _seen_by_head(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[chunked_cross_entropy.Head, torch.Tensor]:
+        """What the head is given, and beside it the token that follows each."""
+        head = chunked_cross_entropy.seen_by_head(
+            self._bare_model, lambda: self._output(model, batch)
+        )
+        return head, functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+
+    def _judged(self, model: torch.nn.Module, batch: Batch) -> tuple[Judged, torch.Tensor]:
+        """How the tokens were foretold, and the tokens, side by side."""
+        linear = self._head()
+        if linear is None:
+            logits, labels = self.logits_and_labels(model, batch)
+            return judged(logits, labels), labels
+        head, labels = self._seen_by_head(model, batch)
+        return Judged(
+            *chunked_cross_entropy.in_parts(linear, head, labels, judged, self.rows)
+        ), labels
+
+    def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        logits: torch.Tensor = self._output(model, batch).logits
+        return logits
+
+    def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        if "position_ids" in inputs:
+            dtype = next(model.parameters()).dtype
+            inputs["attention_mask"] = attention_apart(inputs["position_ids"], dtype)
+        return model(**inputs, **self._no_cache)
+
+
+def _inputs(features: list[Mapping[str, Any]]) -> Batch:
+    batch = {"input_ids": _stacked(features)}
+    if "starts" in features[0]:
+        batch["position_ids"] = positions_apart(_starts(features))
+    return batch
+
+
+def _stacked(features: list[Mapping[str, Any]]) -> torch.Tensor:
+    return torch.from_numpy(np.array([each["input_ids"] for each in features], dtype=np.int64))
+
+
+def _starts(features: list[Mapping[str, Any]]) -> torch.Tensor:
+    """(batch, length) bool; a block's first token always starts a piece."""
+    starts = torch.from_numpy(np.array([each["starts"] for each in features], dtype=np.bool_))
+    starts[:, 0] = True
+    return starts
+
+
+def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
+    """The first token of a piece is nobody's next."""
+    labels = _stacked(features)
+    if "starts" in features[0]:
+        labels[_starts(features)] = IGNORED
+    return labels
+
+
+def positions_apart(starts: torch.Tensor) -> torch.Tensor:
+    """(batch, length): the place of each token in its piece, whose first `starts` marks."""
+    places = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
+    return places - torch.where(starts, places, 0).cummax(dim=1).values
+
+
+def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(batch, 1, length, length), to be added to attention scores: no token sees another piece.
+
+    Made from (batch, length) `positions`, on their device; each piece's begin with 0.
+    """
+    pieces = (positions == 0).cumsum(dim=1)
+    seen = (pieces[:, :, None] == pieces[:, None, :]).tril()[:, None]
+    mask = torch.zeros(seen.shape, dtype=dtype, device=positions.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)
+
+
+@torch.no_grad()
+def require_separable(model: Any) -> None:
+    """StageError(invalid_option) for a model that cannot keep the documents of a block apart.
+
+    Tried out on two short documents: in one block they must give what each gives alone. They lie
+    where the model is, which with weights in few bits is the job's GPU already.
+    """
+    device = next(model.parameters()).device
+    ids = torch.arange(2 * _PROBE_LENGTH, device=device)[None]
+    ids %= model.get_input_embeddings().num_embeddings
+    starts = torch.zeros(ids.shape, dtype=torch.bool, device=device)
+    starts[:, ::_PROBE_LENGTH] = True
+    was_training = model.training
+    model.eval()
+    try:
+        alone = torch.cat([model(input_ids=part).logits for part in ids.split(_PROBE_LENGTH, 1)], 1)
+        joined = model(input_ids=ids).logits
+        places = positions_apart(starts)
+        mask = attention_apart(places, model.dtype)
+        separate = model(input_ids=ids, position_ids=places, attention_mask=mask).logits
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise _inseparable(model) from error
+    finally:
+        model.train(was_training)
+    # Against what mixing them does: a measure that holds for weights of any size.
+    leak, mixed = ((each - alone).abs().max() for each in (separate, joined))
+    if not leak <= _PROBE_TOLERANCE * mixed:
+        raise _inseparable(model)
+
+
+def _inseparable(model: Any) -> StageError:
+    return StageError(
+        FailureCode.INVALID_OPTION,
+        f"`separate_documents` cannot be had with a model of type {model.config.model_type!r}: "
+        "its attention cannot be limited to one document of a block",
+        option="task.separate_documents",
+    )

@@ -1,0 +1,173 @@
+"""Masked language modelling: restore tokens that were masked."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import MaskedLMSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import is_validation
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_features,
+)
+from worker.tasks.common import predictions
+from worker.tasks.common.padding import Padding
+from worker.tasks.common.token_loss import TokenLabels
+from worker.tasks.common.token_scores import IGNORED, Judged, Scores, judged
+from worker.tasks.language_modeling import features as lm_features
+from worker.tasks.language_modeling import samples
+from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
+from worker.training import build
+from worker.training.kernels import selective_head
+from worker.training.objective import Batch, Evaluation, Forward, Objective
+
+
+class MaskedLM:
+    name = "masked-lm"
+    length_option = "max_seq_length"
+    needs_pad_token = True
+
+    def needs_offsets(self, parameters: MaskedLMSpec) -> str | None:
+        if not parameters.whole_word_mask:
+            return None
+        return "which word each token belongs to, which `task.whole_word_mask` needs"
+
+    def max_length(self, parameters: MaskedLMSpec, limit: int | None) -> int:
+        return longest(parameters.max_seq_length, limit, lm_features.DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForMaskedLM
+
+        return AutoModelForMaskedLM
+
+    def example_schema(self) -> Any:
+        return lm_features.example_schema()
+
+    def tokenization_settings(self, parameters: MaskedLMSpec) -> Mapping[str, Any]:
+        return {
+            "format": lm_features.FORMAT_VERSION,
+            "line_by_line": parameters.line_by_line,
+            "words": parameters.whole_word_mask,
+        }
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        require_mask_token(context.tokenizer)
+        parameters = parameters_of(context.spec, MaskedLMSpec)
+        starts: lm_features.Starts | None = "words" if parameters.whole_word_mask else None
+        write = lm_features.write_lines if parameters.line_by_line else lm_features.write_blocks
+        return write(split, examples, context, target, starts)
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> Objective:
+        parameters = parameters_of(spec, MaskedLMSpec)
+        masking = Masking.of(tokenizer, spec.training.seed, parameters.mlm_probability)
+        selects = build.may_be_padding_free(spec) and selective_head.can_select(model)
+        bare_model = model if selects else None
+        padding = Padding(tokenizer, model)
+        return MaskedLMObjective(splits, masking, padding, tokenizer, bare_model)
+
+
+def require_mask_token(tokenizer: Any) -> None:
+    if tokenizer.mask_token_id is None:
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            "The tokenizer has no mask token: the model was not made for `masked-lm`",
+        )
+
+
+class _Judged(NamedTuple):
+    """Of one evaluated batch."""
+
+    judged: Judged
+    likeliest: torch.Tensor
+    """(masked, candidates) tokens, row by row."""
+    labels: torch.Tensor
+    """(batch, length)"""
+
+
+class MaskedLMObjective(TokenLabels):
+    def __init__(
+        self,
+        splits: Mapping[str, PreparedSplit],
+        masking: Masking,
+        padding: Padding,
+        tokenizer: Any,
+        bare_model: Any = None,
+    ) -> None:
+        """`bare_model`, where its head may be computed for the masked tokens alone, else None."""
+        super().__init__(splits, EpochMasks(train_features(splits), masking), padding)
+        self._bare_model = bare_model
+        self._masking = masking
+        self._tokenizer = tokenizer
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """With the `places` of the masked tokens, where the head is computed there alone."""
+        batch = super().collate(features)
+        if self._bare_model is None:
+            return batch
+        wanted = batch["labels"] != IGNORED
+        unwanted = ~wanted & batch["attention_mask"].bool()
+        return {**batch, "places": selective_head.places_of(wanted, unwanted)}
+
+    def first_rows(self, batch: Batch, rows: int) -> Batch:
+        """Places count through the rows one after the other."""
+        cut = {name: value[:rows] for name, value in batch.items() if name != "places"}
+        if "places" in batch:
+            ends = torch.tensor(cut["labels"].numel())
+            cut["places"] = batch["places"][: int(torch.searchsorted(batch["places"], ends))]
+        return cut
+
+    def logits_and_labels(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(1, masked, vocabulary) and (1, masked) where the head is so computed, with a few that
+        are not masked; else of all tokens."""
+        if self._bare_model is None:
+            return super().logits_and_labels(model, batch)
+        inputs = {n: value for n, value in batch.items() if n not in {"labels", "places"}}
+        places = batch["places"]
+        labels = batch["labels"].flatten().index_select(0, places)
+        with selective_head.only_at(self._bare_model, places, batch["attention_mask"]):
+            return model(**inputs).logits, labels[None]
+
+    def _judged(self, model: torch.nn.Module, batch: Batch) -> "_Judged":
+        """Only of the masked tokens, whether or not the head made more."""
+        logits, own = self.logits_and_labels(model, batch)
+        asked, labels = own != IGNORED, batch["labels"]
+        logits, own = logits[asked], own[asked]
+        masked = labels != IGNORED
+        losses = torch.zeros(labels.shape, device=labels.device)
+        right = torch.zeros_like(masked)
+        losses[masked], right[masked] = judged(logits, own)
+        return _Judged(Judged(losses, right), samples.likeliest(logits), labels)
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        """Under masks that are the same at every evaluation."""
+        if split not in self._splits:
+            return None
+        features = MaskedFeatures(self._splits[split].features, self._masking)
+        scores = Scores(len(features))
+        masks = samples.Masks(features, self._tokenizer)
+        for indices, found in forward(features, self.collate, self._judged):
+            scores.add(indices, found.judged, found.labels)
+            masks.add(indices, found.likeliest, found.labels)
+        keys = _keys(self._splits[split].features)
+        files = predictions.write(scores.rows(keys), split, folder)
+        if not is_validation(split):
+            return Evaluation(scores.metrics(), files)
+        return Evaluation(scores.metrics(), files, masks.rows(keys))
+
+
+def _keys(features: Any) -> list[dict[str, int]]:
+    """What each feature is of: a row of the data, or a block of many."""
+    if "row" in features.column_names:
+        return [{"row": row} for row in features["row"]]
+    return [{"block": number} for number in range(len(features))]

@@ -1,0 +1,189 @@
+"""Predictions of a causal language model: how it continues each row."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import GenerationConfig
+
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.parameters import CausalLMSpec
+from service.contract.spec import JobSpec
+from worker.data.report import Lengths
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
+from worker.tasks.common import feature_file, predictions
+from worker.tasks.common.predictions import PredictsOnly
+from worker.tasks.language_modeling.causal_lm import CausalLM
+from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+
+_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_DEFAULT_LENGTH: Final = 1024
+_NEW_TOKENS: Final = 64
+
+
+class TextGeneration(CausalLM):
+    """Causal language modelling with `mode: predict`."""
+
+    length_option = "max_new_tokens"
+
+    def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
+        """Of a prompt: what the text that follows leaves of the model's limit."""
+        limit = limit or _DEFAULT_LENGTH
+        room = limit - new_tokens(parameters, limit)
+        if room < 1:
+            raise StageError(
+                FailureCode.INVALID_OPTION,
+                f"`task.max_new_tokens` is {parameters.max_new_tokens}, which leaves no room for a "
+                f"prompt: the model takes {limit} tokens in all",
+                option="task.max_new_tokens",
+                limit=limit,
+            )
+        return room
+
+    def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:  # noqa: ARG002
+        return {"prompts": _FORMAT_VERSION}
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        from datasets import List, Value
+
+        prompts = _Prompts(context.tokenizer, context.max_length, split)
+
+        def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {"input_ids": prompts.tokens(first, rows["text"], context.measures.tokens)}
+
+        schema = {"input_ids": List(Value("int32"))}
+        count = feature_file.write(examples, columns, schema, context, target)
+        if prompts.cut:
+            context.notice(_cut_notice(split, prompts.cut, context.max_length))
+        return count
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> Objective:
+        config = generation_config(model, tokenizer, parameters_of(spec, CausalLMSpec))
+        return TextGenerationObjective(tokenizer, splits, config)
+
+
+def new_tokens(parameters: CausalLMSpec, limit: int | None) -> int:
+    """Tokens of the longest text that is generated."""
+    return parameters.max_new_tokens or min(_NEW_TOKENS, (limit or _DEFAULT_LENGTH) // 2)
+
+
+def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> GenerationConfig:
+    """The model's own with what the job says."""
+    config: GenerationConfig = copy.deepcopy(model.generation_config)
+    given = parameters.generation.model_dump(exclude_none=True)
+    if parameters.num_beams is not None:
+        given["num_beams"] = parameters.num_beams
+    limit = getattr(model.config, "max_position_embeddings", None)
+    config.update(**given, max_new_tokens=new_tokens(parameters, limit), max_length=None)
+    config.pad_token_id = _pad_token(tokenizer)
+    return config
+
+
+def _pad_token(tokenizer: Any) -> int:
+    """Whatever it is, nothing looks at it."""
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return int(next(number for number in candidates if number is not None))
+
+
+def _cut_notice(split: str, count: int, length: int) -> Notice:
+    return Notice(
+        message=f"{count} prompts of the {split} split were cut to their last {length} tokens, "
+        "because the model has to hold the new ones as well. Lower `max_new_tokens` to keep more.",
+        data={"split": split, "prompts": count, "tokens": length},
+    )
+
+
+class _Prompts:
+    """Texts → tokens without the end that some tokenizers add; counts those that were cut."""
+
+    def __init__(self, tokenizer: Any, length: int, split: str) -> None:
+        self._tokenizer = tokenizer
+        self._length = length
+        self._split = split
+        self.cut = 0
+
+    def tokens(self, first: int, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:
+        # A line of a text file comes with its end.
+        encoded = self._tokenizer(
+            [text.removesuffix("\n") for text in texts],
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # long texts are meant to be long
+        )
+        found = [len(ids) for ids in encoded["input_ids"]]
+        lengths.add(found, sum(length > self._length for length in found))
+        rows = enumerate(encoded["input_ids"], start=first + 1)
+        return [self._prompt(number, list(ids)) for number, ids in rows]
+
+    def _prompt(self, number: int, ids: list[int]) -> list[int]:
+        end, begin = self._tokenizer.eos_token_id, self._tokenizer.bos_token_id
+        if len(ids) > 1 and ids[-1] == end:
+            ids = ids[:-1]
+        if not ids and begin is None:
+            raise StageError(
+                FailureCode.UNREADABLE_ROW,
+                f"Row {number} of the {self._split} split is empty, and the tokenizer has no token "
+                "that a text begins with: there is nothing to continue",
+                row=number,
+            )
+        self.cut += len(ids) > self._length
+        return ids[-self._length :] or [int(begin)]
+
+
+class TextGenerationObjective(PredictsOnly):
+    """It generates; it is not trained."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        splits: Mapping[str, PreparedSplit],
+        config: GenerationConfig,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._splits = splits
+        self._config = config
+        self.train_features: Features = train_features(splits)
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """Padded on the left: texts go on at the right."""
+        rows = [feature["input_ids"] for feature in features]
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), int(self._config.pad_token_id or 0))
+        mask = torch.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, longest - len(row) :] = torch.tensor(row)
+            mask[number, longest - len(row) :] = 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        texts = [""] * len(data.features)
+        found = forward(data.features, self.collate, self._continue, generates=True)
+        for indices, tokens in found:
+            written = self._tokenizer.batch_decode(tokens.tolist(), skip_special_tokens=True)
+            for index, text in zip(indices, written, strict=True):
+                texts[index] = text
+        rows = [
+            {"row": number, "prompt": example["text"], "prediction": text}
+            for number, (example, text) in enumerate(
+                zip(data.examples, texts, strict=True), start=1
+            )
+        ]
+        return Evaluation(
+            {},
+            predictions.write(rows, split, folder) | predictions.write_lines(texts, split, folder),
+            predictions.samples(rows, data.examples),
+        )
+
+    def _continue(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(batch, new) tokens that follow the prompts."""
+        generate: Any = model.generate
+        whole: torch.Tensor = generate(**batch, generation_config=self._config)
+        return whole[:, batch["input_ids"].shape[1] :]

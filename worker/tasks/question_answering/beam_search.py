@@ -1,0 +1,243 @@
+"""Question answering with XLNet's head: ends are looked for given each of the best starts.
+
+Training knows the true start; with v2 a third output learns whether there is an answer at all.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
+from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
+
+from service.contract.parameters import QuestionAnsweringSpec
+from service.contract.spec import JobSpec
+from worker.tasks.base import PreparedSplit, parameters_of
+from worker.tasks.common.padding import takes_token_types
+from worker.tasks.question_answering import metrics as qa_metrics
+from worker.tasks.question_answering.null_threshold import Threshold
+from worker.tasks.question_answering.postprocessing import (
+    Answers,
+    Floats,
+    Integers,
+    SpanOptions,
+    Spans,
+    concatenate,
+    nbest_of,
+    ranked,
+)
+from worker.tasks.question_answering.task import QuestionAnswering, QuestionAnsweringObjective
+from worker.training.objective import Batch, Forward, Objective
+
+
+class AutoModelForBeamSearchQuestionAnswering(_BaseAutoModelClass):
+    """transformers' own Auto class maps XLNet to its span head."""
+
+    _model_mapping: Any = _LazyAutoMapping(
+        CONFIG_MAPPING_NAMES, OrderedDict([("xlnet", "XLNetForQuestionAnswering")])
+    )
+
+
+class BeamSearchQuestionAnswering(QuestionAnswering):
+    offsets_in_training = True  # they tell which tokens an answer may consist of
+    token_types = True  # XLNet was trained with them; its tokenizer gives them on request only
+
+    def auto_model(self) -> Any:
+        return AutoModelForBeamSearchQuestionAnswering
+
+    def config_overrides(
+        self,
+        spec: JobSpec,
+        splits: Mapping[str, PreparedSplit],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        starts, ends = parameters_of(spec, QuestionAnsweringSpec).beams()
+        return {"start_n_top": starts, "end_n_top": ends}
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> Objective:
+        parameters = parameters_of(spec, QuestionAnsweringSpec)
+        threshold = Threshold.of(spec, parameters, model.config)
+        return BeamSearchObjective(
+            parameters, tokenizer, splits, threshold, token_types=takes_token_types(model)
+        )
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The head's output for `n` windows, with `s` starts and `e` ends."""
+
+    start_scores: Floats
+    """(n, s) probabilities."""
+    starts: Integers
+    """(n, s) tokens, counted from each window's first."""
+    end_scores: Floats
+    """(n, s * e)"""
+    ends: Integers
+    """(n, s * e)"""
+    nulls: Floats
+    """(n,) the higher, the less likely is an answer."""
+
+
+class BeamSearchObjective(QuestionAnsweringObjective):
+    def __init__(
+        self,
+        parameters: QuestionAnsweringSpec,
+        tokenizer: Any,
+        splits: Mapping[str, PreparedSplit],
+        threshold: Threshold,
+        *,
+        token_types: bool,
+    ) -> None:
+        super().__init__(parameters, tokenizer, splits, threshold, token_types=token_types)
+        self._shortest = max(parameters.beams())  # the head takes so many tokens of every window
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """As for the span head; `p_mask` is 0 where an answer may be, 1 elsewhere."""
+        batch = super().collate(features)
+        length = batch["input_ids"].shape[1]
+        mask = torch.ones(len(features), length)
+        nulls = []
+        for number, (feature, shift) in enumerate(
+            zip(features, self._shifts(features, length), strict=True)
+        ):
+            outside = torch.as_tensor(feature["offset_start"]) < 0
+            mask[number, shift : shift + len(outside)] = outside.float()
+            nulls.append(feature["null_token"] + shift)
+        batch["p_mask"] = mask
+        batch["cls_index"] = torch.tensor(nulls)
+        mask[torch.arange(len(nulls)), batch["cls_index"]] = 0.0
+        if self._parameters.version_2_with_negative:
+            impossible = batch["start_positions"] == batch["cls_index"]
+            batch["is_impossible"] = impossible.float()
+        return batch
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """The model's own loss is the mean of its windows' losses."""
+        loss: torch.Tensor = model(**batch, use_mems=False).loss
+        return loss * self.item_count(batch)
+
+    def _answer(
+        self, data: PreparedSplit, forward: Forward, options: SpanOptions, threshold: float
+    ) -> tuple[Answers, float]:
+        names = ["example", "offset_start", "offset_end"]
+        features = data.features.select_columns(names)
+        losses, spans = 0.0, []
+        nulls = np.full(len(data.examples), np.inf, dtype=np.float32)
+        for indices, (loss, output) in forward(data.features, self.collate, self._run):
+            losses += float(loss)
+            rows = features[indices]
+            lengths = [len(offsets) for offsets in rows["offset_start"]]
+            beams = self._beams(output, lengths)
+            spans.append(spans_of(beams, indices, rows, options, self._parameters.beams()))
+            np.minimum.at(nulls, np.asarray(rows["example"]), beams.nulls)
+        questions = data.examples.select_columns(["id", "context"])
+        answers = choose(
+            questions,
+            concatenate(spans),
+            nulls if self._parameters.version_2_with_negative else None,
+            options,
+            threshold,
+        )
+        return answers, losses / len(data.features)
+
+    def _run(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, Any]:
+        labels = ("start_positions", "end_positions", "is_impossible")
+        inputs = {name: tensor for name, tensor in batch.items() if name not in labels}
+        return self.loss_sum(model, batch), model(**inputs, use_mems=False)
+
+    def _beams(self, output: Any, lengths: Sequence[int]) -> Beams:
+        longest = max(self._shortest, *lengths)
+        left = self._tokenizer.padding_side == "left"
+        shifts = np.asarray([longest - length if left else 0 for length in lengths])[:, None]
+
+        def floats(tensor: torch.Tensor) -> Floats:
+            values: Floats = tensor.float().cpu().numpy()
+            return values
+
+        return Beams(
+            start_scores=floats(output.start_top_log_probs),
+            starts=output.start_top_index.cpu().numpy() - shifts,
+            end_scores=floats(output.end_top_log_probs),
+            ends=output.end_top_index.cpu().numpy() - shifts,
+            nulls=floats(output.cls_logits),
+        )
+
+    def _metrics(self, golds: qa_metrics.Golds, answers: Answers) -> dict[str, float]:
+        metrics = super()._metrics(golds, answers)
+        if not self._parameters.version_2_with_negative:
+            return metrics
+        # The best thresholds are sought on what would be answered if everything had an answer.
+        texts = {key: nbest[0]["text"] if nbest else "" for key, nbest in answers.nbest.items()}
+        best = qa_metrics.squad_v2(golds, texts, answers.null_odds)
+        return metrics | {name: best[name] for name in best if name.startswith("best_")}
+
+
+def spans_of(
+    beams: Beams,
+    indices: Sequence[int],
+    rows: Mapping[str, Any],
+    options: SpanOptions,
+    sizes: tuple[int, int],
+) -> Spans:
+    """The admissible spans of windows with these `indices`, in the order of their beams."""
+    starts, ends = sizes
+    shape = (len(indices), starts, ends)
+    # The reference scripts read the ends as (starts, ends), though the model lays them out as
+    # (ends, starts): results are only equal to theirs if that is repeated here.
+    last, end_score = (values.reshape(shape) for values in (beams.ends, beams.end_scores))
+    first = np.broadcast_to(beams.starts[:, :, None], shape)
+    start_score = np.broadcast_to(beams.start_scores[:, :, None], shape)
+    window = np.broadcast_to(np.arange(len(indices))[:, None, None], shape)
+    begins, finishes = (_rectangle(rows[name]) for name in ("offset_start", "offset_end"))
+    inside = (first >= 0) & (last >= 0) & (first < begins.shape[1]) & (last < begins.shape[1])
+    begin = begins[window, np.where(inside, first, 0)]
+    finish = finishes[window, np.where(inside, last, 0)]
+    length = last - first + 1
+    keep = inside & (begin >= 0) & (finish >= 0)
+    keep &= (length >= 1) & (length <= options.max_answer_length)
+    return Spans(
+        feature=np.asarray(indices, dtype=np.int64)[window[keep]],
+        example=np.asarray(rows["example"], dtype=np.int64)[window[keep]],
+        start=begin[keep],
+        end=finish[keep],
+        start_logit=start_score[keep],
+        end_logit=end_score[keep],
+    )
+
+
+def choose(
+    questions: Sequence[Mapping[str, str]],
+    spans: Spans,
+    nulls: Floats | None,
+    options: SpanOptions,
+    null_threshold: float,
+) -> Answers:
+    """The best span answers each question (`id`, `context`).
+
+    `nulls` (one a question, the lowest of its windows) is given when a question may have no
+    answer; it has none when that is above `null_threshold`.
+    """
+    ordered, bounds = ranked(spans, len(questions))
+    answers = Answers({}, {}, {})
+    for index, question in enumerate(questions):
+        own = ordered.take(slice(bounds[index], bounds[index + 1]))
+        nbest = nbest_of(question["context"], own, None, options.n_best_size)
+        key, text = question["id"], nbest[0]["text"] if nbest else ""
+        if nulls is not None:
+            answers.null_odds[key] = float(nulls[index])
+            text = "" if nulls[index] > null_threshold else text
+        answers.predictions[key] = text
+        answers.nbest[key] = nbest
+    return answers
+
+
+def _rectangle(rows: Sequence[Sequence[int]]) -> Integers:
+    """(rows, longest); -1 where a row has ended, which is no place in any context."""
+    filled = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        filled[number, : len(row)] = row
+    return filled

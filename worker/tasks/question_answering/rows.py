@@ -1,0 +1,136 @@
+"""What a row of a question-answering data set must look like."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from service.contract.failures import FailureCode
+from service.contract.parameters import QuestionAnsweringSpec
+from worker.data.table import Row, RowError
+from worker.tasks.common.cells import kind_of, text_of
+
+REALIGNED_WITHIN: Final = 100
+"""Characters between where an answer is said to be and where it is looked for."""
+
+
+class RowCleaner:
+    """Checks the rows of one split; remembers the ids, which must be unique for evaluation."""
+
+    def __init__(self, split: str, parameters: QuestionAnsweringSpec) -> None:
+        self._split = split
+        self._answerless_allowed = parameters.version_2_with_negative or split == "test"
+        self._seen: set[str] = set()
+        self._count = 0
+        self.counts: Counter[str] = Counter()
+        """`realigned`: answers that were found elsewhere than their `answer_start` says."""
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        cleaned: dict[str, Any] = {
+            "id": self._id(row.get("id")),
+            "question": text_of(row["question"], "question"),
+            "context": text_of(row["context"], "context"),
+        }
+        cleaned["answers"], realigned = _answers(row.get("answers"), cleaned["context"])
+        if not cleaned["answers"]["text"] and not self._answerless_allowed:
+            raise RowError(
+                "the question has no answer, but `task.version_2_with_negative` is false: set it "
+                "to true, or remove such questions",
+                FailureCode.INVALID_OPTION,
+                reason="no_answer",
+            )
+        # Only rows that can be used leave a trace.
+        self._count += 1
+        self.counts["realigned"] += realigned
+        if self._split != "train":
+            self._seen.add(cleaned["id"])
+        return cleaned
+
+    def _id(self, value: Any) -> str:
+        if value is None:
+            key = str(self._count)
+        elif isinstance(value, str | int) and not isinstance(value, bool):
+            key = text_of(str(value), "id")
+        else:
+            problem = f"`id` must be text or a whole number, not {kind_of(value)}"
+            raise RowError(problem, reason="invalid_id")
+        if key in self._seen:  # predictions are told apart by it
+            raise RowError(f"`id` {key!r:.80} occurs a second time", reason="repeated_id")
+        return key
+
+
+def _answers(value: Any, context: str) -> tuple[dict[str, list[Any]], int]:
+    """{text, answer_start} as lists of equal length whose texts are in `context` there, and how
+    many of them had to be looked for."""
+    if value is None:
+        return {"text": [], "answer_start": []}, 0
+    if isinstance(value, str):
+        value = _answers_in_cell(value)
+    if isinstance(value, list):  # SQuAD's own form: a list of objects
+        value = _transposed(value)
+    if not isinstance(value, Mapping) or not {"text", "answer_start"} <= value.keys():
+        raise _invalid("`answers` must be an object with `text` and `answer_start`")
+    texts, starts = _as_list(value["text"]), _as_list(value["answer_start"])
+    if len(texts) != len(starts):
+        raise _invalid(f"`answers` has {len(texts)} texts but {len(starts)} answer_start")
+    given = list(zip(texts, starts, strict=True))
+    found = [_located(text, start, context) for text, start in given]
+    answers: dict[str, list[Any]] = {"text": [text for text, _ in found]}
+    answers["answer_start"] = [start for _, start in found]
+    return answers, sum(one != other for one, other in zip(given, found, strict=True))
+
+
+def _invalid(problem: str) -> RowError:
+    return RowError(problem, reason="invalid_answers")
+
+
+def _answers_in_cell(value: str) -> Any:
+    """CSV has no lists: the cell holds them as JSON text."""
+    try:
+        return json.loads(value) if value.strip() else {"text": [], "answer_start": []}
+    except (ValueError, RecursionError) as error:
+        raise _invalid("`answers` is text, but not JSON") from error
+
+
+def _transposed(answers: list[Any]) -> dict[str, list[Any]]:
+    if not all(isinstance(a, Mapping) and {"text", "answer_start"} <= a.keys() for a in answers):
+        raise _invalid("each of `answers` must be an object with `text` and `answer_start`")
+    return {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _located(text: Any, start: Any, context: str) -> tuple[str, int]:
+    """The answer and its first character: as given, or at its nearest occurrence.
+
+    What is looked for is the answer without the white space around it.
+    """
+    text_of(text, "answers.text")
+    if not isinstance(start, int) or isinstance(start, bool) or start < 0:
+        raise _invalid(f"`answers.answer_start` must be a whole number from 0, not {start!r:.50}")
+    if context[start : start + len(text)] == text:
+        return text, start
+    core = text.strip()
+    expected = start + len(text) - len(text.lstrip())
+    nearest = min(
+        _occurrences(core, expected, context), key=lambda at: abs(at - expected), default=None
+    )
+    if nearest is None:
+        raise RowError(
+            f"the answer {text!r:.80} is not in the context within {REALIGNED_WITHIN} characters "
+            f"of answer_start {start}: there is {context[start : start + len(text)]!r:.80}",
+            reason="answer_not_found",
+        )
+    return core, nearest
+
+
+def _occurrences(core: str, expected: int, context: str) -> Iterator[int]:
+    """Where `core` begins in `context`, near where it is expected, in the order of the text."""
+    first = max(0, expected - REALIGNED_WITHIN)
+    last = expected + REALIGNED_WITHIN + len(core)
+    at = context.find(core, first, last)
+    while at >= 0:
+        yield at
+        at = context.find(core, at + 1, last)

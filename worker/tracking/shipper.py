@@ -1,0 +1,494 @@
+"""Ships a job's numbers from SQL to the tracker: one job is one run, over all its attempts.
+
+Only what is registered in SQL is sent, so nothing of a stale attempt gets there; and whatever
+the tracker misses while it is away stays in SQL until it is back.
+"""
+
+import json
+import posixpath
+import re
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import structlog
+from pydantic import BaseModel
+
+from service.contract import splits
+from service.contract.spec import HubDataset, JobSpec, UploadDataset
+from service.contract.states import JobState, Stage
+from service.settings import Settings
+from service.store import tracking as store
+from service.store.database import Database
+from service.store.models import MetricRow
+from service.store.tracking import TrackedJob
+from worker.tracking import run_description
+from worker.tracking.model_registry import FinishedModel
+from worker.tracking.trackers import (
+    JOB_ID_TAG,
+    MODEL_FOLDER,
+    DatasetInput,
+    Description,
+    MlflowTracker,
+    NewRun,
+    NullTracker,
+    Point,
+    RunStatus,
+    Tracker,
+    TrackerAwayError,
+    TrackerRejectedError,
+    log_missing,
+)
+
+MODEL_CARD: Final = f"{MODEL_FOLDER}README.md"
+"""Written by `publish`: where it is, the model is finished."""
+_ROWS_PER_PAGE: Final = 100
+_LONGEST_PAUSE: Final = 60.0
+_EXIT_SECONDS: Final = 8.0
+_SYNC_SECONDS: Final = 120.0
+_FIRST_RETRY, _LAST_RETRY = 10.0, 600.0
+_GIVE_UP_AFTER: Final = 7 * 86400.0
+_STATUS: Final[dict[str, RunStatus]] = {
+    JobState.SUCCEEDED: "FINISHED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELLED: "KILLED",
+}
+_END_TAGS: Final = (
+    "finetune.state",
+    "finetune.failure_code",
+    "finetune.failure_message",
+    "finetune.hub_url",
+    "finetune.hub_commit",
+)
+
+_log = structlog.get_logger(__name__)
+
+
+def make_tracker(settings: Settings) -> Tracker:
+    """MLflow where the operator has set it up; otherwise one that keeps nothing."""
+    if settings.mlflow_uri is None:
+        return NullTracker()
+    return MlflowTracker(settings.mlflow_uri, public_url=settings.public_url)
+
+
+def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
+    """The job's run, made if it has none; None while the tracker is away or keeps no runs."""
+    with database.read() as session:
+        job = store.load(session, job_id)
+    if job is None:
+        return None
+    try:
+        return _run_of(database, tracker, job)
+    except (TrackerAwayError, TrackerRejectedError) as error:
+        _log.warning("tracker_gives_no_run", job_id=job_id, error=str(error))
+        return None
+
+
+def sync(database: Database, tracker: Tracker, job_id: str, workspace: Path) -> bool:
+    """Ship all that is missing; True when the run is complete and carries the job's final status.
+
+    Never raises because the tracker is away: then, if the job has ended, the reconciler is asked
+    to ring again later. Starts nothing new after two minutes.
+    """
+    shipper = _Shipper(database, tracker, job_id, workspace)
+    try:
+        return shipper.finish(time.monotonic() + _SYNC_SECONDS)
+    except TrackerAwayError as error:
+        _log.warning("tracker_away", job_id=job_id, error=str(error))
+        return _postpone(database, job_id)
+    except TrackerRejectedError as error:
+        _log.warning("tracker_rejects", job_id=job_id, error=str(error))
+        return _give_up(database, job_id)
+
+
+class Shipping:
+    """Around a stage: ships on a thread, so that neither MLflow nor its absence delays anything."""
+
+    def __init__(
+        self,
+        database: Database,
+        tracker: Tracker,
+        job_id: str,
+        workspace: Path,
+        interval: float = 5.0,
+    ) -> None:
+        self._shipper = _Shipper(database, tracker, job_id, workspace)
+        self._log = _log.bind(job_id=job_id)
+        self._interval = interval
+        self._stop = threading.Event()
+        # A daemon: a server that accepts and never answers must not keep the worker from exiting.
+        self._thread = threading.Thread(target=self._run, name=f"shipping-{job_id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(_EXIT_SECONDS)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = self._interval if self._ship() else self._longer(pause)
+        self._ship()
+
+    def _longer(self, pause: float) -> float:
+        return min(max(2 * pause, self._interval), _LONGEST_PAUSE)
+
+    def _ship(self) -> bool:
+        try:
+            self._shipper.ship(time.monotonic() + _EXIT_SECONDS)
+        except (TrackerAwayError, TrackerRejectedError) as error:
+            self._log.warning("tracker_away", error=str(error))
+            return False
+        except Exception:
+            # The database may be away too; the supervisor notices that by its own beats.
+            self._log.exception("shipping_failed")
+            return False
+        return True
+
+
+class _Shipper:
+    """What `Shipping` and `sync` do: everything is read from SQL, and safe to do twice."""
+
+    def __init__(self, database: Database, tracker: Tracker, job_id: str, workspace: Path) -> None:
+        self._database = database
+        self._tracker = tracker
+        self._job_id = job_id
+        self._workspace = workspace
+        self._described: Description | None = None
+        self._has_status = False
+
+    def ship(self, until: float) -> None:
+        """Send what has been recorded since the last time."""
+        job = self._load()
+        if job is None or job.final:
+            return
+        run_id = _run_of(self._database, self._tracker, job)
+        if run_id is None:
+            return
+        if not self._has_status:  # an earlier attempt may have ended the run before a retry
+            self._set_status(job, run_id)
+            self._has_status = True
+        self._send(job, run_id, until)
+
+    def finish(self, until: float) -> bool:
+        """Send all that is left and, if the job has ended, its files and its final status."""
+        job = self._load()
+        if job is None or job.final:
+            return True
+        run_id = self._run_to_finish(job)
+        if run_id is not None:
+            self._send(job, run_id, until)
+        if job.ended_at is None:
+            return False
+        if run_id is not None:
+            sent = self._send_files(job, run_id, until)
+            self._tracker.log_points(run_id, list(_final_points(job)))
+            self._set_status(job, run_id)
+            if job.state == JobState.SUCCEEDED and MODEL_CARD in sent:
+                self._add_model(job, run_id)
+        with self._database.write() as session:
+            return store.finish(session, job.id, job.ended_at)
+
+    def _add_model(self, job: TrackedJob, run_id: str) -> None:
+        try:
+            self._tracker.add_model(run_id, _finished_model(job))
+        except TrackerRejectedError as error:  # a server that is too old for it, say
+            _log.warning("tracker_rejects_model", job_id=job.id, error=str(error))
+
+    def _set_status(self, job: TrackedJob, run_id: str) -> None:
+        """The run's status becomes the job's, and its last one if a retry comes in between.
+
+        Each who writes it looks at the row again afterwards, so that a late writer is corrected.
+        """
+        while True:
+            if job.ended_at is None:
+                self._tracker.reopen(run_id, _END_TAGS)
+            else:
+                self._tracker.end(run_id, _STATUS[job.state], job.ended_at, _end_tags(job))
+            now = self._load()
+            if now is None or now.ended_at == job.ended_at:
+                return
+            job = now
+
+    def _load(self) -> TrackedJob | None:
+        with self._database.read() as session:
+            return store.load(session, self._job_id)
+
+    def _run_to_finish(self, job: TrackedJob) -> str | None:
+        """A job that was cancelled before it did anything gets no run only to be killed."""
+        if job.state == JobState.CANCELLED and job.run_id is None and job.metric_seq == 0:
+            spec = JobSpec.model_validate(job.spec)
+            # Its id may have been lost on the way back from a call that did make one.
+            if not (job.claimed and self._tracker.find(spec.tracking.experiment_name, job.id)):
+                return None
+        return _run_of(self._database, self._tracker, job)
+
+    def _send(self, job: TrackedJob, run_id: str, until: float) -> None:
+        # Numbers first: a full artifact store must not hold them up.
+        self._send_metrics(job, run_id, until)
+        description = _description(job, self._file_names(job))
+        if description != self._described:
+            self._tracker.describe(run_id, description)
+            self._described = description
+
+    def _file_names(self, job: TrackedJob) -> dict[str, str]:
+        spec = JobSpec.model_validate(job.spec)
+        if not isinstance(spec.dataset, UploadDataset):
+            return {}
+        with self._database.read() as session:
+            return store.file_names(session, splits.items(spec))
+
+    def _send_metrics(self, job: TrackedJob, run_id: str, until: float) -> None:
+        cursor = job.tracked_seq
+        while cursor < job.metric_seq:
+            if time.monotonic() > until:
+                raise TrackerAwayError("too slow: the rest of the numbers goes next time")
+            with self._database.read() as session:
+                rows = store.metrics_after(session, job.id, cursor, _ROWS_PER_PAGE)
+            if not rows:
+                return  # the job was deleted meanwhile
+            self._tracker.log_points(run_id, [point for row in rows for point in _points(row)])
+            cursor = rows[-1].seq
+            with self._database.write() as session:
+                store.advance(session, job.id, cursor)
+
+    def _send_files(self, job: TrackedJob, run_id: str, until: float) -> Collection[str]:
+        """The names of those that the run has now."""
+        log_model = JobSpec.model_validate(job.spec).tracking.log_model
+        with self._database.read() as session:
+            rows = store.artifacts(session, job.id)
+        files = {
+            row.name: self._workspace / row.path
+            for row in rows
+            if log_model or not row.name.startswith(MODEL_FOLDER)
+        }
+        present = {name: file for name, file in files.items() if file.is_file()}
+        changed = _changed(job, present)
+        try:
+            complete = log_missing(self._tracker, run_id, present, until, changed)
+        except (FileNotFoundError, TrackerAwayError):
+            if self._load() is not None:
+                raise
+            return ()  # the job was deleted meanwhile, with its files; its run still gets its end
+        if not complete:
+            raise TrackerAwayError("too slow: the rest of the files goes next time")
+        return present
+
+
+def _changed(job: TrackedJob, names: Iterable[str]) -> set[str]:
+    """Files of a promoted checkpoint that the run may hold an earlier version of, of the same
+    size: all but those that `publish` has sent."""
+    if not (job.results.get(Stage.TRAIN) or {}).get("is_promoted"):
+        return set()
+    is_sent = (job.results.get(Stage.PUBLISH) or {}).get("mlflow_artifact_uri") is not None
+    return {name for name in names if not (is_sent and name.startswith(MODEL_FOLDER))}
+
+
+def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None:
+    """The id of the job's one run; None if the tracker keeps none.
+
+    Looked for before it is made, and again after, because the answer to the creation can be lost
+    and because two processes may do this at once. SQL decides which one stays.
+    """
+    if job.run_id is not None:
+        return job.run_id
+    spec = JobSpec.model_validate(job.spec)
+    experiment = spec.tracking.experiment_name
+    found = tracker.find(experiment, job.id)
+    if not found:
+        name = spec.tracking.run_name or spec.name or job.id
+        tracker.create(NewRun(experiment, name, job.id, job.created_at))
+        found = tracker.find(experiment, job.id)
+    if not found:
+        return None
+    with database.write() as session:
+        kept = store.adopt_run(session, job.id, found[0].experiment_id, found[0].run_id)
+    # None of them is kept if the job was deleted meanwhile.
+    for run in found:
+        if run.run_id != kept:
+            tracker.discard(run.run_id)
+    return kept
+
+
+def _postpone(database: Database, job_id: str) -> bool:
+    """Try again after as long as it has been tried already, ten minutes at most."""
+    with database.write() as session:
+        job = store.load(session, job_id)
+        if job is None or job.ended_at is None:
+            return False
+        if job.seconds_since_end > _GIVE_UP_AFTER:
+            return store.finish(session, job_id, job.ended_at)
+        wait = min(max(job.seconds_since_end, _FIRST_RETRY), _LAST_RETRY)
+        store.retry_in(session, job_id, wait)
+    return False
+
+
+def _give_up(database: Database, job_id: str) -> bool:
+    """Nothing that is sent again will be taken, for example because the user deleted the run."""
+    with database.write() as session:
+        job = store.load(session, job_id)
+        if job is None or job.ended_at is None:
+            return False
+        return store.finish(session, job_id, job.ended_at)
+
+
+# ---- what is said about a job -------------------------------------------------------------------
+
+
+def _points(row: MetricRow) -> Iterator[Point]:
+    """A row's numbers under the names that Hugging Face's own trainer gives them."""
+    for name, value in row.values.items():
+        # JSON has no NaN and no infinity: they are stored as text, which float() reads.
+        yield Point(_metric_key(row.kind, name), float(value), row.step, row.at)
+    if row.kind == "train" and row.progress_epoch is not None and "epoch" not in row.values:
+        yield Point("epoch", row.progress_epoch, row.step, row.at)
+
+
+_PREFIX: Final = {"train": "", "eval": "eval_", "system": "system/"}
+
+
+def _metric_key(kind: str, name: str) -> str:
+    prefix = _PREFIX[kind]
+    return _key(name if name.startswith(prefix) else prefix + name)
+
+
+def _final_points(job: TrackedJob) -> Iterator[Point]:
+    """The numbers of the finished model, which may be an earlier one than the last evaluated."""
+    trained = job.results.get(Stage.TRAIN)
+    if trained is None or job.ended_at is None:
+        return
+    # Always the same time: a job whose `publish` is retried ends twice.
+    at = job.trained_at or job.ended_at
+    best = {name: trained.get(name) for name in ("best_step", "best_metric")}
+    for name, value in {**trained["metrics"], **best}.items():
+        if value is not None:
+            of_training = name.startswith(("train_", "total_"))
+            # After a promotion the newest number must be the promoted model's, and MLflow holds
+            # that of the highest step for the newest.
+            whole = of_training or trained.get("is_promoted")
+            step = None if whole else trained.get("model_step")
+            # The test split is looked at once: there are no other numbers of its name.
+            key = _key(name if name.startswith("test_") else f"final_{name}")
+            yield Point(key, float(value), step or trained["steps"], at)
+
+
+def _description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
+    spec = JobSpec.model_validate(job.spec)
+    prepared = job.results.get(Stage.PREPARE) or {}
+    resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
+    found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
+    trained = job.results.get(Stage.TRAIN) or {}
+    # Beside `precision`, which is the spec's: MLflow takes no other value for a param it has.
+    computed = {"resolved_precision": trained["precision"]} if trained.get("precision") else {}
+    label = _dataset_label(spec)
+    text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    return Description(
+        params=dict(_params(spec)) | found | computed | dict(_data_params(prepared)),
+        tags=_tags(job, spec, label),
+        texts={"spec.json": text + "\n"},
+        dataset=_dataset_input(spec, label, found),
+        note=run_description.write(job.id, spec, file_names),
+    )
+
+
+def _finished_model(job: TrackedJob) -> FinishedModel:
+    spec = JobSpec.model_validate(job.spec)
+    trained = job.results.get(Stage.TRAIN) or {}
+    return FinishedModel(
+        job_id=job.id,
+        name=re.sub(r"[^A-Za-z0-9 _-]+", "-", spec.name or job.id),
+        task=spec.task.type,
+        step=trained.get("model_step") or trained.get("steps", 0),
+        register_as=spec.tracking.register_as,
+        alias=spec.tracking.register_alias,
+    )
+
+
+def _data_params(prepared: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """`data.train.rows_used` and the like, of the job's data report."""
+    report = prepared.get("data_report") or {}
+    for split, found in report.get("splits", {}).items():
+        for name in ("rows_read", "rows_used", "rows_skipped", "realigned", "truncated"):
+            if name in found:
+                yield f"data.{split}.{name}", str(found[name])
+
+
+_NOT_PARAMS: Final = ("metadata", "tracking", "name")
+"""Sections that become tags, or the run's name."""
+
+
+def _params(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    for name in type(spec).model_fields:
+        if name not in _NOT_PARAMS:
+            # Training options keep the bare names that everyone searches for.
+            prefix = "" if name == "training" else name
+            yield from _flat(getattr(spec, name), prefix)
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Dotted names; lists and the user's own maps as JSON; what is not set is left out."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _flat(getattr(value, name), f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list | dict):
+        if value:
+            yield path, json.dumps(value, ensure_ascii=False)
+    elif value is not None:
+        yield path, str(value)
+
+
+def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
+    own = {
+        JOB_ID_TAG: job.id,
+        "finetune.task": spec.task.type,
+        "finetune.model": spec.model.title,
+        "finetune.dataset": dataset,
+    }
+    if spec.base_job is not None:
+        own["finetune.base_job"] = spec.base_job
+    labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}
+    return {_key(key): value for key, value in spec.tracking.tags.items()} | labels | own
+
+
+def _end_tags(job: TrackedJob) -> dict[str, str]:
+    published = job.results.get(Stage.PUBLISH) or {}
+    failure = job.failure or {}
+    values = (
+        job.state,
+        failure.get("code"),
+        failure.get("message"),
+        published.get("hub_url"),
+        published.get("hub_commit"),
+    )
+    return {key: str(value) for key, value in zip(_END_TAGS, values, strict=True) if value}
+
+
+def _dataset_label(spec: JobSpec) -> str:
+    if isinstance(spec.dataset, HubDataset):
+        return spec.dataset.name
+    first = next(iter(splits.used(spec).values()))  # the rows to train on, where it trains
+    return f"{spec.dataset.source}: {', '.join(first)}"
+
+
+def _dataset_input(spec: JobSpec, label: str, found: dict[str, str]) -> DatasetInput | None:
+    """None until `prepare` has said what the data really were."""
+    if "data_fingerprint" not in found:
+        return None
+    first = splits.kind(next(iter(splits.used(spec))))
+    return DatasetInput(
+        name=label,
+        digest=found["data_fingerprint"],
+        source_type=spec.dataset.source,
+        source=spec.dataset.model_dump_json(include={"source", "name", "config", first}),
+    )
+
+
+def _key(name: str) -> str:
+    """A name that MLflow accepts for a metric or a tag: few characters, and no path tricks."""
+    name = re.sub(r"[^\w.\- :/]", "_", name)
+    return name if posixpath.normpath(name) == name else f"_{name.replace('/', '_')}"

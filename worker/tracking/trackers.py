@@ -1,0 +1,374 @@
+"""Where a job's numbers are shown: the Tracker protocol, MLflow, and the tracker that keeps none.
+
+Knows no SQL, so that the `publish` stage can use it too. Importing this module does not import
+mlflow; an `MlflowTracker` does so on its first call, and that brings no torch with it.
+"""
+
+import functools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from worker.tracking import model_registry, run_description
+from worker.tracking.model_registry import FinishedModel
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+JOB_ID_TAG: Final = "finetune.job_id"
+MODEL_FOLDER: Final = "model/"
+"""Artifacts of the finished model have names that begin so."""
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+# What MLflow's API takes in one call, and of one value.
+_METRICS_PER_CALL, _PARAMS_PER_CALL, _TAGS_PER_CALL = 1000, 100, 100
+_PARAM_CHARACTERS, _TAG_CHARACTERS, _DIGEST_CHARACTERS = 6000, 5000, 36
+_NAME_CHARACTERS: Final = 500
+
+
+class TrackerAwayError(Exception):
+    """The tracker does not answer, or not now: the same call can succeed later."""
+
+
+class TrackerRejectedError(Exception):
+    """The tracker answered that it will not do this, now or later (a deleted run, say)."""
+
+
+@dataclass(frozen=True)
+class RunRef:
+    experiment_id: str
+    run_id: str
+
+
+@dataclass(frozen=True)
+class NewRun:
+    experiment: str
+    name: str
+    job_id: str
+    start: datetime
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of one metric."""
+
+    key: str
+    value: float
+    step: int
+    at: datetime
+
+
+@dataclass(frozen=True)
+class DatasetInput:
+    name: str
+    digest: str
+    source_type: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run says of its job besides numbers. Params never change once they are sent."""
+
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    texts: Mapping[str, str]
+    """Artifact path → content."""
+    dataset: DatasetInput | None
+    note: str
+    """Shown at the top of the run's page."""
+
+
+class Tracker(Protocol):
+    """Every call is safe to repeat. Each may raise TrackerAwayError or TrackerRejectedError."""
+
+    def find(self, experiment: str, job_id: str) -> list[RunRef]:
+        """The job's runs, oldest first: more than one when two processes made one each."""
+
+    def create(self, run: NewRun) -> None: ...
+
+    def discard(self, run_id: str) -> None: ...
+
+    def describe(self, run_id: str, description: Description) -> None: ...
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+        """A point that has been sent before is not doubled."""
+
+    def sizes(self, run_id: str) -> dict[str, int]:
+        """Artifact path → bytes of all that the run holds."""
+
+    def log_file(self, run_id: str, file: Path, name: str) -> None:
+        """Upload `file` as the artifact `name`, a path in the run."""
+
+    def artifact_uri(self, run_id: str) -> str: ...
+
+    def add_model(self, run_id: str, model: FinishedModel) -> None:
+        """Make the run's model known as such, and register it where that was asked for."""
+
+    def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
+        """Set the run's final status, then it can be forgotten."""
+
+    def reopen(self, run_id: str, tags: Sequence[str]) -> None:
+        """The run goes on: RUNNING, without these tags of an earlier end. Most often it is so."""
+
+
+class NullTracker:
+    """Keeps nothing: no run is ever found, so nothing is ever sent."""
+
+    def find(self, experiment: str, job_id: str) -> list[RunRef]:  # noqa: ARG002
+        return []
+
+    def create(self, run: NewRun) -> None: ...
+
+    def discard(self, run_id: str) -> None: ...
+
+    def describe(self, run_id: str, description: Description) -> None: ...
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None: ...
+
+    def sizes(self, run_id: str) -> dict[str, int]:  # noqa: ARG002
+        return {}
+
+    def log_file(self, run_id: str, file: Path, name: str) -> None: ...
+
+    def artifact_uri(self, run_id: str) -> str:
+        raise TrackerRejectedError(f"no tracker is configured, so there is no run {run_id}")
+
+    def add_model(self, run_id: str, model: FinishedModel) -> None: ...
+
+    def end(
+        self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]
+    ) -> None: ...
+
+    def reopen(self, run_id: str, tags: Sequence[str]) -> None: ...
+
+
+class MlflowTracker:
+    """A tracking server over HTTP, with one retry and short patience: the numbers wait in SQL."""
+
+    def __init__(
+        self, uri: str, timeout_seconds: int = 5, *, public_url: str | None = None
+    ) -> None:
+        """`public_url`: where users reach the service, for the link in a run's description."""
+        self._public_url = public_url
+        self._uri = uri
+        self._timeout_seconds = timeout_seconds
+
+    @functools.cached_property
+    def _client(self) -> "MlflowClient":
+        # Read by mlflow at import and at each call; an operator's own values go first.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(self._timeout_seconds))
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=self._uri)
+
+    def find(self, experiment: str, job_id: str) -> list[RunRef]:
+        with _translated():
+            known = self._client.get_experiment_by_name(experiment)
+            if known is None:
+                return []
+            runs = self._client.search_runs(
+                [known.experiment_id],
+                f"tags.`{JOB_ID_TAG}` = '{job_id}'",
+                order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+            )
+        return [RunRef(run.info.experiment_id, run.info.run_id) for run in runs]
+
+    def create(self, run: NewRun) -> None:
+        with _translated():
+            self._client.create_run(
+                self._experiment_id(run.experiment),
+                start_time=_milliseconds(run.start),
+                run_name=run.name,
+                tags={JOB_ID_TAG: run.job_id},
+            )
+
+    def _experiment_id(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        known = self._client.get_experiment_by_name(name)
+        if known is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                # Another process was faster.
+                known = self._client.get_experiment_by_name(name)
+                assert known is not None
+        if known.lifecycle_stage == "deleted":
+            self._client.restore_experiment(known.experiment_id)
+        return str(known.experiment_id)
+
+    def discard(self, run_id: str) -> None:
+        with _translated():
+            self._client.delete_run(run_id)
+
+    def describe(self, run_id: str, description: Description) -> None:
+        from mlflow.entities import Param, RunTag
+
+        with _translated():
+            # Sending another value for a param is an error, even of the same meaning: 1 and 1.0.
+            run = self._client.get_run(run_id).data
+            sent = run.params
+            params = [
+                Param(key, _cut(value, _PARAM_CHARACTERS))
+                for key, value in description.params.items()
+                if key not in sent
+            ]
+            tags = [
+                RunTag(key, _cut(value, _TAG_CHARACTERS)) for key, value in description.tags.items()
+            ]
+            if run_description.TAG not in run.tags:  # it can be edited in MLflow
+                job_id = description.tags[JOB_ID_TAG]
+                note = run_description.with_link(description.note, job_id, self._public_url)
+                tags.append(RunTag(run_description.TAG, _cut(note, _TAG_CHARACTERS)))
+            for start in range(0, len(params), _PARAMS_PER_CALL):
+                self._client.log_batch(run_id, params=params[start : start + _PARAMS_PER_CALL])
+            for start in range(0, len(tags), _TAGS_PER_CALL):
+                self._client.log_batch(run_id, tags=tags[start : start + _TAGS_PER_CALL])
+            if description.dataset is not None:
+                self._log_dataset(run_id, description.dataset)
+            for name, text in description.texts.items():
+                self._client.log_text(run_id, text, name)
+
+    def _log_dataset(self, run_id: str, dataset: DatasetInput) -> None:
+        from mlflow import entities
+
+        entity = entities.Dataset(
+            name=_cut(dataset.name, _NAME_CHARACTERS),
+            digest=dataset.digest[:_DIGEST_CHARACTERS],
+            source_type=dataset.source_type,
+            source=dataset.source,
+        )
+        context = entities.InputTag("mlflow.data.context", "training")
+        self._client.log_inputs(run_id, [entities.DatasetInput(entity, [context])])
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        # MLflow keeps NaN as it is and an infinity as the largest float; it keeps a point once,
+        # because (key, value, step, timestamp) is its primary key.
+        metrics = [Metric(p.key, p.value, _milliseconds(p.at), p.step) for p in points]
+        with _translated():
+            for start in range(0, len(metrics), _METRICS_PER_CALL):
+                self._client.log_batch(run_id, metrics=metrics[start : start + _METRICS_PER_CALL])
+
+    def sizes(self, run_id: str) -> dict[str, int]:
+        with _translated():
+            return dict(self._walk(run_id, None))
+
+    def _walk(self, run_id: str, folder: str | None) -> Iterator[tuple[str, int]]:
+        for item in self._client.list_artifacts(run_id, folder):
+            if item.is_dir:
+                yield from self._walk(run_id, item.path)
+            else:
+                yield item.path, item.file_size or 0
+
+    def log_file(self, run_id: str, file: Path, name: str) -> None:
+        path = PurePosixPath(name)
+        folder = None if path.parent == PurePosixPath(".") else str(path.parent)
+        with _translated():
+            if path.name == file.name:
+                self._client.log_artifact(run_id, str(file), folder)
+            else:
+                self._log_renamed(run_id, file, path.name, folder)
+
+    def _log_renamed(self, run_id: str, file: Path, name: str, folder: str | None) -> None:
+        """MLflow names an artifact after its file, so a link lends it the other name."""
+        with tempfile.TemporaryDirectory() as scratch:
+            link = Path(scratch) / name
+            link.symlink_to(file.resolve())
+            self._client.log_artifact(run_id, str(link), folder)
+
+    def artifact_uri(self, run_id: str) -> str:
+        with _translated():
+            return str(self._client.get_run(run_id).info.artifact_uri)
+
+    def add_model(self, run_id: str, model: FinishedModel) -> None:
+        with _translated():
+            run = self._client.get_run(run_id)
+            source = f"{run.info.artifact_uri}/{MODEL_FOLDER.rstrip('/')}"
+            logged = model_registry.log(self._client, run, source, model)
+            if model.register_as is not None:
+                model_registry.register(self._client, logged, source, model.register_as, model)
+
+    def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        final = [RunTag(key, _cut(value, _TAG_CHARACTERS)) for key, value in tags.items()]
+        with _translated():
+            self._client.log_batch(run_id, tags=final)
+            self._client.set_terminated(run_id, status, _milliseconds(at))
+
+    def reopen(self, run_id: str, tags: Sequence[str]) -> None:
+        with _translated():
+            run = self._client.get_run(run_id)
+            if run.info.status == "RUNNING":
+                return
+            for key in tags:
+                if key in run.data.tags:
+                    self._client.delete_tag(run_id, key)
+            # MLflow cannot forget the end time; the next end writes over it.
+            self._client.update_run(run_id, status="RUNNING")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn whatever mlflow raises into one of the two errors that callers tell apart.
+
+    Its artifact stores raise what their own libraries do, so anything counts as away that is not
+    a clear refusal; and 401 and 403 do too, because the operator can mend them.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.get_http_status_code() in (400, 404, 409):
+            raise TrackerRejectedError(str(error)) from error
+        raise TrackerAwayError(str(error)) from error
+    except Exception as error:
+        raise TrackerAwayError(f"{type(error).__name__}: {error}") from error
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def _cut(text: str, characters: int) -> str:
+    """The whole text, or its start with a mark that something is missing."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
+def log_missing(
+    tracker: Tracker,
+    run_id: str,
+    files: Mapping[str, Path],
+    until: float = math.inf,
+    changed: Collection[str] = (),
+) -> bool:
+    """Upload those of `files` (artifact name → file) that the run lacks; whether it has all now.
+
+    Starts no upload after `until` (time.monotonic). A name with the right size counts as there
+    unless it is in `changed`: a job's artifacts are written once, but for a promotion.
+    """
+    present = tracker.sizes(run_id)
+    for name, file in files.items():
+        if present.get(name) == file.stat().st_size and name not in changed:
+            continue
+        if time.monotonic() > until:
+            return False
+        tracker.log_file(run_id, file, name)
+    return True

@@ -1,0 +1,200 @@
+"""What can be known of an adapter before a GPU is taken: tried out on a model without weights."""
+
+import inspect
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from peft import PeftModel, get_peft_model
+from peft.utils.constants import (
+    TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as _IA3_DEFAULTS,
+)
+from peft.utils.constants import (
+    TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as _LORA_DEFAULTS,
+)
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.peft import (
+    ALL_LINEAR,
+    IA3Spec,
+    LoraSpec,
+    PrefixTuningSpec,
+    PromptTuningSpec,
+)
+from service.contract.spec import JobSpec
+from worker.training.adapters import adapter as peft
+
+_LINEAR: Final = (torch.nn.Linear, Conv1D)
+_OTHERS: Final = (torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+
+
+def check(model: Any, spec: JobSpec, *, pads_left: bool) -> list[str]:
+    """What peft has to say about this adapter on `model`, which lies on the meta device.
+
+    The model is of no use afterwards. StageError(invalid_option) if the adapter does not fit it.
+    """
+    adapter = spec.peft
+    if isinstance(adapter, LoraSpec | IA3Spec):
+        _check_names(model, adapter)
+        tied = _tied(model)
+        wrapped, said = _tried(model, spec, random_prompt=False)
+        targeted = list(wrapped.base_model.targeted_module_names)
+        if isinstance(adapter, LoraSpec):
+            _check_patterns(adapter, targeted)
+            _check_merge(adapter, wrapped, targeted, tied)
+        return said
+    if isinstance(adapter, PrefixTuningSpec):
+        _check_cache(model)
+    elif isinstance(adapter, PromptTuningSpec):
+        _check_pooling(model, spec, pads_left=pads_left)
+    table = model.get_input_embeddings().weight
+    wrapped, said = _tried(model, spec, random_prompt=True)
+    found = getattr(wrapped.word_embeddings, "weight", None)
+    if isinstance(adapter, PromptTuningSpec) and found is not table:
+        raise _unfit(model, "prompt-tuning", "peft does not find its word embeddings")
+    return said
+
+
+def _tried(model: Any, spec: JobSpec, *, random_prompt: bool) -> tuple[Any, list[str]]:
+    """peft's model around `model`, and its warnings."""
+    if random_prompt and isinstance(spec.peft, PromptTuningSpec):  # there are no words to take
+        how = {"prompt_tuning_init": "RANDOM", "prompt_tuning_init_text": None}
+        spec = spec.model_copy(update={"peft": spec.peft.model_copy(update=how)})
+    listing = _listing(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with peft.known_warnings():
+                config = peft.config_of(spec, model, Path())
+                wrapped: PeftModel = get_peft_model(model, config, low_cpu_mem_usage=True)
+        # What peft raises for names and shapes that do not fit.
+        except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
+            raise _invalid("peft", f"does not fit the model: {error} {listing}") from error
+    return wrapped, [str(each.message) for each in caught]
+
+
+# ---- names of modules ---------------------------------------------------------------------------
+
+
+def _check_names(model: Any, adapter: LoraSpec | IA3Spec) -> None:
+    known = _LORA_DEFAULTS if isinstance(adapter, LoraSpec) else _IA3_DEFAULTS
+    if adapter.target_modules is None and model.config.model_type not in known:
+        raise _invalid(
+            "peft.target_modules",
+            f"is not given, and peft has no default for models of type "
+            f"{model.config.model_type!r}: "
+            + (f"give `{ALL_LINEAR}` or names. " if isinstance(adapter, LoraSpec) else "")
+            + _listing(model),
+        )
+    modules = {name: module for name, module in model.named_modules() if name}
+    adaptable = [name for name, each in modules.items() if isinstance(each, _LINEAR + _OTHERS)]
+    options = ("target_modules", "exclude_modules", "feedforward_modules", "modules_to_save")
+    for option in options:
+        names = adaptable if option == "target_modules" else list(modules)
+        for wanted in _unmatched(getattr(adapter, option, None), names, option):
+            raise _invalid(
+                f"peft.{option}", f"has {wanted!r}, which fits no module's name. {_listing(model)}"
+            )
+
+
+def _unmatched(given: list[str] | str | None, names: Sequence[str], option: str) -> Iterator[str]:
+    if isinstance(given, str):
+        shorthand = option == "target_modules" and given.lower() == ALL_LINEAR
+        if not shorthand and not any(re.fullmatch(given, name) for name in names):
+            yield given
+    for wanted in given if isinstance(given, list) else ():
+        dot = "" if option == "modules_to_save" else "."  # peft's own rules
+        if not any(name == wanted or name.endswith(f"{dot}{wanted}") for name in names):
+            yield wanted
+
+
+def _listing(model: PreTrainedModel) -> str:
+    """How the names of modules end that adapters can change, and how often."""
+    kinds = {"linear": _LINEAR, "other": _OTHERS}
+    found = {kind: Counter[str]() for kind in kinds}
+    for name, module in model.named_modules():
+        for kind, classes in kinds.items():
+            if isinstance(module, classes):
+                found[kind][name.rpartition(".")[2]] += 1
+    parts = [
+        f"{kind} modules " + ", ".join(f"{name} ({count})" for name, count in names.most_common())
+        for kind, names in found.items()
+        if names
+    ]
+    return f"The model has {'; '.join(parts)}"
+
+
+def _check_patterns(adapter: LoraSpec, targeted: Sequence[str]) -> None:
+    """peft passes over numbers and names that meet nothing."""
+    for option in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(adapter, option):
+            if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in targeted):
+                raise _invalid(
+                    f"peft.{option}",
+                    f"has {pattern!r}, which meets none of the adapted modules: "
+                    + ", ".join(sorted({name.rpartition(".")[2] for name in targeted})),
+                )
+    for layer in adapter.layers_to_transform or ():
+        if not any(f".{layer}." in name for name in targeted):
+            raise _invalid("peft.layers_to_transform", f"has {layer}, and there is no such layer")
+
+
+def _tied(model: torch.nn.Module) -> set[str]:
+    """Names of the modules that share a weight with another."""
+    owners: dict[int, set[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), set()).add(name.rpartition(".")[0])
+    return {name for names in owners.values() if len(names) > 1 for name in names}
+
+
+def _check_merge(
+    adapter: LoraSpec, wrapped: PeftModel, targeted: Sequence[str], tied: set[str]
+) -> None:
+    """A shared weight cannot be changed in one place only."""
+    config: Any = wrapped.peft_config["default"]
+    whole = config.modules_to_save or []
+    touched = [
+        name
+        for name in sorted(tied)
+        if name in targeted or any(f"{name}.".startswith(f"{each}.") for each in whole)
+    ]
+    if adapter.merge and touched:
+        raise _invalid(
+            "peft.merge",
+            f"cannot be: {touched[0]} has its weight in common with another module, and only one "
+            "of them is trained; publish the adapter instead",
+        )
+
+
+# ---- prompts and prefixes -----------------------------------------------------------------------
+
+
+def _check_cache(model: Any) -> None:
+    body = getattr(model, model.base_model_prefix, model)
+    takes = [inspect.signature(each.forward).parameters for each in (model, body)]
+    if not any("past_key_values" in parameters for parameters in takes):
+        raise _unfit(model, "prefix-tuning", "its attention takes no keys and values from outside")
+
+
+def _check_pooling(model: Any, spec: JobSpec, *, pads_left: bool) -> None:
+    """Decoders read the class off the last token, which they find by the ids of the text; with a
+    prompt they get embeddings instead and would take padding for the last token."""
+    if spec.task.variant() == "text-classification" and hasattr(model, "score") and not pads_left:
+        raise _unfit(
+            model, "prompt-tuning", "it would read the class off the padding; use `prefix-tuning`"
+        )
+
+
+def _unfit(model: Any, method: str, why: str) -> StageError:
+    kind = model.config.model_type
+    return _invalid("peft.method", f"`{method}` cannot be had with a model of type {kind!r}: {why}")
+
+
+def _invalid(option: str, why: str) -> StageError:
+    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)

@@ -1,0 +1,281 @@
+"""The whole state of a training: taken at one step, written to disk, restored, bit for bit.
+
+Files: `model.safetensors`, which beside a frozen base model holds only what trains;
+`optimizer.pt`, `scheduler.pt`, `scaler.pt` (fp16 only) and `rng_<rank>.pt`, all read with
+`weights_only=True`; `progress.json`. `worker.storage.atomic_dir` makes the directory appear whole or not
+at all. Of several processes the first one writes all of it.
+"""
+
+import copy
+import errno
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import save_file
+
+from service.contract.failures import FailureCode, StageError
+from worker.storage import atomic_dir
+from worker.training import fast_paths, fingerprint, rng
+from worker.training.checkpointing import weights
+from worker.training.distributed.ranks import Ranks
+from worker.training.distributed.strategy import Strategy
+from worker.training.fast_paths import FastPaths
+from worker.training.log_history import LogHistory
+from worker.training.optim.lr_schedulers import Schedule
+from worker.training.optim.skipped_steps import SkippedSteps
+from worker.training.plan import Plan
+from worker.training.precision import Precision
+from worker.training.progress import LossTally, TrainingProgress
+
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+
+
+@dataclass
+class State:
+    """Everything that changes while training."""
+
+    accelerator: Accelerator
+    strategy: Strategy
+    scheduler: Schedule
+    progress: TrainingProgress
+    tally: LossTally
+    ranks: Ranks = field(default_factory=Ranks)
+    history: LogHistory = field(default_factory=LogHistory)
+    fast_paths: FastPaths = field(default_factory=FastPaths)
+    base: str | None = None
+    """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
+    skipped: SkippedSteps | None = None
+    """With loss scaling: which steps it has left out."""
+    export: Callable[[Any], dict[str, torch.Tensor]] = lambda _model: {}
+    """An adapter's weights as peft loads them, for ADAPTER_WEIGHTS in each checkpoint."""
+
+    @property
+    def model(self) -> Any:
+        return self.strategy.model
+
+    @property
+    def bare_model(self) -> Any:
+        return self.strategy.bare_model
+
+    @property
+    def optimizer(self) -> Any:
+        return self.strategy.optimizer
+
+    def _common(self) -> dict[str, Any]:
+        """What each process has the same of."""
+        parts: dict[str, Any] = {"scheduler": self.scheduler}
+        if self.accelerator.scaler is not None:
+            parts["scaler"] = self.accelerator.scaler
+        return parts
+
+
+class Snapshot(NamedTuple):
+    """What the files of a checkpoint hold, at one step."""
+
+    weights: dict[str, torch.Tensor]
+    trained_only: bool
+    exported: dict[str, torch.Tensor]
+    pickled: dict[str, Any]
+    """By the names of the files, in the order in which they are written."""
+    progress: dict[str, Any]
+
+
+def snapshot(state: State, plan: Plan) -> Snapshot | None:
+    """For the first process; all must ask, and the others get None.
+
+    Its tensors are the training's own unless the strategy `gives_copies`; all else is a copy.
+    """
+    state.scheduler.settle()  # the optimizer has its learning rates, too
+    random_states = state.ranks.gathered(rng.capture())
+    losses = state.tally.totals()
+    pickled: dict[str, Any] = {"optimizer.pt": state.strategy.optimizer_state()}
+    with state.strategy.whole() as model:
+        if not state.ranks.is_first:
+            return None
+        for name, part in state._common().items():
+            pickled[f"{name}.pt"] = copy.deepcopy(part.state_dict())
+        for rank, random_state in enumerate(random_states):
+            pickled[_rng_name(rank)] = random_state
+        trained_only = state.base is not None
+        return Snapshot(
+            weights=weights.tensors(model, trained_only=trained_only),
+            trained_only=trained_only,
+            exported=state.export(model),
+            pickled=pickled,
+            progress={
+                "progress": state.progress.state_dict(),
+                "log_history": list(state.history.entries),
+                "loss_since_log": losses,
+                "data": _cursor(plan, state.progress.step),
+                "base": state.base,
+                "precision": plan.spec.precision,
+                "machine": fingerprint.facts(state.accelerator.device),
+                fast_paths.KEY: copy.deepcopy(state.fast_paths.chosen),
+            },
+        )
+
+
+def write(taken: Snapshot, folder: Path) -> None:
+    """Write `folder`, replacing what an unfinished writer left there. In any thread: nothing here
+    looks at the training or speaks to other processes.
+
+    Raises StageError(disk_full); every older checkpoint is then as it was.
+    """
+    what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
+    with disk_full_explained(what), atomic_dir.writing(folder) as partial:
+        for name, value in taken.pickled.items():
+            _write_torch(partial / name, value)
+        file = partial / "model.safetensors"
+        weights.save(taken.weights, file, trained_only=taken.trained_only)
+        if taken.exported:
+            save_file(taken.exported, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        (partial / "progress.json").write_text(json.dumps(taken.progress, indent=1))
+
+
+def precision_of(folder: Path) -> Precision | None:
+    """What the training that wrote `folder` computed in; None of one of an older release, which
+    had no choice. StageError(checkpoint_unreadable)."""
+    precision: Precision | None = _progress_of(folder).get("precision")
+    return precision
+
+
+def machine_of(folder: Path) -> fingerprint.Facts:
+    """Where the training that wrote `folder` ran; nothing in those of older releases.
+    StageError(checkpoint_unreadable)."""
+    found: fingerprint.Facts = _progress_of(folder).get("machine", {})
+    return found
+
+
+def fast_paths_of(folder: Path) -> dict[str, Any]:
+    """What the training that wrote `folder` had chosen (`worker.training.fast_paths`); nothing in
+    one of an older release. StageError(checkpoint_unreadable)."""
+    chosen: dict[str, Any] = _progress_of(folder).get(fast_paths.KEY, {})
+    return chosen
+
+
+def _progress_of(folder: Path) -> dict[str, Any]:
+    with _unreadable_explained(folder):
+        intact = atomic_dir.verify(folder, only="progress.json")
+        _require(intact, "its manifest does not match its files")
+        saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
+        return saved
+
+
+def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True) -> Plan:
+    """Continue where `folder` was written, with the batches that were then in use.
+
+    `same_length`: its training has as many steps as `plan`.
+    StageError(checkpoint_unreadable) for any doubt.
+    """
+    with _unreadable_explained(folder):
+        _require(atomic_dir.verify(folder), "its manifest does not match its files")
+        saved = json.loads((folder / "progress.json").read_bytes())
+        state.progress.load_state_dict(saved["progress"])
+        state.history.entries = saved.get("log_history", [])  # older releases kept none
+        if state.progress.batch_size is not None:
+            plan = plan.with_batches_of(state.progress.batch_size)
+        cursor = _cursor(plan, state.progress.step)
+        if not same_length:
+            cursor["total_steps"] = saved["data"]["total_steps"]
+        _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
+        _require(saved["base"] == state.base, "the base model's weights have changed since")
+        _load_weights(state, folder)
+        # Of several processes each takes its part: all of them look at the same pages of the file.
+        optimizer = _read_torch(folder / "optimizer.pt", mmap=state.ranks.count > 1)
+        state.strategy.load_optimizer_state(optimizer)
+        for name, part in state._common().items():
+            part.load_state_dict(_read_torch(folder / f"{name}.pt"))
+        losses = saved["loss_since_log"]
+        state.tally = LossTally(state.accelerator.device, losses, state.ranks)
+        # Last: nothing above may draw from what it puts back.
+        rng.restore(_read_torch(folder / _rng_name(state.ranks.number)))
+    return plan
+
+
+def restore_weights(state: State, folder: Path) -> None:
+    """Only the model, for `load_best_model_at_end`. StageError(checkpoint_unreadable)."""
+    with _unreadable_explained(folder):
+        _require(atomic_dir.verify(folder), "its manifest does not match its files")
+        _load_weights(state, folder)
+
+
+def _load_weights(state: State, folder: Path) -> None:
+    file, trained_only = folder / "model.safetensors", state.base is not None
+    state.strategy.fill(
+        lambda model: weights.load(model, file, trained_only=trained_only),
+        trained_only=trained_only,
+    )
+
+
+def _cursor(plan: Plan, step: int) -> dict[str, int]:
+    """The next batch, and the numbers that give it its meaning."""
+    epoch, batch = plan.cursor(step)
+    return {
+        "epoch": epoch,
+        "batch": batch,
+        "batches_per_epoch": plan.batches_per_epoch,
+        "total_steps": plan.total_steps,
+        "processes": plan.processes,
+    }
+
+
+def _rng_name(rank: int) -> str:
+    return f"rng_{rank}.pt"
+
+
+def _write_torch(path: Path, value: Any) -> None:
+    # Through Python's own file: torch's writer hides the errno of a full disk.
+    with path.open("wb") as stream:
+        torch.save(value, stream)
+
+
+def _read_torch(path: Path, *, mmap: bool = False) -> Any:
+    # On the CPU first: random states belong there, and optimizers move theirs themselves.
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+@contextmanager
+def _unreadable_explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    # Whatever the libraries raise for foreign bytes: none of it may pass for a resumed state.
+    except Exception as error:
+        raise StageError(
+            FailureCode.CHECKPOINT_UNREADABLE,
+            f"the checkpoint of step {folder.name} cannot be restored: {error}",
+            checkpoint=folder.name,
+        ) from error
+
+
+@contextmanager
+def disk_full_explained(what: str) -> Iterator[None]:
+    """StageError(disk_full), "the disk was full while `what`", for all that it looks like."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        message = f"the disk was full while {what}"
+        raise StageError(FailureCode.DISK_FULL, message) from error
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Also in the causes: torch raises a RuntimeError in the wake of the OSError."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            return True
+        if "os error 28" in str(error):  # safetensors' Rust side
+            return True
+        error = error.__cause__ or error.__context__
+    return False

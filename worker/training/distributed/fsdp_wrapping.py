@@ -1,0 +1,88 @@
+"""Which modules of a model FSDP splits one by one: they are gathered and freed on their own.
+
+Never the head over a vocabulary: its weight is also used outside its forward pass, for a loss that
+is made a few tokens at a time.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.fsdp import FSDPSpec
+
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
+
+
+def blocks(model: Any, options: FSDPSpec) -> list[torch.nn.Module]:
+    """Inner ones before outer ones, without `model` itself. StageError(invalid_option)."""
+    if options.auto_wrap_policy == "no_wrap":
+        return []
+    if options.auto_wrap_policy == "size_based_wrap":
+        return list(_large(model, options.least_params))
+    return _of_classes(model, options.transformer_layer_cls_to_wrap)
+
+
+def _of_classes(model: Any, named: list[str] | None) -> list[torch.nn.Module]:
+    option = "resources.strategy.transformer_layer_cls_to_wrap"
+    names = set(named or _own_blocks(model))
+    inside = [module for _, module in model.named_modules() if module is not model]
+    found = [module for module in inside if type(module).__name__ in names]
+    unknown = names - {type(module).__name__ for module in found}
+    if not found or (named and unknown):
+        given = f"names {', '.join(sorted(unknown))}, but" if named else "has to be given:"
+        raise _invalid(option, f"{given} the model has modules of {_classes(model)}")
+    sharing = {type(module).__name__ for module in found if _shares(model, module)}
+    if named and sharing:
+        raise _invalid(
+            option,
+            f"names {', '.join(sorted(sharing))}, whose weights are also used outside them "
+            "and cannot be split apart",
+        )
+    return [module for module in found if type(module).__name__ not in sharing][::-1]
+
+
+def _own_blocks(model: Any) -> list[str]:
+    """What the model's type names, else the items of its largest list of modules."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    named = list(getattr(base, "_no_split_modules", None) or ())
+    lists = [each for each in base.modules() if isinstance(each, torch.nn.ModuleList)]
+    if named or not lists:
+        return named
+    largest = max(lists, key=lambda each: sum(value.numel() for value in each.parameters()))
+    return [type(module).__name__ for module in largest]
+
+
+def _large(model: Any, least: int) -> Iterator[torch.nn.Module]:
+    """As torch's size-based policy: modules with `least` weights that no inner one has taken."""
+    taken: set[int] = set()
+    for module in [module for module in model.modules() if module is not model][::-1]:
+        left = [each for each in module.parameters() if id(each) not in taken]
+        if isinstance(module, _CONTAINERS) or sum(each.numel() for each in left) < least:
+            continue
+        if not _shares(model, module):
+            taken.update(map(id, left))
+            yield module
+
+
+def _shares(model: Any, module: torch.nn.Module) -> bool:
+    """Whether a weight of `module` also belongs to, or is used by, something outside it."""
+    own = {id(each) for each in module.parameters()}
+    inside = {id(each) for each in module.modules()}
+    if id(model.get_output_embeddings()) in inside:
+        return True
+    return any(
+        id(value) in own
+        for other in model.modules()
+        if id(other) not in inside
+        for value in other.parameters(recurse=False)
+    )
+
+
+def _classes(model: torch.nn.Module) -> str:
+    return ", ".join(sorted({type(module).__name__ for module in model.modules()}))
+
+
+def _invalid(option: str, why: str) -> StageError:
+    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)

@@ -1,0 +1,175 @@
+"""What one process has read, for all processes of this machine: they map the same memory.
+
+A model in other numbers than its files, as float32 of bfloat16, is a copy in the memory of whoever
+loads it: of eight processes each held all of it before its part went to its GPU. Here the first one
+loads, and the others get the very same object, whose tensors are pages of the first one's memory. A
+page is copied only for a process that writes to it.
+"""
+
+import io
+import logging
+import mmap
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+import torch
+
+from worker.training.distributed.ranks import Ranks
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_UNSHARED: Final = (OSError, pickle.PicklingError, AttributeError, TypeError)
+"""What pickle raises for an object that only its own process can hold, and the system where there
+is no such memory."""
+
+
+class _Place(NamedTuple):
+    """Of a parameter in the shared memory; `offset` in bytes."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+class _Shared(NamedTuple):
+    """What the other processes are told."""
+
+    pid: int
+    descriptor: int
+    pickled: bytes
+    random_state: torch.Tensor
+    """torch's, on the CPU, after the first process has read."""
+
+
+def read_once(read: Callable[[], T], ranks: Ranks) -> T:
+    """What `read` gives in the first process, for all; its parameters share their memory, which is
+    there until the last of them is gone in all processes. All else is copied.
+
+    All processes must call this. Where nothing can be shared each reads for itself. torch's random
+    numbers continue everywhere as in the first process.
+    """
+    if ranks.count == 1:
+        return read()
+    return _give(read(), ranks) if ranks.is_first else _take(read, ranks)
+
+
+def _give(value: T, ranks: Ranks) -> T:
+    descriptor = None
+    try:
+        pickled, parameters = _pickled(value)
+        descriptor = _moved(parameters)
+        ranks.from_first(_Shared(os.getpid(), descriptor, pickled, torch.get_rng_state()))
+    except _UNSHARED as error:
+        log.warning("Each process reads for itself: %s", error)
+        ranks.from_first(None)
+    ranks.wait()  # until the others have it open
+    if descriptor is not None:
+        os.close(descriptor)
+    return value
+
+
+def _take(read: Callable[[], T], ranks: Ranks) -> T:
+    shared = ranks.from_first(None)
+    memory = None if shared is None else _opened(shared)
+    ranks.wait()
+    if shared is None or memory is None:
+        return read()
+    value: T = _Unpickler(io.BytesIO(shared.pickled), memory).load()
+    torch.set_rng_state(shared.random_state)
+    return value
+
+
+def _opened(shared: _Shared) -> mmap.mmap | None:
+    try:
+        descriptor = os.open(f"/proc/{shared.pid}/fd/{shared.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        log.warning("This process reads for itself: %s", error)
+        return None
+    try:
+        return _private(descriptor)
+    finally:
+        os.close(descriptor)  # what is mapped stays
+
+
+def _pickled(value: Any) -> tuple[bytes, list[tuple[torch.nn.Parameter, _Place]]]:
+    """`value` without its parameters, and these with their places."""
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dump(value)
+    return buffer.getvalue(), list(pickler.found.values())
+
+
+def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]]) -> int:
+    """Move the parameters to memory that others can open by the descriptor that is returned, one by
+    one, so that only one is there twice. It counts as memory, not by the size of /dev/shm."""
+    if sys.platform != "linux":
+        raise OSError("only Linux has memory that another process can open")
+    descriptor = os.memfd_create("weights", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, max((_end(place) for _, place in parameters), default=1))
+    common, own = mmap.mmap(descriptor, 0), _private(descriptor)
+    for parameter, place in parameters:
+        _tensor(common, place).copy_(parameter.detach())
+        parameter.data = _tensor(own, place)
+    return descriptor
+
+
+def _private(descriptor: int) -> mmap.mmap:
+    """A page that this process writes to is copied for it."""
+    return mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.found: dict[int, tuple[torch.nn.Parameter, _Place]] = {}
+        """By identity: shared weights have one place."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.nn.Parameter):
+            return None
+        if obj.device.type != "cpu":
+            raise TypeError(f"a weight is on {obj.device}")
+        known = self.found.get(id(obj))
+        place = known[1] if known else self._next(obj)
+        self.found[id(obj)] = obj, place
+        # transformers notes on the weights themselves what it has initialised.
+        return place, obj.requires_grad, obj.__dict__
+
+    def _next(self, parameter: torch.nn.Parameter) -> _Place:
+        ends = [_end(place) for _, place in self.found.values()][-1:]
+        page = mmap.PAGESIZE
+        return _Place(-(-max(ends, default=0) // page) * page, parameter.dtype, parameter.shape)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, memory: mmap.mmap) -> None:
+        super().__init__(file)
+        self._memory = memory
+        self._found: dict[_Place, torch.nn.Parameter] = {}
+
+    def persistent_load(self, pid: Any) -> Any:
+        place, requires_grad, attributes = pid
+        if place not in self._found:
+            parameter = torch.nn.Parameter(_tensor(self._memory, place), requires_grad)
+            parameter.__dict__.update(attributes)
+            self._found[place] = parameter
+        return self._found[place]
+
+
+def _end(place: _Place) -> int:
+    # Never empty: no two weights begin at the same place.
+    return place.offset + max(place.shape.numel() * place.dtype.itemsize, 1)
+
+
+def _tensor(memory: mmap.mmap, place: _Place) -> torch.Tensor:
+    """`memory` stays mapped for as long as the tensor is there."""
+    if place.shape.numel() == 0:
+        return torch.empty(place.shape, dtype=place.dtype)
+    size = _end(place) - place.offset
+    flat = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=place.offset)
+    return flat.view(place.dtype).view(place.shape)

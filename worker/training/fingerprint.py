@@ -1,0 +1,34 @@
+"""What the bits of a training's numbers depend on, but for its options: device and software."""
+
+from collections.abc import Mapping
+
+import torch
+
+from service.contract.events import Notice
+from worker.devices.cpus import cpu_name
+
+Facts = Mapping[str, str | None]
+"""Kept in each checkpoint, so that a resumed training knows where it began."""
+
+
+def facts(device: torch.device) -> Facts:
+    """`device` is the first process's; names of GPUs as torch gives them."""
+    on_gpu = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda if on_gpu else None,
+    }
+
+
+def moved(before: Facts, now: Facts) -> Notice | None:
+    """For a training that is resumed; `before` is empty in checkpoints of older releases."""
+    differ = [name for name, value in before.items() if now.get(name, value) != value]
+    if not differ:
+        return None
+    changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in differ)
+    return Notice(
+        message=f"Resumed on another kind of machine ({changes}): the numbers may differ in their "
+        "last bits from those of a training that was never interrupted",
+        data={"before": dict(before), "now": dict(now)},
+    )

@@ -1,0 +1,122 @@
+"""What torch.compile has made, and whether it is faster, handed from job to job.
+
+A stage compiles into a folder of its own, because one that is killed meanwhile leaves half a file,
+and all that share a cache would load it. What earlier jobs of its kind have compiled it finds there
+already; what it has compiled itself it leaves for later ones when it has ended well.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from service.contract import prepared_data
+from service.contract.stages import StageRequest
+from worker.storage import atomic_dir, content_cache
+
+_VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
+_CPU_FACTS: Final = Path("/proc/cpuinfo")
+# What shapes the graphs. torch knows its own graphs again: a key that is too coarse costs space.
+_OPTIONS: Final = (
+    *("precision", "per_device_train_batch_size", "per_device_eval_batch_size"),
+    *("activation_checkpointing", "activation_checkpointing_kwargs", "neftune_noise_alpha"),
+    *("torch_compile_backend", "torch_compile_mode"),
+)
+
+
+class Verdict:
+    """Whether compiled layers are faster in a kind of job, as one of them has measured it."""
+
+    _FILE: Final = "verdict.json"
+
+    def __init__(self, request: StageRequest) -> None:
+        self._root = request.cache_dir / prepared_data.COMPILED
+        self._key = f"{_key(request)}-verdict"
+
+    def read(self) -> bool | None:
+        """None where none is kept, or only a damaged one."""
+        folder = self._root / self._key
+        with prepared_data.locked(self._root, self._key):
+            if not atomic_dir.verify(folder):
+                return None
+            return bool(json.loads((folder / self._FILE).read_bytes()))
+
+    def write(self, faster: bool) -> None:
+        folder = self._root / self._key
+        try:
+            with prepared_data.locked(self._root, self._key), atomic_dir.writing(folder) as partial:
+                (partial / self._FILE).write_text(json.dumps(faster))
+        except OSError as error:  # a full disk: the next job measures again
+            sys.stderr.write(f"Whether compiled layers are faster is not kept: {error}\n")
+
+
+@contextmanager
+def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[None]:
+    """Around a stage: one that compiles finds what others have compiled, and leaves its own; of
+    several processes the first does."""
+    if not may_compile:
+        yield
+        return
+    own = request.attempt_dir / "compiled" / str(rank)
+    os.environ[_VARIABLE] = str(own)
+    root, key = request.cache_dir / prepared_data.COMPILED, _key(request)
+    shutil.rmtree(own, ignore_errors=True)
+    with prepared_data.locked(root, key):
+        known = _fetch(root / key, own)
+    yield
+    if rank == 0 and _files(own) - known:
+        try:
+            with prepared_data.locked(root, key), atomic_dir.writing(root / key) as partial:
+                shutil.copytree(own, partial, dirs_exist_ok=True)
+        except OSError as error:  # a full disk: the training has ended well all the same
+            sys.stderr.write(f"What was compiled is not kept for later jobs: {error}\n")
+
+
+def _fetch(entry: Path, own: Path) -> frozenset[str]:
+    """Copy what is whole in `entry`; the names of the files that `own` holds then."""
+    if atomic_dir.verify(entry):
+        shutil.copytree(entry, own, ignore=shutil.ignore_patterns(atomic_dir.MANIFEST))
+    return _files(own)
+
+
+def _files(folder: Path) -> frozenset[str]:
+    return frozenset(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def _key(request: StageRequest) -> str:
+    assert request.prepared is not None
+    spec = request.spec
+    training = spec.training.model_dump(mode="json", include=set(_OPTIONS))
+    config = Path(request.prepared.model_dir) / "config.json"
+    return content_cache.address(
+        {
+            "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
+            "machine": _machine(),
+            "model": hashlib.sha256(config.read_bytes()).hexdigest(),
+            "task": spec.task.model_dump(mode="json"),
+            "peft": spec.peft and spec.peft.model_dump(mode="json"),
+            "processes": spec.resources.processes,
+            "training": training,
+        }
+    )
+
+
+def _machine() -> Mapping[str, Any]:
+    """What the code is compiled for: workers may share a disk but not a processor."""
+    gpus = range(torch.cuda.device_count())
+    facts = _CPU_FACTS.read_text() if _CPU_FACTS.is_file() else ""
+    flags = [line for line in facts.splitlines() if line.startswith(("flags", "Features"))]
+    return {
+        "python": platform.python_version(),
+        "processor": [platform.machine(), *flags[:1]],
+        "gpus": sorted({torch.cuda.get_device_name(gpu) for gpu in gpus}),
+    }

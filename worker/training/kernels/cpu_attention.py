@@ -1,0 +1,238 @@
+"""Attention on a CPU whose dropout costs little, one sequence after the other where batches are
+packed.
+
+With dropout, torch's fused attention leaves its fast path on a CPU, and most of what then remains
+is the drawing of the dropout's mask: one call of the generator for each of the L x L weights. Here
+they are drawn together (`worker.training.kernels.cpu_dropout`) and applied by a bitwise "and". What is
+computed is ordinary attention: softmax, then dropout of single weights, then their product with
+the values.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from worker.training.kernels import cpu_dropout as dropouts
+
+NAME: Final = "finetune_cpu"
+"""What transformers knows the attention by."""
+
+_TILE: Final = 1 << 20
+"""Weights that are computed together at most. 8 x 12 heads of 512 tokens took 415 ms at once, and
+205 ms in tiles (forward and backward, two cores with 2 MB of second-level cache)."""
+_CAUSAL_ROWS: Final = 128
+# Arguments that change the scores in ways that only the model's own attention knows.
+FOREIGN: Final = ("softcap", "position_bias", "s_aux", "sliding_window", "cache")
+
+Sequences = tuple[int, ...]
+"""Where each sequence of a packed batch starts, and at last where the last one ends; the filler
+after it sees nothing, and nobody sees it."""
+
+
+def register() -> None:
+    """Make the attention known to transformers under `NAME`."""
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, _mask)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sequences: Sequences | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """(batch, heads, length, width) each, to (batch, length, heads, width).
+
+    `sequences` comes from `worker.training.kernels.padding_free`, and then `batch` is 1: no token sees another
+    sequence.
+    """
+    if any(others.get(name) is not None for name in FOREIGN):
+        arguments = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
+        mixed: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **arguments
+        )
+        return mixed
+    groups = getattr(module, "num_key_value_groups", 1)
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = causal and attention_mask is None and query.shape[2] > 1
+    # In bf16 the fused kernel is slower than plain products on CPUs without AMX, and its
+    # backward pass much slower.
+    if dropout == 0 and query.dtype == torch.float32:
+        mixed_heads = _fused(query, key, value, attention_mask, scale, sequences, causal=causal)
+    else:
+        if attention_mask is not None:
+            attention_mask = _added(attention_mask, query.dtype)
+            attention_mask = attention_mask.expand(*query.shape[:3], key.shape[2])
+        tiles = list(_tiles(query.shape, key.shape[2], sequences, causal=causal))
+        with torch.autocast("cpu", enabled=False):
+            mixed_heads = _Attention.apply(
+                query, key, value, attention_mask, scale, dropout, tiles, causal
+            )
+    return mixed_heads.transpose(1, 2).contiguous(), None
+
+
+def _fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    sequences: Sequences | None,
+    *,
+    causal: bool,
+) -> torch.Tensor:
+    def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=scale, is_causal=causal
+        )
+
+    if sequences is None:
+        return whole(query, key, value)
+    sizes = [end - start for start, end in pairwise(sequences)]
+    filler = query.shape[2] - sequences[-1]
+    *parts, (left, *_) = zip(
+        *(tensor.split([*sizes, filler], 2) for tensor in (query, key, value)), strict=True
+    )
+    return torch.cat([*(whole(*part) for part in parts), torch.zeros_like(left)], dim=2)
+
+
+def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to the scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Some heads of some queries of one sequence, and the keys that they see."""
+
+    batch: int
+    heads: slice
+    rows: slice
+    columns: slice
+
+    def of_queries(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[self.batch, self.heads, self.rows]
+
+    def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[self.batch, self.heads, self.columns]
+
+
+def _tiles(
+    shape: torch.Size, keys: int, sequences: Sequences | None, *, causal: bool
+) -> Iterator[_Tile]:
+    """So small that the weights of one stay in the processor's cache from one step of the
+    computation to the next; causal ones leave out what no query sees.
+
+    `shape` is that of the queries, `keys` how many keys there are.
+    """
+    batch, heads, length, _width = shape
+    ranges = [(0, length, 0, keys)]
+    if sequences is not None:
+        ranges = [(start, end, start, end) for start, end in pairwise(sequences)]
+    for row, (start, end, first, last) in product(range(batch), ranges):
+        rows = min(end - start, _CAUSAL_ROWS) if causal else end - start
+        for top in range(start, end, max(1, rows)):  # none of an empty sequence
+            bottom = min(top + rows, end)
+            seen = last - (end - bottom) if causal else last
+            together = max(1, _TILE // ((bottom - top) * (seen - first)))
+            for head in range(0, heads, together):
+                some = slice(head, min(head + together, heads))
+                yield _Tile(row, some, slice(top, bottom), slice(first, seen))
+
+
+class _Attention(torch.autograd.Function):
+    """softmax(q kᵀ · scale + mask), each weight dropped with probability `dropout`, times v."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        dropout: float,
+        tiles: list[_Tile],
+        causal: bool,
+    ) -> torch.Tensor:
+        query = query * scale
+        ctx.scale, ctx.tiles, ctx.rescale = scale, tiles, 1 / (1 - dropout)
+        # Scaling the values takes length x width products instead of length x length.
+        value = value * ctx.rescale
+        mixed = query.new_zeros((*query.shape[:3], value.shape[3]))
+        kept: list[torch.Tensor] = []
+        every: list[torch.Tensor] = []
+        for tile in tiles:
+            scores = tile.of_queries(query) @ tile.of_keys(key).transpose(-1, -2)
+            if mask is not None:
+                scores += tile.of_queries(mask)[..., tile.columns]
+            if causal:
+                _hide_later(scores)
+            weights = torch.softmax(scores, dim=-1)
+            every.append(weights)
+            if dropout:
+                kept.append(dropouts.keep_bits(weights, dropout))
+                weights = dropouts.masked(weights, kept[-1])
+            tile.of_queries(mixed).copy_(weights @ tile.of_keys(value))
+        ctx.save_for_backward(query, key, value, *every, *kept)
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        query, key, value, *saved = ctx.saved_tensors
+        every, kept = saved[: len(ctx.tiles)], saved[len(ctx.tiles) :]
+        rescaled = gradient * ctx.rescale
+        by_query, by_key, by_value = map(torch.zeros_like, (query, key, value))
+        for number, (tile, weights) in enumerate(zip(ctx.tiles, every, strict=True)):
+            by_weights = tile.of_queries(gradient) @ tile.of_keys(value).transpose(-1, -2)
+            left = weights
+            if kept:
+                by_weights = dropouts.masked(by_weights, kept[number])
+                left = dropouts.masked(weights, kept[number])
+            tile.of_keys(by_value).add_(left.transpose(-1, -2) @ tile.of_queries(rescaled))
+            by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+            tile.of_queries(by_query).copy_(by_scores @ tile.of_keys(key))
+            tile.of_keys(by_key).add_(by_scores.transpose(-1, -2) @ tile.of_queries(query))
+        return by_query.mul_(ctx.scale), by_key, by_value, None, None, None, None, None
+
+
+def _hide_later(scores: torch.Tensor) -> None:
+    """The last query sees all keys, the one before it all but one, and so on."""
+    rows = scores.shape[-2]
+    later = torch.ones((rows, rows), dtype=torch.bool).triu_(1)
+    scores[..., -rows:].masked_fill_(later, torch.finfo(scores.dtype).min)
+
+
+_packed = False
+
+
+def packed(now: bool) -> None:
+    """Whether batches are packed: then no mask is made, the attention keeps sequences apart."""
+    global _packed  # transformers asks for masks without saying for which model
+    _packed = now
+
+
+def is_packed() -> bool:
+    return _packed
+
+
+def _mask(*arguments: Any, **options: Any) -> torch.Tensor | None:
+    mask: torch.Tensor | None = None if _packed else sdpa_mask(*arguments, **options)
+    return mask

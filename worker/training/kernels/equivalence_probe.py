@@ -1,0 +1,107 @@
+"""Trying a model out on a few short sequences, to see what it can do; it remains as it was."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from worker.training import rng
+from worker.training.objective import Features
+
+LENGTHS: Final = (3, 7, 5)
+_THREE_BATCHES: Final = (LENGTHS, (12, 5, 9), (16, 25, 20))
+_LAYERS: Final = 2
+_VOCABULARY: Final = 1024
+
+RTOL: Final = 1e-4
+"""Of the outputs' spread, in float32: rounding gave up to 1.3e-5 (MiniLM, another attention), a
+sequence that sees another gives 1e-3 and more."""
+
+Refusal = (TypeError, ValueError, RuntimeError, LookupError, AssertionError, AttributeError)
+"""What models raise that want more than tokens, or cannot take them so."""
+
+
+@contextmanager
+def tried_out(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; no random number is drawn."""
+    was_training = model.training
+    model.eval()
+    try:
+        with rng.preserved():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def small_batch(model: Any) -> dict[str, torch.Tensor]:
+    """`input_ids` and `attention_mask` of sequences of `LENGTHS`, padded on the right."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    device = next(model.parameters()).device
+    lengths = torch.tensor(LENGTHS, device=device)[:, None]
+    mask = (torch.arange(max(LENGTHS), device=device) < lengths).long()
+    ids = torch.arange(2, 2 + mask.numel(), device=device) % vocabulary
+    return {"input_ids": ids.view(mask.shape), "attention_mask": mask}
+
+
+def shallow(model: Any, device: torch.device) -> Any:
+    """A model of the same class and shape in float32 on `device`, in evaluation mode, with random
+    weights that are always the same: of as few layers as show each kind of them, two at least, and
+    of a small vocabulary. It is quick to make, and says of the paths what the whole one would say.
+    """
+    config = copy.deepcopy(model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    layers, kept = config.num_hidden_layers, _layers_of_each_kind(config)
+    for name, value in vars(config).items():
+        if isinstance(value, list) and len(value) == layers:
+            setattr(config, name, value[:kept])
+    config.num_hidden_layers = kept
+    config.vocab_size = min(config.vocab_size, _VOCABULARY)
+    pad = getattr(config, "pad_token_id", None)
+    if pad is not None and pad >= config.vocab_size:
+        config.pad_token_id = config.vocab_size - 1
+    with rng.preserved(), device:
+        torch.manual_seed(0)
+        made: Any = type(model)(config)
+        _sharpen(made)
+    return made.to(device, torch.float32).eval()
+
+
+@torch.no_grad()
+def _sharpen(model: Any) -> None:
+    """Models begin with such small weights that attention hardly shows in what they give."""
+    embeddings = model.get_input_embeddings().weight
+    for weight in model.parameters():
+        if weight.dim() == 2 and weight is not embeddings:
+            weight.normal_(std=weight.shape[1] ** -0.5)
+
+
+def _layers_of_each_kind(config: Any) -> int:
+    kinds = getattr(config, "layer_types", None) or []
+    firsts = [kinds.index(kind) + 1 for kind in set(kinds)]
+    return int(min(config.num_hidden_layers, max([_LAYERS, *firsts])))
+
+
+def short_batches(model: Any, features: Features) -> list[dict[str, torch.Tensor]]:
+    """Three of a job's own tokens on the CPU, each of three sequences of different lengths, padded
+    on the right; of invented tokens where the job has none."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    batches = []
+    for number, lengths in enumerate(_THREE_BATCHES):
+        size = max(lengths)
+        ids = torch.zeros((len(lengths), size), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, length in enumerate(lengths):
+            tokens = _tokens(features, number * len(lengths) + row)
+            repeated = torch.tensor(tokens).repeat(-(-length // len(tokens)))
+            ids[row, :length] = repeated[:length] % vocabulary
+            mask[row, :length] = 1
+        batches.append({"input_ids": ids, "attention_mask": mask})
+    return batches
+
+
+def _tokens(features: Features, index: int) -> list[int]:
+    found = list(features[index % len(features)]["input_ids"]) if len(features) else []
+    return found or [2 + index, 3 + index, 5 + index]

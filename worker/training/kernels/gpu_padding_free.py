@@ -1,0 +1,285 @@
+"""Padding-free batches on a GPU: which kernel, and whether it gives what padded batches give.
+
+The comparison is made on a small model of the job's shape (`probing.shallow`): the whole one may be
+sharded later, and is not on the device yet.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from service.contract.events import Notice
+from service.contract.spec import JobSpec
+from worker.training.fast_paths import FastPaths
+from worker.training.kernels import (
+    attention_masks,
+    cpu_attention,
+    equivalence_probe,
+    padding_free,
+    varlen_attention,
+)
+from worker.training.kernels.equivalence_check import Equivalence, Numbers, Verdict, compared
+from worker.training.kernels.padding_free import Packing
+from worker.training.kernels.varlen_attention import Kernel
+from worker.training.objective import Batch, Features
+
+PATH: Final = "attention"
+"""Its name in the record of a training's fast paths."""
+PADDED: Final[dict[str, Any]] = {"kernel": "padded"}
+_LOSS_SCALE: Final = 1024.0
+"""So that float16 gradients do not vanish."""
+_INSTEAD: Final = (
+    "Batches are computed with padding: `training.train_sampling_strategy: group_by_length` leaves "
+    "the least of it, `training.padding_free: false` leaves this comparison out, and `finetune "
+    "doctor` examines the machine"
+)
+_OTHER_KERNEL: Final = "The kernel `efficient` is tried in its place"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the hooks go in a model of some kind, and its first position."""
+
+    is_body: bool
+    first: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the choice is made with."""
+
+    features: Features
+    """Of the job's data, for the tokens of three short batches."""
+    fast_paths: FastPaths
+    equivalence: Equivalence
+
+
+class NoPlaceError(Exception):
+    """No hooks on the model give what padded batches give."""
+
+
+def install(model: Any, spec: JobSpec, device: torch.device, given: Given) -> str | None:
+    """Let `model` compute without padding on this GPU from now on: as the training that is resumed
+    did, or where a kernel is found to give the same numbers. None, or why batches stay padded."""
+    if not any(padding_free.places(model)):
+        return "does not go with this model, whose positions cannot be given to it"
+    dtype = compute_dtype(model, spec)
+    resumed = given.fast_paths.resumed
+    chosen = given.fast_paths.choose(
+        PATH, lambda: _measured(model, spec, dtype, device, given), before=PADDED
+    )
+    if chosen["kernel"] == "padded":
+        if resumed:
+            return "differs from the training that is resumed, which computed padded batches"
+        return "gives other numbers here, or fails: an event of this job says how"
+    capability = torch.cuda.get_device_capability(device)
+    if chosen["kernel"] not in varlen_attention.kernels(capability, dtype, 0.0):
+        why = f"the attention `{chosen['kernel']}`, which this GPU does not have"
+        message = (
+            f"The checkpoint was computed with {why}. Batches are padded, and the numbers are not "
+            "exactly those of the training that is resumed: for that, resume on a GPU of its model"
+        )
+        given.equivalence.send(Notice(message=message, data={"fast_path": chosen["kernel"]}))
+        return f"was had with {why}"
+    varlen_attention.register()
+    model.set_attn_implementation(varlen_attention.NAME)
+    _hooked(model, Place(chosen["is_body"], chosen["first"]), chosen["kernel"])
+    return None
+
+
+def compute_dtype(model: Any, spec: JobSpec) -> torch.dtype:
+    """What the model's products are computed in."""
+    names = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype: torch.dtype = names.get(spec.training.precision, model.dtype)
+    return dtype
+
+
+def attention_dropout(config: Any) -> float:
+    """The largest probability with which the model drops a single weight of its attention; models
+    name it `attention_dropout`, `attn_pdrop`, `attention_probs_dropout_prob` and so on."""
+    found = (
+        value
+        for name, value in config.to_dict().items()
+        if "att" in name and "drop" in name and isinstance(value, int | float)
+    )
+    return float(max(found, default=0.0))
+
+
+def _hooked(model: Any, place: Place, kernel: Kernel) -> Packing:
+    part = model.base_model if place.is_body else model
+    return Packing(part, place.first, is_body=place.is_body, kernel=kernel)
+
+
+def _measured(
+    model: Any, spec: JobSpec, dtype: torch.dtype, device: torch.device, given: Given
+) -> dict[str, Any]:
+    """The fastest kernel that gives the same numbers, and where the hooks go, as plain JSON."""
+    dropout = attention_dropout(model.config)
+    able = varlen_attention.kernels(torch.cuda.get_device_capability(device), dtype, dropout)
+    elsewhere = given.fast_paths.ranks.gathered(able)
+    common = [name for name in able if all(name in each for each in elsewhere)]
+    autocast = spec.training.precision != "fp32"
+    trial: list[Trial] = []  # made when a kernel of no known verdict comes up
+
+    def measure(kernel: Kernel) -> Verdict:
+        if not trial:
+            trial.append(Trial(model, dtype, device, given.features, autocast=autocast))
+        return trial[0].verdict(kernel, dropout)
+
+    kind = {"model": _identity(model), "dtype": str(dtype), "autocast": autocast}
+    for kernel in common:
+        instead = _INSTEAD if kernel == common[-1] else _OTHER_KERNEL
+        verdict = given.equivalence.agreed(kernel, kind, partial(measure, kernel), instead)
+        if verdict is not None:
+            return {"kernel": kernel, **verdict.found}
+    return PADDED
+
+
+def _identity(model: Any) -> str:
+    config = {n: v for n, v in model.config.to_dict().items() if n != "_name_or_path"}
+    text = type(model).__name__ + json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Trial:
+    """A small model of the job's shape on its device, and what it computes with padding.
+
+    Raises NoPlaceError, and whatever a device raises.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        features: Features,
+        *,
+        autocast: bool,
+    ) -> None:
+        self._device, self._dtype = device, dtype
+        self._model = equivalence_probe.shallow(model, device)
+        self._batches = equivalence_probe.short_batches(self._model, features)
+        self._precision: AbstractContextManager[Any] = nullcontext()
+        varlen_attention.register()
+        self._exact = self._numbers()
+        self._place = self._found_place()
+        if autocast:
+            self._precision = torch.autocast(device.type, dtype)
+        else:
+            self._model.to(dtype)
+        self._plain = self._numbers()
+
+    def verdict(self, kernel: Kernel, dropout: float) -> Verdict:
+        """`dropout`: that of the model's attention while it trains."""
+        with self._packed(self._place, kernel) as hooks:
+            fast = self._numbers()
+            assert hooks.used
+        verdict = compared(self._exact, self._plain, fast, self._dtype)
+        if verdict.same and dropout:
+            require_dropout(kernel, dropout, self._dtype, self._device)
+        return replace(verdict, found=asdict(self._place))
+
+    @contextmanager
+    def _packed(self, place: Place, kernel: Kernel) -> Iterator[Packing]:
+        before = self._model.config._attn_implementation
+        self._model.set_attn_implementation(varlen_attention.NAME)
+        hooks = _hooked(self._model, place, kernel)
+        try:
+            yield hooks
+        finally:
+            hooks.remove()
+            cpu_attention.packed(False)
+            self._model.set_attn_implementation(before)
+
+    @torch.no_grad()
+    def _found_place(self) -> Place:
+        """In float32, where a sequence that sees another cannot pass for rounding."""
+        expected = [self._outputs(batch) for batch in self._batches]
+        why = "a sequence would see another, or other positions"
+        for part, first in padding_free.places(self._model):
+            place = Place(part is not self._model, first)
+            try:
+                with self._packed(place, "efficient"):
+                    found = [self._outputs(batch) for batch in self._batches]
+            except equivalence_probe.Refusal as error:
+                why = f"{type(error).__name__}: {error}"
+                continue
+            if all(
+                padding_free.alike(*each, rtol=_rtol())
+                for each in zip(found, expected, strict=True)
+            ):
+                return place
+        raise NoPlaceError(f"the model cannot compute packed batches ({why})")
+
+    def _outputs(self, batch: Batch) -> list[torch.Tensor]:
+        sent = {name: value.to(self._device) for name, value in batch.items()}
+        attention_masks.see(batch)
+        padding_free.see(batch, sent)
+        with self._precision:
+            return padding_free.values(self._model, sent)
+
+    def _numbers(self) -> Numbers:
+        """What comes out for the real tokens, and the gradient of its mean square, in float32."""
+        self._model.zero_grad()
+        outputs: list[torch.Tensor] = []
+        for batch in self._batches:
+            found = [value.float() for value in self._outputs(batch)]
+            loss = torch.stack([value.square().mean() for value in found]).sum()
+            (loss * _LOSS_SCALE).backward()
+            outputs += [value.detach() for value in found]
+        weights = self._model.parameters()
+        return Numbers(outputs, [w.grad.float() for w in weights if w.grad is not None])
+
+
+def _rtol() -> float:
+    """TF32 rounds a thousand times as coarsely."""
+    exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return equivalence_probe.RTOL if exact else 100 * equivalence_probe.RTOL
+
+
+def require_dropout(
+    kernel: Kernel, dropout: float, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Require that the kernel drops single weights, as often as asked, and the same ones in its
+    backward pass. RuntimeError otherwise.
+
+    Without scores all weights of a sequence of L tokens are 1 / L; with the identity for values
+    they come out as they are, and with the identity for gradients they come back for the values.
+    """
+    lengths, heads = (64, 32, 48), 8
+    eye = torch.eye(64, dtype=dtype, device=device)
+    values = torch.cat([eye[:length] for length in lengths])[None, None].repeat(1, heads, 1, 1)
+    values.requires_grad_()
+    starts = torch.tensor([0, 64, 96, 144], dtype=torch.int32, device=device)
+    sequences = varlen_attention.Sequences(starts, 64, kernel)
+    nothing = torch.zeros_like(values)
+    module = torch.nn.Identity()
+    torch.manual_seed(0)
+    mixed, _ = varlen_attention.attention(
+        module, nothing, nothing, values, None, dropout, is_causal=False, sequences=sequences
+    )
+    weights = mixed[0].transpose(0, 1)  # (heads, tokens, 64)
+    (by_values,) = torch.autograd.grad(weights, values, values.detach()[0])
+    places = starts.tolist()
+    dropped = total = 0
+    for start, length in zip(places, lengths, strict=False):
+        block = weights[:, start : start + length, :length].float()
+        back = by_values[0, :, start : start + length, :length].float()
+        expected = block.ne(0) / (length * (1 - dropout))
+        same = torch.allclose(block, expected, rtol=0.02) and torch.allclose(
+            back, block.transpose(1, 2), rtol=0.02
+        )
+        if not same:
+            raise RuntimeError("its dropout is not that of single weights")
+        dropped += int(block.eq(0).sum())
+        total += block.numel()
+    share, spread = dropped / total, math.sqrt(dropout * (1 - dropout) / total)
+    if abs(share - dropout) > 6 * spread:
+        raise RuntimeError(f"it drops {share:.1%} of the weights in the place of {dropout:.1%}")
