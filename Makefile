@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test heavy deepspeed lint faults containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality bench-checkpoints bench-job bench-scaling docs constraints clean
+.PHONY: help demo up test heavy deepspeed lint chaos containers bench bench-api bench-claims bench-start bench-training bench-evaluation bench-quality bench-checkpoints bench-job bench-scaling docs constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,7 +42,7 @@ lint: $(VENV)/.dev ## Style, types, and which room may import which
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-faults: $(VENV)/.dev ## Attack the service and print what came of it; ARGS="--only kills --seed 7"
+chaos: $(VENV)/.dev ## Attack the service and print what came of it; ARGS="--only kills --seed 7"
 	$(BIN)/python -m chaos $(ARGS)
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)

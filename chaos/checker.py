@@ -62,7 +62,8 @@ def left_over(stack: FaultStack) -> list[str]:
 
 
 def is_free(device_lock: Path) -> bool:
-    """Whether no training is on it (worker/devices/gpu_locks.py, worker/training/device_lock.py)."""
+    """Whether no training is on it (worker/devices/gpu_locks.py,
+    worker/training/device_lock.py)."""
     with device_lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ from typing import Final
 
 FOLDER: Final = "prepared"
 COMPILED: Final = "compiled"
-"""`<cache>/compiled/<key>`: what torch.compile has made (`worker.training.kernels.compile_cache`), in the same
+"""`<cache>/compiled/<key>`: what torch.compile has made (`compile_cache`), in the same
 way."""
 _LOCK: Final = ".lock"
 _CLOCK: Final = ".clock"

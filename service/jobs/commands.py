@@ -69,9 +69,9 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
     """Queue a failed or cancelled job at the stage that failed, its checkpoints kept.
 
     When what that stage needs is gone it begins at the earlier stage that makes it
-    (service/jobs/stage_outputs.py). Raises JobNotFoundError, WrongStateError for any other state, and
-    DataGoneError or SourceJobError when it has to be prepared again and an uploaded file, or the
-    model of the job that it begins with, is gone.
+    (service/jobs/stage_outputs.py). Raises JobNotFoundError, WrongStateError for any other state,
+    and DataGoneError or SourceJobError when it has to be prepared again and an uploaded file, or
+    the model of the job that it begins with, is gone.
     """
     with database.write() as session:
         retention.lock_products(session)

@@ -28,7 +28,7 @@ from worker.processes import allocator, fork_client, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import WarmStart
 from worker.processes.spawn import Start
-from worker.supervision.stage_request import stage_environment
+from worker.processes.stage_command import stage_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB, STATE = "tests.stubs.stage", "tests.stubs.state_stage"

@@ -20,7 +20,7 @@ from worker.processes import fork_client, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import STAGE_MODULES, WarmStart
 from worker.processes.spawn import Start
-from worker.supervision.stage_request import stage_command, stage_environment
+from worker.processes.stage_command import stage_command, stage_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

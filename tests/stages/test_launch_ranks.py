@@ -28,9 +28,9 @@ from worker.processes.child import Child
 from worker.processes.fork_client import WarmStart
 from worker.processes.fork_protocol import LAUNCHER
 from worker.processes.spawn import Start
+from worker.processes.stage_command import stage_command
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from worker.stages.launch_ranks import _Ranks
-from worker.supervision.stage_request import stage_command
 
 STUB = "tests.stages.rank_stub"
 VARIABLES = {

@@ -209,7 +209,7 @@ SMALL = {
 
 
 class TestPositions:
-    """worker.training.kernels.attention_masks: a batch without a mask is not looked at, and gives the same."""
+    """attention_masks: a batch without a mask is not looked at, and gives the same."""
 
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:

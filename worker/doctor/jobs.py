@@ -26,12 +26,11 @@ from service.contract.states import Stage
 from service.settings import Settings
 from worker.doctor import tiny
 from worker.doctor.check import Context
-from worker.processes import linux
+from worker.processes import linux, stage_command
 from worker.processes.child import Child
 from worker.processes.fork_client import FORKABLE, IMPORTS, IMPORTS_WITH_GPU
 from worker.processes.fork_protocol import ForkRequest
 from worker.processes.spawn import Launch
-from worker.supervision import stage_request
 
 Watch = Callable[[Child, StageEvent], None]
 """Called with each event of a stage that runs."""
@@ -177,9 +176,9 @@ class Jobs:
         import_libraries(libraries(self.device))
         file = request.attempt_dir / "request.json"
         file.write_text(request.model_dump_json(indent=1))
-        command = stage_request.stage_command(request, file)
+        command = stage_command.stage_command(request, file)
         settings = Settings(home=self.folder, malloc="system")
-        variables = stage_request.stage_environment(settings, request.stage, request.gpus or ())
+        variables = stage_command.stage_environment(settings, request.stage, request.gpus or ())
         log = request.attempt_dir / "job.log"
         start = partial(forked, before=partial(prelude, request) if prelude else None)
         begin, events = time.monotonic(), []

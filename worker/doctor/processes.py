@@ -46,8 +46,8 @@ def run(
 ) -> Done:
     """Run a module in a session of its own; whatever it started is killed when it has ended.
 
-    It dies with this process (`worker.processes.parent_death`). Its output goes to a file, because a pipe stays
-    open as long as any process holds it. From now on this process adopts orphans.
+    It dies with this process (`worker.processes.parent_death`). Its output goes to a file, because
+    a pipe stays open as long as any process holds it. From now on this process adopts orphans.
     """
     linux.adopt_orphans()
     earlier = set(descendants())

@@ -1,4 +1,4 @@
-"""`python -m worker.lifecycle.healthcheck`: a container's health check, 0 while this host's worker beats."""
+"""`python -m healthcheck`: a container's health check, 0 while this host's worker beats."""
 
 import socket
 import sys

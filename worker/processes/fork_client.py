@@ -27,7 +27,7 @@ from worker.devices.gpus import Device
 from worker.processes import linux, spawn
 from worker.processes.fork_protocol import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
 from worker.processes.spawn import Launch, Process
-from worker.supervision.stage_request import stage_environment
+from worker.processes.stage_command import stage_environment
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """A process that must not outlive the one that started it.
 
-`python -m worker.processes.parent_death <parent> <module> <arguments>` runs a module as `python -m` does, bound
-to the process `parent` from its first moment on, before any long import.
+`python -m worker.processes.parent_death <parent> <module> <arguments>` runs a module as `python -m`
+does, bound to the process `parent` from its first moment on, before any long import.
 """
 
 import os

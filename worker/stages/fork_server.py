@@ -1,7 +1,8 @@
 """Imports the libraries of a stage once, and forks a process for each stage that is asked for.
 
-Started by worker.processes.fork_client as `python -P -m worker.stages.fork_server <socket> <module> ...`. It
-holds no secret, runs no stage itself, starts no thread and no CUDA, and ends with its supervisor.
+Started by worker.processes.fork_client as `python -P -m worker.stages.fork_server <socket> <module>
+...`. It holds no secret, runs no stage itself, starts no thread and no CUDA, and ends with its
+supervisor.
 """
 
 import gc

@@ -1,4 +1,5 @@
-"""`python -m worker.stages.launch_ranks <processes> <module> <request.json>`: one stage in several ranks.
+"""`python -m worker.stages.launch_ranks <processes> <module> <request.json>`: one stage in several
+ranks.
 
 This process stands between them and the supervisor: it passes signals on, ends them all when one
 has ended badly, and its own end is that of the rank that ended first. torchrun's agent would do as

@@ -1,7 +1,7 @@
 """One stage in several processes: what each of them knows of the launcher that started it.
 
-The launcher (`worker.stages.launch_ranks`) is the process that the supervisor sees. Events of the first
-process go to the supervisor directly; how all ended is told by the launcher, once.
+The launcher (`worker.stages.launch_ranks`) is the process that the supervisor sees. Events of the
+first process go to the supervisor directly; how all ended is told by the launcher, once.
 """
 
 import os

@@ -191,7 +191,7 @@ def _save_adapted(job: Job, model: Any, output: Path) -> None:
 
 
 def _save_adapter(job: Job, model: Any, folder: Path) -> None:
-    from worker.training.adapters import adapter as peft
+    from worker.training.adapters import adapter
 
     assert job.request.prepared is not None
     adapter.save(model, folder, job.request.spec, job.request.prepared.model_revision)

@@ -26,8 +26,8 @@ from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.stages import PublishResult, StageRequest
 from service.settings import Settings
 from worker import failures
+from worker.processes import stage_command
 from worker.processes.child import Child
-from worker.supervision import stage_request
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class Pusher:
         settings: Settings,
         request: StageRequest,
         may_commit: Callable[[], bool],
-        command: Command = stage_request.push_command,
+        command: Command = stage_command.push_command,
     ) -> None:
         self._settings = settings
         self._request = request
@@ -159,7 +159,7 @@ class Pusher:
         file = request.attempt_dir / "push.json"
         file.write_text(request.model_dump_json(indent=1))
         log.info("push started", step=saved.step)
-        environment = stage_request.push_environment(self._settings)
+        environment = stage_command.push_environment(self._settings)
         return _Process(self._command(file), environment, request, self._may_commit)
 
     def _close(self) -> None:

@@ -1,10 +1,7 @@
-"""Builds what a stage is given: its request, its command and its environment."""
+"""Builds the request that a stage is given."""
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import structlog
 from sqlalchemy import select
@@ -20,98 +17,12 @@ from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import CheckpointRow, FileRow
-from worker.processes import allocator
-from worker.processes.fork_protocol import LAUNCHER
 from worker.storage import atomic_dir
 from worker.supervision import base_job, resume_source
 from worker.tracking import shipper
 from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
-
-# The operator's settings and secrets: a stage needs none of them, or gets its own copy below.
-# _MLFLOW_: what mlflow notes there of the process that imported it, which no stage is.
-_SCRUBBED_PREFIXES: Final = (
-    *("FINETUNE_", "MLFLOW_", "_MLFLOW_", "CELERY_", "PG", "AWS_", "AZURE_", "GOOGLE_"),
-)
-_SCRUBBED: Final = frozenset(
-    {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HF_TOKEN_PATH"}
-)
-
-_SPINS: Final = "GOMP_SPINCOUNT"
-# What the operator can set otherwise, as libraries read it when they are loaded.
-_LIBRARIES: Final = {
-    # oneDNN keeps its programs for so many shapes, a third of a megabyte each, where its own limit
-    # is 1,024. A step of 32 packed sequences needs 170; with fewer than it needs each layer makes
-    # its own.
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
-    # How often a waiting thread checks before it sleeps. With libgomp's own 300,000 the waiting
-    # threads of one training keep the cores from another one; with 0 a training that is alone
-    # loses time whenever its threads wake up.
-    _SPINS: "10000",
-}
-
-
-def stage_command(request: StageRequest, request_file: Path) -> list[str]:
-    """-P: what lies in the working directory is data, and never imported."""
-    module, processes = f"worker.stages.{request.stage}", request.spec.resources.processes
-    command = [module, str(request_file)]
-    if request.stage is Stage.TRAIN and processes > 1:
-        command = [LAUNCHER, str(processes), *command]
-    return [sys.executable, "-P", "-m", *command]
-
-
-def stage_environment(settings: Settings, stage: Stage, gpus: Sequence[str] = ()) -> dict[str, str]:
-    """Ours without its secrets; only `prepare` and `publish` get the Hub token.
-
-    `gpus`: UUIDs of those that the stage may use; it sees no other.
-    """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _SCRUBBED and not name.startswith(_SCRUBBED_PREFIXES)
-    }
-    environment |= {
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        # No token of the account that the worker runs under, either.
-        "HF_TOKEN_PATH": os.devnull,
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        # For a user's eyes: as nvidia-smi numbers them, and not the fastest first.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # torch asks NVML how many there are, which starts no CUDA, and for none it asks nobody.
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    }
-    # What is downloaded lies with our other caches, unless the operator keeps one for all.
-    environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
-    if settings.hub_endpoint is not None:
-        environment["HF_ENDPOINT"] = settings.hub_endpoint
-    environment = allocator.preloading(settings.malloc, _for_libraries(environment))
-    if stage is Stage.TRAIN:
-        return environment | {"HF_HUB_OFFLINE": "1"}
-    if settings.hub_token is not None:
-        environment["HF_TOKEN"] = settings.hub_token.get_secret_value()
-    return environment
-
-
-def _for_libraries(environment: dict[str, str]) -> dict[str, str]:
-    """`environment`, and what the operator has not set. libgomp ignores OMP_WAIT_POLICY where there
-    is a spin count, so none is added to an operator's policy."""
-    own = dict(_LIBRARIES)
-    if "OMP_WAIT_POLICY" in environment:
-        del own[_SPINS]
-    return own | environment
-
-
-def push_command(request_file: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "worker.stages.push", str(request_file)]
-
-
-def push_environment(settings: Settings) -> dict[str, str]:
-    """That of `publish`, which sees no GPU either."""
-    return stage_environment(settings, Stage.PUBLISH)
 
 
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:

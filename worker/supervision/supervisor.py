@@ -22,7 +22,7 @@ from service.store.database import Database
 from service.store.endings import Ending
 from worker import failures
 from worker.lifecycle.shutdown import Shutdown
-from worker.processes import spawn
+from worker.processes import spawn, stage_command
 from worker.processes.child import Child
 from worker.processes.spawn import Start
 from worker.storage import atomic_dir
@@ -57,7 +57,7 @@ class Supervisor:
         settings: Settings,
         tracker: Tracker,
         *,
-        command: Command = stage_request.stage_command,
+        command: Command = stage_command.stage_command,
         start: Start = spawn.cold,
         shutdown: Shutdown | None = None,
     ) -> None:
@@ -131,7 +131,7 @@ class Supervisor:
         locks: tuple[int, ...],
     ) -> Ending | None:
         command = self._command(request, request.attempt_dir / "request.json")
-        environment = stage_request.stage_environment(self._settings, claim.stage, claim.gpus)
+        environment = stage_command.stage_environment(self._settings, claim.stage, claim.gpus)
         log_file = request.workspace / "job.log"
         folder, start = request.attempt_dir, self._start
         with Child(command, environment, folder, log_file, start=start, locks=locks) as child:

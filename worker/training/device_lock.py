@@ -1,6 +1,7 @@
 """Says that a training of ours is on the CPU, so that an operator or a test can see it.
 
-For a training on GPUs the worker's own locks say so, in the same folder (worker/devices/gpu_locks.py).
+For a training on GPUs the worker's own locks say so, in the same folder
+(worker/devices/gpu_locks.py).
 """
 
 import fcntl

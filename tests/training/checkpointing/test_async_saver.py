@@ -1,4 +1,4 @@
-"""worker.training.checkpointing.async_saver: a checkpoint is that of its step, whatever is done meanwhile."""
+"""async_saver: a checkpoint is that of its step, whatever is done meanwhile."""
 
 import errno
 import threading

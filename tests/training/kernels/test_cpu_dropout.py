@@ -1,4 +1,4 @@
-"""worker.training.kernels.cpu_dropout: how many numbers it drops, which, and where it takes torch's place."""
+"""cpu_dropout: how many numbers it drops, which, and where it takes torch's place."""
 
 from collections.abc import Callable
 from typing import Any

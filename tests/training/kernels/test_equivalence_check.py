@@ -1,4 +1,4 @@
-"""worker.training.kernels.equivalence_check: a fast path is compared with the plain one, and its verdict kept."""
+"""equivalence_check: a fast path is compared with the plain one, and its verdict kept."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""worker.training.kernels.gpu_padding_free: packed batches on a GPU, its kernels computed on the CPU."""
+"""gpu_padding_free: packed batches on a GPU, its kernels computed on the CPU."""
 
 import copy
 import inspect

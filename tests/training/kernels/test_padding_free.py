@@ -1,4 +1,5 @@
-"""worker.training.kernels.padding_free and heads: the same numbers, without padding and unwanted logits."""
+"""worker.training.kernels.padding_free and heads: the same numbers, without padding and unwanted
+logits."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""worker.training.optim.lr_schedulers: learning rates step by step, as transformers.Trainer has them."""
+"""lr_schedulers: learning rates step by step, as transformers.Trainer has them."""
 
 import inspect
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from worker.processes import fork_client
 from worker.processes.child import Child
 from worker.processes.fork_client import WarmStart
 from worker.processes.spawn import Launch, Process
-from worker.supervision.stage_request import stage_environment
+from worker.processes.stage_command import stage_environment
 
 _MODULE = "worker.doctor.forked_product"
 _REMEDY = (

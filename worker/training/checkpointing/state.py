@@ -1,9 +1,9 @@
 """The whole state of a training: taken at one step, written to disk, restored, bit for bit.
 
-Files: `model.safetensors`, which beside a frozen base model holds only what trains;
-`optimizer.pt`, `scheduler.pt`, `scaler.pt` (fp16 only) and `rng_<rank>.pt`, all read with
-`weights_only=True`; `progress.json`. `worker.storage.atomic_dir` makes the directory appear whole or not
-at all. Of several processes the first one writes all of it.
+Files: `model.safetensors`, which beside a frozen base model holds only what trains; `optimizer.pt`,
+`scheduler.pt`, `scaler.pt` (fp16 only) and `rng_<rank>.pt`, all read with `weights_only=True`;
+`progress.json`. `worker.storage.atomic_dir` makes the directory appear whole or not at all. Of
+several processes the first one writes all of it.
 """
 
 import copy

@@ -3,8 +3,8 @@ packed.
 
 With dropout, torch's fused attention leaves its fast path on a CPU, and most of what then remains
 is the drawing of the dropout's mask: one call of the generator for each of the L x L weights. Here
-they are drawn together (`worker.training.kernels.cpu_dropout`) and applied by a bitwise "and". What is
-computed is ordinary attention: softmax, then dropout of single weights, then their product with
+they are drawn together (`worker.training.kernels.cpu_dropout`) and applied by a bitwise "and". What
+is computed is ordinary attention: softmax, then dropout of single weights, then their product with
 the values.
 """
 
@@ -56,8 +56,8 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """(batch, heads, length, width) each, to (batch, length, heads, width).
 
-    `sequences` comes from `worker.training.kernels.padding_free`, and then `batch` is 1: no token sees another
-    sequence.
+    `sequences` comes from `worker.training.kernels.padding_free`, and then `batch` is 1: no token
+    sees another sequence.
     """
     if any(others.get(name) is not None for name in FOREIGN):
         arguments = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}

@@ -3,8 +3,8 @@
 Two hooks on the model do it, so that neither a task nor a model knows of it: before the forward
 pass the real tokens are joined into one row whose positions restart with each sequence, and after
 it every output that has a place for each token is laid out as a padded rectangle again. The
-attention (`worker.training.kernels.cpu_attention`, on a GPU `worker.training.kernels.varlen_attention`) keeps the
-sequences apart.
+attention (`worker.training.kernels.cpu_attention`, on a GPU
+`worker.training.kernels.varlen_attention`) keeps the sequences apart.
 
 A GPU is not asked how long the sequences are: `see` reads each batch's mask while it is on the CPU.
 """

@@ -1,10 +1,10 @@
 """Attention over the sequences of a packed batch on a GPU: each sees itself alone.
 
-`worker.training.kernels.padding_free` joins the sequences; two kernels of torch's keep them apart, both given
-the places where each one starts. `varlen` is flash attention: half precision, GPUs from Ampere on,
-no dropout. `efficient` is the memory-efficient attention that torch has for nested tensors: any
-precision and any GPU, with dropout. Neither asks the device for a number, and both have a
-deterministic backward pass where torch's deterministic algorithms are asked for.
+`worker.training.kernels.padding_free` joins the sequences; two kernels of torch's keep them apart,
+both given the places where each one starts. `varlen` is flash attention: half precision, GPUs from
+Ampere on, no dropout. `efficient` is the memory-efficient attention that torch has for nested
+tensors: any precision and any GPU, with dropout. Neither asks the device for a number, and both
+have a deterministic backward pass where torch's deterministic algorithms are asked for.
 """
 
 from typing import Any, Final, Literal, NamedTuple
@@ -63,8 +63,9 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """(batch, heads, length, width) each, to (batch, length, heads, width).
 
-    With `sequences`, from `worker.training.kernels.padding_free`, `batch` is 1; else torch's own attention.
-    Raises ValueError for a packed batch under a mask, or where the scores depend on more.
+    With `sequences`, from `worker.training.kernels.padding_free`, `batch` is 1; else torch's own
+    attention. Raises ValueError for a packed batch under a mask, or where the scores depend on
+    more.
     """
     if sequences is None:
         arguments = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}

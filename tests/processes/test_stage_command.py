@@ -6,7 +6,7 @@ import pytest
 
 from service.contract.states import Stage
 from service.settings import Settings
-from worker.supervision.stage_request import push_environment, stage_environment
+from worker.processes.stage_command import push_environment, stage_environment
 
 
 class TestStageEnvironment:
