@@ -1,0 +1,1 @@
+"""The model that a job starts from: finding its files, checking it, or creating it from scratch."""

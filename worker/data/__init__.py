@@ -1,1 +1,1 @@
-"""Reading users' data: where it lies, which format it has, and what every row holds."""
+"""Reading and cleaning users' data: sources, file formats, rows, and the report on them."""

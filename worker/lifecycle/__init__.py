@@ -1,0 +1,1 @@
+"""The worker process itself: its start checks, registration, health check and shutdown."""

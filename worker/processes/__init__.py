@@ -1,0 +1,1 @@
+"""Starting child processes for stages, and stopping them with their parent."""

@@ -1,0 +1,1 @@
+"""Folders that are written atomically, and a cache that is addressed by content."""

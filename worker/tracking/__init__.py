@@ -1,0 +1,1 @@
+"""Sending runs, metrics and models to MLflow."""

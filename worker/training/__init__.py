@@ -1,4 +1,6 @@
+"""Training and evaluation of a model, whatever its task."""
+
 import logging
 
-# It says at its import which kernels a CPU lacks, and in 8 bits of a cast at every product.
+# bitsandbytes logs at its import which CPU kernels are missing, and in 8 bits a cast per product.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -1,0 +1,1 @@
+"""Helpers that several tasks share: padding, predictions, feature files and token losses."""

@@ -1,0 +1,1 @@
+"""Causal and masked language modeling."""

@@ -1,0 +1,1 @@
+"""Extractive question answering, with a span head or with beam search."""

@@ -1,0 +1,1 @@
+"""Sequence-to-sequence tasks: summarization and translation."""

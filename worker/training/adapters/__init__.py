@@ -1,0 +1,1 @@
+"""Adapters of peft (LoRA, IA3, prompt and prefix tuning), and quantized base weights."""

@@ -1,0 +1,1 @@
+"""Saving and loading checkpoints: weights, training state, and writing in the background."""

@@ -1,1 +1,1 @@
-"""Training in several processes."""
+"""Training in several processes: DDP, FSDP and DeepSpeed behind one interface."""
