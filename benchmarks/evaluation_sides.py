@@ -55,7 +55,7 @@ class _Timed:
 def ours(request: Path) -> dict[str, float]:
     """The train stage's own evaluation, of the model before its first step."""
     loaded = StageRequest.model_validate_json(request.read_text())
-    job = train._load(loaded, Recorder())  # type: ignore[arg-type]
+    job = train.set_up(loaded, Recorder())  # type: ignore[arg-type]
     evaluator: Any = job.validation.evaluator
     evaluator.forward = timed = _Timed(evaluator.forward)
     start = perf_counter()

@@ -14,6 +14,7 @@ from worker.training import loop
 from worker.training.checkpointing import state
 from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
+from worker.training.run import TrainingRun
 
 OPTIONS = {"max_steps": 4, "save_steps": 2}
 
@@ -52,10 +53,10 @@ class TestCheckpoints:
         measured: Iterator[str] = iter(["first", "second"])
         train = loop.train
 
-        def choosing(training: loop.Training) -> None:
+        def choosing(training: TrainingRun) -> loop.Outcome:
             paths = training.state.fast_paths
             said.append(paths.choose("path", lambda: next(measured), before="older"))
-            train(training)
+            return train(training)
 
         monkeypatch.setattr(loop, "train", choosing)
         return said

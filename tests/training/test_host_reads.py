@@ -23,8 +23,9 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
 from worker.tasks import registry
 from worker.tasks.language_modeling.causal_lm import CausalLM
-from worker.training import build, loop
+from worker.training import build
 from worker.training.kernels import attention_masks
+from worker.training.run import TrainingRun
 
 HAS_GPU = torch.cuda.is_available()
 TEXTS = [{"text": "the report of the water board was read " * count} for count in (1, 2, 4)] * 8
@@ -56,9 +57,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackedKernels]:
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, reads: HostReads) -> None:
-    made = loop.Training.__post_init__
+    made = TrainingRun.__post_init__
 
-    def watched(run: loop.Training) -> None:
+    def watched(run: TrainingRun) -> None:
         made(run)
         run.loss_sum = reads.watching(run.loss_sum)
         strategy: Any = run.state.strategy
@@ -66,7 +67,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, reads: HostReads) -> None:
         strategy.step = reads.watching(strategy.step)
         run.state.tally.add = reads.watching(run.state.tally.add)  # type: ignore[method-assign]
 
-    monkeypatch.setattr(loop.Training, "__post_init__", watched)
+    monkeypatch.setattr(TrainingRun, "__post_init__", watched)
 
 
 def question_answering(home: Path) -> dict[str, Any]:

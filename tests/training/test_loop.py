@@ -15,8 +15,10 @@ from service.contract.training import TrainingSpec
 from tests.training.support import Job, Recorder, TinyObjective, rows, run
 from worker.processes import allocator
 from worker.training import auto_batch_size, loop, memory
+from worker.training.batches.rank_shares import Share
 from worker.training.plan import Plan
 from worker.training.progress import LossTally
+from worker.training.run import TrainingRun
 
 GOLDEN = [3.9130, 3.9052, 3.7957, 3.8603, 3.7768, 3.7952, 3.6070, 3.5659, 3.5487, 3.6525]
 
@@ -77,9 +79,9 @@ class TestAccumulation:
     ) -> None:
         """Uneven lengths: a mean of the batches' means would be wrong."""
         gradients: list[dict[str, torch.Tensor]] = []
-        original = loop._optimizer_step
+        original = loop.train_step
 
-        def step(training: loop.Training, window: Any) -> torch.Tensor:
+        def step(training: TrainingRun, micro_batches: list[Share]) -> loop.StepResult | None:
             model = training.state.bare_model
             optimizer = training.state.optimizer
 
@@ -88,9 +90,9 @@ class TestAccumulation:
                 gradients.append({n: p.grad.clone() for n, p in named if p.grad is not None})
 
             monkeypatch.setattr(optimizer, "step", keep)
-            return original(training, window)
+            return original(training, micro_batches)
 
-        monkeypatch.setattr(loop, "_optimizer_step", step)
+        monkeypatch.setattr(loop, "train_step", step)
         for size, batches in ((8, 1), (2, 4)):
             options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": batches}
             with pytest.warns(UserWarning, match="lr_scheduler.step"):
@@ -138,16 +140,16 @@ class TestNonFinite:
     def test_weights_that_overflow_are_not_saved(
         self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        original = loop._optimizer_step
+        original = loop.train_step
 
-        def step(training: loop.Training, window: Any) -> torch.Tensor:
-            norm = original(training, window)
+        def step(training: TrainingRun, micro_batches: list[Share]) -> loop.StepResult | None:
+            result = original(training, micro_batches)
             if training.state.progress.step == 2:
                 with torch.no_grad():
                     next(training.state.bare_model.parameters())[0, 0] = math.inf
-            return norm
+            return result
 
-        monkeypatch.setattr(loop, "_optimizer_step", step)
+        monkeypatch.setattr(loop, "train_step", step)
         recorder = Recorder()
         failure = failure_of(make_job(max_steps=4, save_steps=1), recorder)
         assert failure.code is FailureCode.NON_FINITE_LOSS
@@ -213,18 +215,19 @@ class TestOutOfMemory:
         held: list[weakref.ref[torch.Tensor]] = []
         found: list[object] = []
 
-        def steps() -> None:
+        def compute() -> torch.Tensor:
             activations = torch.zeros(3)
             held.append(weakref.ref(activations))
-            plan = Plan.of(TrainingSpec(auto_find_batch_size=True), 8, 1)
-            with auto_batch_size.shrinking(plan, lambda _: None):
-                raise StageError(FailureCode.OUT_OF_MEMORY, "full") from torch.OutOfMemoryError()
+            raise torch.OutOfMemoryError
 
         monkeypatch.setattr(
             auto_batch_size, "clear_device_cache", lambda **_: found.append(held[0]())
         )
-        auto_batch_size.until_shrunk(steps)
+        plan = Plan.of(TrainingSpec(auto_find_batch_size=True), 8, 1)
+        smaller: list[Plan] = []
+        assert auto_batch_size.attempt(compute, plan, smaller.append) is None
         assert found == [None]
+        assert [each.batch_size for each in smaller] == [plan.batch_size // 2]
 
     def test_on_a_gpu_the_peak_is_what_was_taken_of_it(
         self, monkeypatch: pytest.MonkeyPatch

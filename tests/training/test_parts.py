@@ -5,6 +5,7 @@ import random
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -221,7 +222,8 @@ class TestReporter:
     @pytest.fixture
     def reporter(self, clock: Clock, progress: TrainingProgress, recorder: Recorder) -> Reporter:
         plan = Plan.of(TrainingSpec(max_steps=10, per_device_train_batch_size=1), 5)
-        return Reporter(recorder.send, plan, progress, LogHistory(), 1e6, clock)
+        state = SimpleNamespace(plan=plan, progress=progress, history=LogHistory())
+        return Reporter(recorder.send, state, 1e6, clock)
 
     def test_at_most_four_a_second(
         self, reporter: Reporter, clock: Clock, recorder: Recorder
@@ -238,8 +240,9 @@ class TestReporter:
         clock.now += 4
         reporter.count(examples=8, tokens=100, padded_tokens=120)
         progress.step = 2
-        with reporter.pausing_for(Phase.EVALUATING):
-            clock.now += 1000
+        reporter.pause(Phase.EVALUATING)
+        clock.now += 1000
+        reporter.start()
         reporter.tick(now=True)
         reporter.log({"loss": 1.0})
         clock.now += 1
@@ -267,7 +270,8 @@ class TestReporter:
         )
         plan = Plan.of(TrainingSpec(max_steps=5, per_device_train_batch_size=1), 5)
         history = LogHistory()
-        reporter = Reporter(recorder.send, plan, progress, history, 1e12, clock)
+        state = SimpleNamespace(plan=plan, progress=progress, history=history)
+        reporter = Reporter(recorder.send, state, 1e12, clock)
         reporter.start()
         clock.now += 5
         reporter.count(10, 100, 150)

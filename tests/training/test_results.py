@@ -212,7 +212,7 @@ class TestSpeed:
             batch_size=4,
             clock=lambda: next(ticks),
         )
-        assert validation().speed == {
+        assert validation.run(0).speed == {
             "eval_easy_samples": 10,
             "eval_easy_runtime": 2.0,
             "eval_easy_samples_per_second": 5.0,

@@ -167,9 +167,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"max_steps": 4}, "step 4, and this job has 4 steps in all: raise"),
-            ({"max_steps": 2}, "step 4, and this job has 2 steps in all: raise"),
-            ({"bf16": True}, "`training.precision` is `bf16`, but .* computed in `fp32`"),
+            ({"max_steps": 4}, "step 4, but this job has only 4 steps: raise"),
+            ({"max_steps": 2}, "step 4, but this job has only 2 steps: raise"),
+            ({"bf16": True}, "`training.precision` is `bf16`, but .* trained in `fp32`"),
         ],
     )
     def test_it_does_not_go_with_the_plan(

@@ -25,6 +25,7 @@ from worker.stages.base import Stopped
 from worker.tasks import registry
 from worker.training import loop
 from worker.training.evaluation import Evaluator
+from worker.training.run import TrainingRun
 
 Gradients = dict[str, torch.Tensor]
 NOTHING = TrainResult(
@@ -103,15 +104,15 @@ def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
 
 @contextmanager
 def _keeping(gradients: Gradients) -> Iterator[None]:
-    original = loop._backward
+    original = loop.forward_backward
 
-    def backward(training: loop.Training, *arguments: Any) -> torch.Tensor:
+    def forward_backward(training: TrainingRun, *arguments: Any) -> torch.Tensor:
         loss = original(training, *arguments)
         named = training.state.bare_model.named_parameters()
         gradients.update({n: _whole(p.grad) for n, p in named if p.grad is not None})
         return loss
 
-    with mock.patch.object(loop, "_backward", backward):
+    with mock.patch.object(loop, "forward_backward", forward_backward):
         yield
 
 

@@ -1,4 +1,4 @@
-"""The train stage: wires model, task and loop, and hands on the finished model.
+"""The train stage: set up, train, hand on the finished model.
 
 Started as `python -m worker.stages.train <request.json>`; works offline on what `prepare` left.
 """
@@ -21,7 +21,7 @@ from worker.stages import evaluate
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.rank_env import number as rank_number
 from worker.stages.train_inputs import Loaded, for_device, load_parts
-from worker.stages.train_outputs import Job, finish, leave_settings
+from worker.stages.train_outputs import Job, finish, save_settings
 from worker.training import (
     build,
     compile_choice,
@@ -44,53 +44,59 @@ from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.reporting import Reporter
+from worker.training.run import TrainingRun
 from worker.training.validation import Validation
 
 
 def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     """None in all processes but the first."""
-    determinism.enable(request.spec.training)
+    spec = request.spec
+    determinism.enable(spec.training)
     gpu_check.require(request.gpus, rank_number() or 0)
-    transformers.utils.logging.disable_progress_bar()  # the job's log is no terminal
+    transformers.utils.logging.disable_progress_bar()  # the job's log is not a terminal
     build.flush_denormals()
     channel.send(PhaseChanged(phase=Phase.LOADING))
-    spec = request.spec
     explained = determinism.explained(spec.training)
     may_compile = spec.training.compiles or (spec.trains and compile_choice.may_be_measured(spec))
     with explained, compile_cache.shared(request, rank_number() or 0, may_compile=may_compile):
-        if not request.spec.trains:
+        if not spec.trains:
             return evaluate.run(request, channel)
-        job = _load(request, channel)
-        leave_settings(job)
-        if request.resume_from is not None:
-            resume = job.training.resume
-            if request.continues_other_job:
-                resume = job.training.resume_other_job
-            resume(request.resume_from)
-        elif job.validation.given and request.spec.training.eval_on_start:
-            _evaluate_baseline(job)
+        job = set_up(request, channel)
+        save_settings(job)
+        begin(job)
         if not request.promotes:
-            _train(job, channel.soft_stop)
+            train(job, channel.soft_stop)
         return finish(job)
 
 
-def _train(job: Job, soft_stop: SoftStop) -> None:
-    """Make the steps that are left. Raises Stopped when a soft stop came before their end."""
+def begin(job: Job) -> None:
+    """Continue from the request's checkpoint, or evaluate the model before its first step."""
+    request = job.request
+    if request.resume_from is not None and request.continues_other_job:
+        job.training.resume_other_job(request.resume_from)
+    elif request.resume_from is not None:
+        job.training.resume(request.resume_from)
+    elif job.validation.given and request.spec.training.eval_on_start:
+        _evaluate_baseline(job)
+
+
+def train(job: Job, soft_stop: SoftStop) -> None:
+    """Make the remaining optimizer steps. Raises Stopped when a soft stop came before their end."""
     soft_stop.postpone()
-    try:
-        if compile_choice.may_be_measured(job.request.spec):
-            compile_choice.choose(job.training, compile_cache.Verdict(job.request))
-        with _noise(job):
-            loop.train(job.training)
-    except loop.StoppedEarlyError:
-        raise Stopped from None
+    if compile_choice.may_be_measured(job.request.spec):
+        compile_choice.choose(job.training, compile_cache.Verdict(job.request))
+    with _neftune(job):
+        outcome = loop.train(job.training)
+    if outcome is loop.Outcome.STOPPED:
+        raise Stopped
     if job.training.is_saved:
         soft_stop.honour()
-    else:  # what is left takes less time than the steps that would be made again
+    else:  # finishing takes less time than repeating the steps since the latest checkpoint
         soft_stop.ignore()
 
 
-def _load(request: StageRequest, channel: Channel) -> Job:
+def set_up(request: StageRequest, channel: Channel) -> Job:
+    """Load model and data, and wire the training."""
     asked = request.spec.training.precision
     request = for_device(request, channel.send)
     assert request.prepared is not None, "`train` runs after `prepare`"
@@ -98,24 +104,19 @@ def _load(request: StageRequest, channel: Channel) -> Job:
     accelerator = build.accelerator(request.spec)
     ranks = Ranks.of(accelerator)
     assert ranks.count == request.spec.resources.processes, "the launcher starts them all"
-    set_seed(spec.seed)  # a new head starts from these random numbers
+    set_seed(spec.seed)  # a new head is initialized from these random numbers
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     features = loaded.objective.train_features
     plan = Plan.of(spec, len(features), ranks.count)
     send(build.notice(accelerator, plan, asked))
     flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
-    held = fsdp.in_job_precision(request.spec, accelerator.device, loaded.fast_paths)
-    state = _state(accelerator, loaded.model, held, plan, ranks)
-    state.fast_paths = loaded.fast_paths
+    state = _state(request, accelerator, loaded, plan, ranks)
     unseen = determinism.notice(request.spec, accelerator.device)
     for notice in [*state.strategy.notices(), *([unseen] if unseen else [])]:
         send(notice)
-    if request.spec.peft is not None:
-        _keep_adapter_only(state, request)
-    reporter = Reporter(send, plan, state.progress, state.history, flops_per_token)
+    reporter = Reporter(send, state, flops_per_token)
     validation = _validation(request, state, loaded, reporter, channel.soft_stop)
-    training = loop.Training(
-        plan=plan,
+    training = TrainingRun(
         state=state,
         objective=loaded.objective,
         loss_sum=label_smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
@@ -128,9 +129,47 @@ def _load(request: StageRequest, channel: Channel) -> Job:
         checkpoints_dir=request.attempt_dir / "checkpoints",
         stop_requested=channel.soft_stop,
     )
-    # Training draws the same numbers whatever loading has drawn, and each process its own.
+    # Training draws the same random numbers whatever loading has drawn, and each process its own.
     set_seed((spec.seed + ranks.number) % 2**32)
     return Job(request, loaded.tokenizer, training, validation)
+
+
+def _state(
+    request: StageRequest, accelerator: Accelerator, loaded: Loaded, plan: Plan, ranks: Ranks
+) -> State:
+    spec = fsdp.in_job_precision(request.spec, accelerator.device, loaded.fast_paths)
+    build.prepare_model(loaded.model, spec.training)
+
+    def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return optimizers.build(model, spec.training, accelerator.device)
+
+    strategy = registry.join(accelerator, loaded.model, build_optimizer, spec, ranks)
+    scaled = accelerator.scaler is not None
+    state = State(
+        accelerator=accelerator,
+        strategy=strategy,
+        plan=plan,
+        scheduler=lr_schedulers.build(strategy.optimizer, plan),
+        progress=TrainingProgress(),
+        tally=LossTally(accelerator.device, ranks=ranks),
+        ranks=ranks,
+        fast_paths=loaded.fast_paths,
+        skipped=SkippedSteps(strategy.optimizer.optimizer) if scaled else None,
+    )
+    if spec.peft is not None:
+        _save_adapter_only(state, spec, request)
+    return state
+
+
+def _save_adapter_only(state: State, spec: JobSpec, request: StageRequest) -> None:
+    """Leave the base model's weights out of checkpoints; for the Hub, add the file that peft
+    loads."""
+    from worker.training.adapters import adapter
+
+    assert request.prepared is not None
+    state.base = weights.identity(request.prepared.model_dir)
+    if spec.hub is not None and spec.hub.strategy != "end":
+        state.export = adapter.export
 
 
 def _validation(
@@ -153,40 +192,9 @@ def _validation(
     return Validation(evaluator, state.progress, folder, loaded.splits, size)
 
 
-def _keep_adapter_only(state: State, request: StageRequest) -> None:
-    """Checkpoints without the base model's weights; for the Hub they hold what peft loads, too."""
-    from worker.training.adapters import adapter
-
-    assert request.prepared is not None
-    state.base = weights.identity(request.prepared.model_dir)
-    if request.spec.hub is not None and request.spec.hub.strategy != "end":
-        state.export = adapter.export
-
-
-def _state(
-    accelerator: Accelerator, model: torch.nn.Module, spec: JobSpec, plan: Plan, ranks: Ranks
-) -> State:
-    build.prepare_model(model, spec.training)
-
-    def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-        return optimizers.build(model, spec.training, accelerator.device)
-
-    strategy = registry.join(accelerator, model, build_optimizer, spec, ranks)
-    scaled = accelerator.scaler is not None
-    return State(
-        accelerator=accelerator,
-        strategy=strategy,
-        scheduler=lr_schedulers.build(strategy.optimizer, plan),
-        progress=TrainingProgress(),
-        tally=LossTally(accelerator.device, ranks=ranks),
-        ranks=ranks,
-        skipped=SkippedSteps(strategy.optimizer.optimizer) if scaled else None,
-    )
-
-
 @contextmanager
-def _noise(job: Job) -> Iterator[None]:
-    """NEFTune: noise on the embeddings inside, while the model is in training mode."""
+def _neftune(job: Job) -> Iterator[None]:
+    """NEFTune: noise on the embeddings while the model is in training mode."""
     alpha = job.request.spec.training.neftune_noise_alpha
     if alpha is None:
         yield
@@ -200,14 +208,14 @@ def _noise(job: Job) -> Iterator[None]:
 
 
 def _evaluate_baseline(job: Job) -> None:
-    """What the model can do before its first step; finds an unknown best metric early, too."""
-    reporter = job.training.reporter
+    """Evaluate the model before its first step; an unknown best metric is found here, too."""
+    reporter, progress = job.training.reporter, job.training.state.progress
     reporter.phase(Phase.BASELINE)
     reporter.tick(now=True)
-    found = job.validation()
-    job.training.best.of(found.metrics)
-    job.training.state.progress.baseline = found.metrics
-    reporter.evaluated(found)
+    evaluation = job.validation.run(progress.step)
+    job.training.best.of(evaluation.metrics)
+    progress.baseline = evaluation.metrics
+    reporter.evaluated(evaluation)
 
 
 if __name__ == "__main__":

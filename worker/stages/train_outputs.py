@@ -1,4 +1,4 @@
-"""What the train stage hands on: the finished model, its evaluation, and predictions."""
+"""The outputs of the train stage: the finished model, its evaluation, and predictions."""
 
 import hashlib
 import json
@@ -18,11 +18,12 @@ from worker.publishing import hub_repository
 from worker.stages import artifacts, result_files, tensorboard_file
 from worker.stages.promotion import promoted
 from worker.storage import atomic_dir
-from worker.training import best_model, flops, loop, memory
+from worker.training import best_model, flops, memory
 from worker.training.best_model import Choice
 from worker.training.checkpointing import state as checkpoint
 from worker.training.log_history import WALL_TIME
 from worker.training.objective import Evaluation
+from worker.training.run import TrainingRun
 from worker.training.trainer_state import trainer_state
 from worker.training.validation import Validation
 
@@ -31,14 +32,14 @@ from worker.training.validation import Validation
 class Job:
     request: StageRequest
     tokenizer: Any
-    training: loop.Training
+    training: TrainingRun
     validation: Validation
 
 
 def finish(job: Job) -> TrainResult | None:
-    """Choose the model, save it, evaluate it, and make the test predictions.
+    """Choose the model, save it, evaluate it, and write the test predictions.
 
-    Of several processes the first one writes and has the result.
+    The first process writes, and returns the result.
     """
     training, state = job.training, job.training.state
     summary = _summary(training)
@@ -78,7 +79,7 @@ def finish(job: Job) -> TrainResult | None:
     return promoted(result, job.request.trained) if job.request.promotes else result
 
 
-def _summary(training: loop.Training) -> dict[str, float]:
+def _summary(training: TrainingRun) -> dict[str, float]:
     state = training.state
     train_loss = (state.progress.loss_total + state.tally.total()) / state.progress.step
     peak = flops.peak_flops(state.accelerator.device, state.accelerator.mixed_precision)
@@ -91,13 +92,13 @@ def _result_files(job: Job, metrics: dict[str, float], best: Mapping[str, Any]) 
     training = job.training
     plan, state = training.plan, training.state
     chosen = best["best_step"], best["best_metric"]
-    told = trainer_state(plan, state, chosen, training.reporter.total_flos)
+    history = trainer_state(state, chosen, training.reporter.total_flos)
     epoch = plan.epoch_after(state.progress.step)
-    return result_files.write(job.request.attempt_dir / "results", metrics, epoch, told)
+    return result_files.write(job.request.attempt_dir / "results", metrics, epoch, history)
 
 
 def _event_file(job: Job, step: int, tested: Mapping[str, float]) -> dict[str, Path]:
-    """What was logged, and the test split's numbers at the finished model's step."""
+    """The log history, and the test split's metrics at the finished model's step."""
     history = list(job.training.state.history.entries)
     if tested:
         epoch = job.training.plan.epoch_after(step)
@@ -109,7 +110,7 @@ def _event_file(job: Job, step: int, tested: Mapping[str, float]) -> dict[str, P
 
 
 def _load_best(job: Job) -> Choice:
-    """Put the best checkpoint's weights into the model where that was asked for; which it was."""
+    """Load the best checkpoint's weights if the options ask for it; the model that was chosen."""
     training, state = job.training, job.training.state
     if job.request.promotes or not job.request.spec.training.load_best_model_at_end:
         return Choice(state.progress.step, state.progress.metric)
@@ -128,8 +129,7 @@ def _load_best(job: Job) -> Choice:
 
 
 def _best(job: Job, chosen: Choice) -> dict[str, Any]:
-    """Which evaluation was the best: of those that the finished model was chosen from, or else of
-    all."""
+    """The best evaluation: of those that the finished model was chosen from, otherwise of all."""
     progress, name = job.training.state.progress, job.training.best.name
     step, metric = progress.best_step, progress.best_metric
     if job.request.spec.training.load_best_model_at_end:
@@ -147,9 +147,9 @@ def _save_model(job: Job, model: Any, output: Path) -> None:
 
 
 def _complete_config(job: Job, output: Path, more: dict[str, Any]) -> None:
-    """Add what is known only when the finished model, which is saved, has been evaluated."""
+    """Add to the saved model's configuration what only its evaluation has found."""
     file = output / "config.json"
-    if not file.exists():  # an adapter: the base model's configuration, with the job's changes
+    if not file.exists():  # an adapter has the base model's configuration, with the job's changes
         file = output / BASE_CONFIG_FOLDER / "config.json"
     content = json.loads(file.read_text(encoding="utf-8")) | more
     partly = file.with_suffix(".partial")
@@ -160,16 +160,16 @@ def _complete_config(job: Job, output: Path, more: dict[str, Any]) -> None:
     _announce(job, {f"model/{file.relative_to(output).as_posix()}": file})
 
 
-def leave_settings(job: Job) -> None:
-    """All of the model but its weights, which each checkpoint has: for pushes while training, and
-    for jobs that begin with a checkpoint."""
+def save_settings(job: Job) -> None:
+    """Save everything but the weights, which each checkpoint has: for pushes while training, and
+    for jobs that start from a checkpoint."""
     with job.training.state.strategy.whole() as model:
         if job.training.state.ranks.is_first:
             with checkpoint.disk_full_explained("the model's settings were written"):
-                _save_settings(job, model, hub_repository.settings_dir(job.request.attempt_dir))
+                _write_settings(job, model, hub_repository.settings_dir(job.request.attempt_dir))
 
 
-def _save_settings(job: Job, model: Any, folder: Path) -> None:
+def _write_settings(job: Job, model: Any, folder: Path) -> None:
     if job.request.spec.peft is None:
         model.save_pretrained(folder, state_dict={})
     else:
@@ -180,7 +180,7 @@ def _save_settings(job: Job, model: Any, folder: Path) -> None:
 
 
 def _save_adapted(job: Job, model: Any, output: Path) -> None:
-    """The adapter alone, or the base model with it in its weights."""
+    """The adapter alone, or the base model with the adapter merged into it."""
     from worker.training.adapters import adapter
 
     assert job.request.spec.peft is not None
@@ -198,7 +198,7 @@ def _save_adapter(job: Job, model: Any, folder: Path) -> None:
 
 
 def _use_full_eval_dtype(job: Job) -> None:
-    """Give the finished model, which is saved, the dtype of `bf16_full_eval` or fp16_full_eval.
+    """Cast the model, once it is saved, to the dtype of `bf16_full_eval` or `fp16_full_eval`.
 
     As in Trainer, evaluations between steps keep the training's precision.
     """
@@ -209,7 +209,7 @@ def _use_full_eval_dtype(job: Job) -> None:
 
 
 def _evaluate_final(job: Job, step: int) -> Evaluation:
-    """Metrics, samples and files of the finished model on the validation split."""
+    """Metrics, samples and files of the finished model for the validation split."""
     validation = job.validation
     final = Evaluation({})
     if validation.given:
@@ -220,7 +220,7 @@ def _evaluate_final(job: Job, step: int) -> Evaluation:
 
 
 def _predict(job: Job) -> Evaluation:
-    """Predictions of the test split, and their metrics where it has labels."""
+    """Predictions for the test split, and metrics if it has labels."""
     if not job.validation.test_given:
         return Evaluation({})
     job.training.reporter.phase(Phase.PREDICTING)
@@ -234,7 +234,7 @@ def _evaluate_again(job: Job, step: int) -> Evaluation:
     reporter.phase(Phase.EVALUATING)
     reported = job.validation.evaluated(step)
     result = job.validation.run(step)
-    # The best one's step has its numbers already.
+    # The metrics of an earlier, best step are reported already.
     if step == job.training.state.progress.step and not reported:
         reporter.evaluated(result)
     return result

@@ -1,57 +1,44 @@
-"""`auto_find_batch_size`: when memory runs out, the same large batch in smaller parts.
+"""`auto_find_batch_size`: when memory runs out, the same optimizer step in smaller micro-batches.
 
-The optimizer step that failed is made again from its first example and its first random number, so
-that the training is the one that would have begun this step with the smaller size.
+The failed step is repeated from its first example and its first random number, so the training
+continues as one that had started this step with the smaller size.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 from accelerate.utils.memory import clear_device_cache
 
-from service.contract.failures import FailureCode, StageError
+from worker import failures
 from worker.training import rng
 from worker.training.plan import Plan
 
-
-class Shrunk(Exception):
-    """The plan has smaller batches now, and no part of the present optimizer step was made."""
+T = TypeVar("T")
 
 
-@contextmanager
-def shrinking(plan: Plan, apply: Callable[[Plan], None]) -> Iterator[None]:
-    """Give `apply` a plan with smaller batches and raise Shrunk, when the memory runs out inside.
+def attempt(compute: Callable[[], T], plan: Plan, shrink: Callable[[Plan], None]) -> T | None:
+    """What `compute` returns, or None when memory ran out: `shrink` then got a plan with smaller
+    micro-batches.
 
-    Nothing inside may have changed a weight. StageError(out_of_memory) when batches cannot be
-    smaller, or the option is off.
+    `compute` must not change a weight. Raises its error when the option is off, or when
+    micro-batches have one example already.
     """
-    if not plan.spec.auto_find_batch_size:
-        yield
-        return
-    before = rng.capture()
+    size = plan.spec.per_device_train_batch_size
+    if size == 1 or not plan.spec.auto_find_batch_size:
+        return compute()
+    random_state = rng.capture()
     try:
-        yield
-    except StageError as error:
-        size = plan.spec.per_device_train_batch_size
-        if error.failure.code is not FailureCode.OUT_OF_MEMORY or size == 1:
+        return compute()
+    except (RuntimeError, MemoryError) as error:
+        if not failures.is_out_of_memory(error):
             raise
-        rng.restore(before)
-        apply(plan.with_batches_of(_largest_part(size)))
-        raise Shrunk from None
-
-
-def until_shrunk(steps: Callable[[], None]) -> None:
-    """Call `steps`. When it is left by Shrunk, give the memory of the attempt back and return."""
-    try:
-        steps()
-        return
-    except Shrunk:
-        pass
-    # Only here, and in no context manager: while the exception is handled, its frames hold the
-    # tensors of the attempt.
+    # Only after the handler: the frames of the exception hold the tensors of the attempt.
+    rng.restore(random_state)
+    shrink(plan.with_batches_of(_largest_part(size)))
     clear_device_cache(garbage_collection=True)
+    return None
 
 
 def _largest_part(size: int) -> int:
-    """Half, or the next smaller size that divides the batch into equal parts."""
+    """Half, or the next smaller size that divides the micro-batch into equal parts."""
     return next(part for part in range(size // 2, 0, -1) if size % part == 0)

@@ -19,8 +19,8 @@ from worker.training import build, rng
 from worker.training.batches.dataloader import chunks
 from worker.training.evaluation import on_device
 from worker.training.kernels.compile_cache import Verdict
-from worker.training.loop import Training
 from worker.training.objective import Batch
+from worker.training.run import TrainingRun
 
 _PATH: Final = "compiled_layers"
 """In the record of fast paths."""
@@ -56,7 +56,7 @@ def may_be_measured(spec: JobSpec) -> bool:
     )
 
 
-def choose(run: Training, verdict: Verdict) -> None:
+def choose(run: TrainingRun, verdict: Verdict) -> None:
     """Compile the layers if the training began so, or a measurement of this kind of job says so.
 
     `verdict` is that of earlier jobs of the kind on this machine.
@@ -98,7 +98,7 @@ def _compile(layer: torch.nn.Module) -> None:
     layer._compiled_call_impl = call
 
 
-def _pays(run: Training, layers: list[torch.nn.Module], verdict: Verdict) -> bool:
+def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> bool:
     try:
         with _aside(run) as batches:
             passes = _Passes(run, batches)
@@ -121,13 +121,13 @@ def _pays(run: Training, layers: list[torch.nn.Module], verdict: Verdict) -> boo
         return False
 
 
-def _batches_left(run: Training) -> int:
+def _batches_left(run: TrainingRun) -> int:
     steps = run.plan.total_steps - run.state.progress.step
     return steps * run.plan.spec.gradient_accumulation_steps
 
 
 def _measured(
-    run: Training,
+    run: TrainingRun,
     layers: list[torch.nn.Module],
     passes: "_Passes",
     verdict: Verdict,
@@ -158,7 +158,7 @@ def _measured(
     return faster
 
 
-def _tell(run: Training, plain: float, compiled: float, *, faster: bool) -> None:
+def _tell(run: TrainingRun, plain: float, compiled: float, *, faster: bool) -> None:
     what = "are compiled" if faster else "stay as they are"
     run.reporter.notice(
         f"The layers {what}: a batch takes {plain:.4f} s plain and {compiled:.4f} s compiled",
@@ -187,7 +187,7 @@ class _Passes:
     """Forward and backward passes over some batches; the gradient is that of all of them."""
 
     def __init__(
-        self, run: Training, batches: list[Batch], clock: Callable[[], float] = time.perf_counter
+        self, run: TrainingRun, batches: list[Batch], clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._run, self._batches, self._clock = run, batches, clock
         self._model = run.state.bare_model  # alone: no other process takes part
@@ -249,7 +249,7 @@ def _distance(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
 
 
 @contextmanager
-def _aside(run: Training) -> Iterator[list[Batch]]:
+def _aside(run: TrainingRun) -> Iterator[list[Batch]]:
     """The first batches of the training, which remains as it was: random numbers, gradients,
     buffers."""
     model = run.state.bare_model

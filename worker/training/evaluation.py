@@ -1,4 +1,4 @@
-"""Runs the model over features without gradients, and leaves the training as it found it."""
+"""Runs the model over features without gradients, and leaves the training unchanged."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -27,27 +27,30 @@ from worker.training.memory import BatchInHand, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
 
 Parts = list[tuple[list[int], Any]]
-"""Of one batch: which features, and the model's output for them."""
+"""The outputs for one batch: indices of features, and the model's output for them."""
 
 _SIZE_OPTION: Final = "training.per_device_eval_batch_size"
 
 
-class EvaluationLeftError(Exception):
-    """Left in the middle, as it was asked for; the training is as it was before."""
+class EvaluationInterruptedError(Exception):
+    """An evaluation ended early because `interrupt` asked for it; the training is unchanged.
+
+    An exception, because it has to leave the task's own loop over the batches.
+    """
 
 
 class _Notice(Protocol):
     def __call__(self, message: str, **data: object) -> None: ...
 
 
-def _unheard(message: str, **data: object) -> None:
+def _no_notice(message: str, **data: object) -> None:
     pass
 
 
 class Evaluator:
-    """`leave` says, after each batch, whether to give up at once. `together`: no process can run
-    the model without the others, and a batch for which memory runs out ends the evaluation; else
-    it is computed in parts, and `notice` is told once."""
+    """`interrupt` is called after each batch: True ends the evaluation. `together`: no process can
+    run the model without the others, so a batch that does not fit into memory is an error;
+    otherwise it is computed in parts, with one call of `notice`."""
 
     def __init__(
         self,
@@ -57,10 +60,10 @@ class Evaluator:
         spec: TrainingSpec,
         tick: Callable[[], None],
         ranks: Ranks,
-        leave: Callable[[], bool] = lambda: False,
+        interrupt: Callable[[], bool] = lambda: False,
         *,
         together: bool = False,
-        notice: _Notice = _unheard,
+        notice: _Notice = _no_notice,
     ) -> None:
         self._together = together and ranks.count > 1
         self._accelerator = accelerator
@@ -69,19 +72,18 @@ class Evaluator:
         self._spec = spec
         self._tick = tick
         self._ranks = ranks
-        self._leave = leave
-        self._in_hand = BatchInHand()
+        self._interrupt = interrupt
+        self._current_batch = BatchInHand()
         self._notice = notice
-        self._has_told = False
+        self._noticed_parts = False
 
     def __call__(self, split: str, folder: Path) -> Evaluation | None:
-        """The task's evaluation of `split`, its files under `folder`; None without such a split.
-        EvaluationLeftError.
+        """The task's evaluation of `split`, with its files under `folder`; None without such a
+        split. Raises EvaluationInterruptedError.
 
-        Metrics are named as Trainer names them: `eval_loss`, of one of several validation sets
-        `eval_<name>_loss`, of a test split with labels `test_loss`. Several processes share the
-        batches, and each is given the outputs of all: metrics are those of one process. The first
-        one's are taken, and its files.
+        Metrics are named as by Trainer: `eval_loss`, `eval_<name>_loss` for one of several
+        validation sets, `test_loss` for a test split with labels. Several processes share the
+        batches, and each gets the outputs of all. The result is that of the first process.
         """
         if self._ranks.is_first:
             outcome = self._outcome(split, folder)
@@ -89,15 +91,15 @@ class Evaluator:
             with TemporaryDirectory() as unused:
                 outcome = self._outcome(split, Path(unused))
         outcome = self._ranks.from_first(outcome)
-        if isinstance(outcome, EvaluationLeftError):
+        if isinstance(outcome, EvaluationInterruptedError):
             raise outcome
         return outcome
 
-    def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationLeftError | None:
+    def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationInterruptedError | None:
         try:
             return self._evaluate(split, folder)
-        except EvaluationLeftError as left:
-            return left
+        except EvaluationInterruptedError as interruption:
+            return interruption
 
     def _evaluate(self, split: str, folder: Path) -> Evaluation | None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,10 +108,10 @@ class Evaluator:
         try:
             with (
                 rng.preserved(),
-                out_of_memory_explained(self._in_hand, _SIZE_OPTION),
+                out_of_memory_explained(self._current_batch, _SIZE_OPTION),
                 self._casting_weights_once(),
             ):
-                if self._ranks.count > 1:  # whatever is drawn, all of them do the same
+                if self._ranks.count > 1:  # all processes must draw the same random numbers
                     set_seed(self._spec.seed)
                 result = self._objective.evaluate(split, self.forward, folder)
         finally:
@@ -121,10 +123,10 @@ class Evaluator:
         return replace(result, metrics=metrics)
 
     def _casting_weights_once(self) -> AbstractContextManager[None]:
-        """Autocast forgets the weights in half precision at the end of the outermost context: of
-        each forward pass, were there none around it. They do not change in an evaluation, and a
-        generated text takes many passes. No more are held than in a training step."""
-        if self._together:  # shards are gathered anew, and are not to be held
+        """One autocast context around the whole evaluation keeps the weights that were cast to half
+        precision. Otherwise each forward pass casts them again, and generating a text takes many
+        passes. It holds no more memory than a training step."""
+        if self._together:  # sharded weights are gathered for each pass, and must not be kept
             return nullcontext()
         context: AbstractContextManager[None] = torch.autocast(
             self._accelerator.device.type, enabled=False
@@ -141,8 +143,8 @@ class Evaluator:
     ) -> Iterator[tuple[list[int], Any]]:
         """Implements `objective.Forward`: batches of similar length, the longest first.
 
-        Of N processes each computes every N-th batch, and after each such round all of them get
-        the outputs of all: no more are held than one batch's for each process.
+        Each of N processes computes every N-th batch, and after each such round all of them get
+        all outputs: at most one batch per process is held.
         """
         order = np.argsort(-lengths(features), kind="stable").tolist()
         batches = chunks(order, self._spec.eval_batch_size)
@@ -164,13 +166,13 @@ class Evaluator:
             for _number, parts in zip(numbers, self._gathered(found), strict=False):
                 yield from parts
                 self._tick()
-            if self._is_left():
-                raise EvaluationLeftError
+            if self._is_interrupted():
+                raise EvaluationInterruptedError
 
     def _in_job_precision(self, run: Run) -> Run:
-        """`run`, which generates, under autocast as a whole. The model's forward pass has it by
-        itself, but an encoder and the model inside an adapter are called around that."""
-        if self._together:  # as above; the weights are gathered in half precision where it counts
+        """`run`, which generates, under autocast as a whole: it calls encoders, and models inside
+        adapters, without the forward pass that Accelerate has wrapped."""
+        if self._together:  # as above; FSDP gathers the weights in half precision
             return run
 
         def within(model: torch.nn.Module, batch: Batch) -> Any:
@@ -180,8 +182,8 @@ class Evaluator:
         return within
 
     def _own(self, numbers: list[int]) -> int | None:
-        """Which of a round's batches this process computes. In a last, short round some have none,
-        or, where the others cannot do without them, the same as another; it is not looked at."""
+        """The batch of a round that this process computes. In a short last round some have none,
+        or, with `together`, repeat that of another process, which is ignored."""
         place = self._ranks.number
         if self._together:
             place = min(place, len(numbers) - 1)
@@ -195,44 +197,46 @@ class Evaluator:
         run: Run | None,
         again: Callable[[list[int]], Batch],
     ) -> Parts:
-        """The output of `batch`; where memory runs out, those of its halves, or of theirs.
-        StageError(out_of_memory): it runs out for a single feature, or the processes compute
-        together. `again` collates some of the features."""
+        """The output of `batch`; when memory runs out, those of its halves, recursively.
+
+        `again` collates some of the features. StageError(out_of_memory) when a single feature does
+        not fit, or when the processes compute together.
+        """
         try:
-            with out_of_memory_explained(self._in_hand, _SIZE_OPTION):
+            with out_of_memory_explained(self._current_batch, _SIZE_OPTION):
                 return [(indices, self._output(batch, number, run))]
         except StageError as error:
             is_memory = error.failure.code is FailureCode.OUT_OF_MEMORY
             if not is_memory or len(indices) == 1 or self._together:
                 raise
-        # Only here: while the exception is handled, its frames hold the tensors of the attempt.
+        # Only after the handler: the frames of the exception hold the tensors of the attempt.
         clear_device_cache(garbage_collection=True)
-        self._tell_of_halves(len(indices))
+        self._notice_parts(len(indices))
         middle = (len(indices) + 1) // 2
         halves = (indices[:middle], indices[middle:])
         return [part for h in halves for part in self._parts(again(h), h, number, run, again)]
 
-    def _tell_of_halves(self, size: int) -> None:
-        if self._has_told:
+    def _notice_parts(self, size: int) -> None:
+        if self._noticed_parts:
             return
-        self._has_told = True
+        self._noticed_parts = True
         self._notice(
-            f"Out of memory in an evaluation at a batch of {size} sequences of "
-            f"{self._in_hand.length} tokens: batches that are too large are computed in parts from "
-            f"here on. Lower `{_SIZE_OPTION}` to save the time of the attempts",
+            f"Out of memory in an evaluation with a batch of {size} sequences of "
+            f"{self._current_batch.length} tokens: batches that do not fit are computed in parts "
+            f"from here on. Lower `{_SIZE_OPTION}` to save the time of failed attempts",
             batch_size=size,
-            longest_sequence=self._in_hand.length,
+            longest_sequence=self._current_batch.length,
         )
 
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
-        self._in_hand.see(batch)
-        # Generated texts may be drawn: each batch's are the same, whoever computes it.
+        self._current_batch.see(batch)
+        # Generation may sample: a batch gets the same random numbers in whichever process.
         torch.manual_seed(rng.generator(self._spec.seed, number).initial_seed())
-        with torch.no_grad():  # not around the consumer's code
+        with torch.no_grad():  # not in `forward`, where it would cover the caller's code
             return self._run(on_device(batch, self._accelerator), run)
 
     def _gathered(self, found: Parts) -> list[Parts]:
-        """What all processes found, in their order and on this one's device."""
+        """The outputs of all processes, in their order, on this process's device."""
         if self._ranks.count == 1:
             return [found]
         sent = [(i, recursively_apply(_sent, _without_states(output))) for i, output in found]
@@ -243,22 +247,22 @@ class Evaluator:
 
         return [[(i, here(output)) for i, output in parts] for parts in self._ranks.gathered(sent)]
 
-    def _is_left(self) -> bool:
-        leave = self._leave()
-        return leave if self._ranks.count == 1 else self._ranks.sums(int(leave)) != [0]
+    def _is_interrupted(self) -> bool:
+        interrupt = self._interrupt()
+        return interrupt if self._ranks.count == 1 else self._ranks.sums(int(interrupt)) != [0]
 
     def _run(self, batch: Batch, run: Run | None) -> Any:
         if run is None and self._ranks.count == 1:
             return self._model(**batch)
-        # Unwrapped it has its own methods, and its forward keeps the job's precision, but calls no
-        # other process.
+        # Unwrapped, its forward keeps the job's precision but calls no other process, and its own
+        # methods can be called.
         bare = self._accelerator.unwrap_model(self._model, keep_torch_compile=False)
         return bare(**batch) if run is None else run(bare, batch)
 
 
 def _without_states(output: Any) -> Any:
-    """A model's output with its loss and its logits alone: caches and hidden states are far larger,
-    and no evaluation asks for them."""
+    """A model's output with its loss and logits only: caches and hidden states are far larger, and
+    no evaluation uses them."""
     if not isinstance(output, ModelOutput):
         return output
     kept = {n: v for n, v in output.items() if n == "loss" or n.endswith("logits")}
@@ -266,12 +270,12 @@ def _without_states(output: Any) -> Any:
 
 
 def _sent(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, and of its own: a view would be sent with all that it is a view of."""
+    """A copy on the CPU: a view would be sent with all the memory that it is a view of."""
     return tensor.detach().to("cpu", copy=True)
 
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:
-    """The batch where the model is, which must be given it next: its mask is read here."""
+    """The batch on the model's device. The model must get it next: its mask is read here."""
     attention_masks.see(batch)
     sent = {n: value.to(accelerator.device, non_blocking=True) for n, value in batch.items()}
     padding_free.see(batch, sent)

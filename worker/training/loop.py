@@ -1,43 +1,42 @@
-"""THE training loop. It knows no task, no MLflow and no Hub.
+"""The training loop, from `train` at the top to one micro-batch in `forward_backward`.
 
-A step is: fetch the batches of one accumulation, backward each of them scaled by the items of all
-of them, clip, update, schedule. Losses stay on the device until a number is due.
+It knows no task, no MLflow and no Hub. Losses stay on the device until a number is due, so that the
+host never waits for the device in between.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from enum import Enum, auto
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 from accelerate.utils.memory import clear_device_cache
 
-from service.contract.events import CheckpointSaved, StageEvent
 from service.contract.states import Phase
-from worker.storage import atomic_dir
-from worker.training import auto_batch_size, best_model, early_stopping, fingerprint, resume_from
+from worker.training import auto_batch_size, early_stopping, rollback
 from worker.training.batches.dataloader import chunks
-from worker.training.batches.rank_shares import Share, Sharing
-from worker.training.checkpointing import state as checkpoint
-from worker.training.checkpointing.async_saver import Saver
-from worker.training.checkpointing.state import State
-from worker.training.evaluation import EvaluationLeftError, on_device
-from worker.training.label_smoothing import LossSum
-from worker.training.memory import TRIM_STEPS, BatchInHand, out_of_memory_explained, trim
-from worker.training.objective import Batch, Evaluation, Objective
-from worker.training.plan import Plan
-from worker.training.progress import BestMetric
-from worker.training.reporting import Reporter
-from worker.training.rollback import NonFiniteError, roll_back
-
-LOWEST_LOSS_SCALE: Final = 1.0
-"""As in DeepSpeed. A model whose gradients always overflow would otherwise end untrained."""
+from worker.training.batches.rank_shares import Share
+from worker.training.evaluation import on_device
+from worker.training.memory import TRIM_STEPS, trim
+from worker.training.objective import Batch
+from worker.training.plan import Due
+from worker.training.run import TrainingRun
 
 
-class StoppedEarlyError(Exception):
-    """Steps are left, but the training was asked to stop; a checkpoint of this step is written."""
+class Outcome(Enum):
+    CONTINUE = auto()
+    RESTART = auto()
+    """Fetch the batches again: after a rollback, or for smaller micro-batches."""
+    STOPPED = auto()
+    """The training was asked to stop, and has saved its last step."""
+    FINISHED = auto()
+
+
+class StepResult(NamedTuple):
+    grad_norm: torch.Tensor
+    """Before clipping; a scalar on the device."""
+    learning_rate: float
 
 
 class Totals(NamedTuple):
@@ -50,289 +49,156 @@ class Totals(NamedTuple):
     stop_requests: int
 
 
-@dataclass
-class Training:
-    """The parts of one run, wired by the stage."""
-
-    plan: Plan
-    state: State
-    objective: Objective
-    loss_sum: LossSum
-    """The objective's own, unless labels are smoothed."""
-    order: Callable[[int], Sequence[int]]
-    """Epoch → indices of the training features; a pure function."""
-    shares: Sharing
-    """Of the training features."""
-    evaluate: Callable[[], Evaluation]
-    """Of the validation split; its metrics have names with `eval_`."""
-    best: BestMetric
-    reporter: Reporter
-    workspace: Path
-    checkpoints_dir: Path
-    stop_requested: Callable[[], bool] = lambda: False
-    """Looked at once after each optimizer step; of several processes before it."""
-    in_hand: BatchInHand = field(default_factory=BatchInHand)
-
-    def __post_init__(self) -> None:
-        self._first_plan = self.plan
-        self.saver = Saver(self.reporter.notice)
-        self.stop_agreed = False
-        """By several processes, for the end of the step in hand."""
-
-    @property
-    def is_stopping(self) -> bool:
-        return self.stop_requested() if self.state.ranks.count == 1 else self.stop_agreed
-
-    @property
-    def is_saved(self) -> bool:
-        """Whether a checkpoint of this very step is written, with all that followed from it."""
-        progress = self.state.progress
-        newest = progress.last_checkpoint
-        return newest is not None and int(Path(newest).name) == progress.step
-
-    @property
-    def is_best_to_save(self) -> bool:
-        """Whether this step's model was evaluated, and is better than all that were saved."""
-        progress = self.state.progress
-        metric, saved = progress.metric, progress.best_checkpoint_metric
-        return metric is not None and self.best.is_better(metric, saved)
-
-    @property
-    def ended(self) -> bool:
-        progress, plan = self.state.progress, self.plan
-        return progress.step == plan.total_steps or early_stopping.reached(plan.spec, progress)
-
-    def settle(self) -> None:
-        """Until a checkpoint that is being written is there, for all processes."""
-        if self.saver.is_writing:
-            self.reporter.stop()
-            self.reporter.phase(Phase.SAVING)
-        self.saver.wait()
-        self.state.ranks.wait()
-
-    def resume(self, folder: Path) -> None:
-        """Continue from a checkpoint. StageError(checkpoint_unreadable)."""
-        plan = checkpoint.restore(self.state, self._first_plan, folder)
-        best_model.forget_lost(self.state.progress, self.workspace, self.state.ranks)
-        self.plan = self.reporter.plan = plan
-        self._say_if_moved(folder)
-
-    def resume_other_job(self, folder: Path) -> None:
-        """Continue from a checkpoint of another job. StageError: checkpoint_unreadable, or
-        invalid_option when it does not go with this job's plan."""
-        self.plan = self.reporter.plan = resume_from.restore(self.state, self._first_plan, folder)
-        self._say_if_moved(folder)
-
-    def _say_if_moved(self, folder: Path) -> None:
-        here = fingerprint.facts(self.state.accelerator.device)
-        moved = fingerprint.moved(checkpoint.machine_of(folder), here)
-        if moved is not None:
-            self.reporter.send(moved)
-
-    def resume_newest(self) -> None:
-        """Continue from the checkpoint that was written last. StageError(checkpoint_unreadable)."""
-        newest = self.state.progress.last_checkpoint
-        assert newest is not None, "with rollbacks there is one before the first step"
-        self.resume(self.workspace / newest)
-        self.reporter.start()
-
-    def take_smaller_batches(self, plan: Plan) -> None:
-        """Go on by `plan`, which differs from the present one in the size of batches alone."""
-        spec = plan.spec
-        self.plan = self.reporter.plan = plan
-        self.state.progress.batch_size = spec.per_device_train_batch_size
-        self.state.optimizer.zero_grad()
-        self.reporter.notice(
-            f"Out of memory at step {self.state.progress.step + 1}: batches of "
-            f"{spec.per_device_train_batch_size} from here on, {spec.gradient_accumulation_steps} "
-            "of them for each optimizer step, which stays the same",
-            per_device_train_batch_size=spec.per_device_train_batch_size,
-            gradient_accumulation_steps=spec.gradient_accumulation_steps,
-        )
-
-
-def train(run: Training) -> None:
-    """Make the optimizer steps that are left, with what is due after each.
+def train(run: TrainingRun) -> Outcome:
+    """Make the remaining optimizer steps; FINISHED, or STOPPED when `stop_requested` says so.
 
     Raises StageError: non_finite_loss, out_of_memory, disk_full, invalid_option (an unknown
-    `metric_for_best_model`); StoppedEarlyError after a checkpoint when `stop_requested` says so.
+    `metric_for_best_model`).
     """
-    try:
-        _train(run)
-    except BaseException as error:
-        run.saver.leave(error)
-        raise
-
-
-def _train(run: Training) -> None:
-    run.state.model.train()
-    run.reporter.start()
-    if run.state.progress.last_checkpoint is None and _is_start_to_save(run):
-        _save(run, beside=True)
-    while run.state.progress.is_unjudged or not run.ended:
-        try:
-            auto_batch_size.until_shrunk(partial(_rest_of_epoch, run))
-        except NonFiniteError as error:
-            run.settle()
-            roll_back(error, run.plan.spec, run.state, run.reporter, run.resume_newest)
-    run.settle()
-    run.reporter.stop()
-
-
-def _is_start_to_save(run: Training) -> bool:
-    """Whether the training may come back to what it begins with: after a rollback, or because
-    another job, which it continues, has evaluated that, and no later model may be better."""
-    spec = run.plan.spec
-    return spec.on_non_finite == "rollback" or (spec.saves_each_best and run.is_best_to_save)
-
-
-def _rest_of_epoch(run: Training) -> None:
     progress = run.state.progress
-    if progress.is_unjudged:
-        _conclude(run)
-        return
-    for window in _windows(run, *run.plan.cursor(progress.step)):
-        grad_norm, learning_rate = _optimizer_step(run, window)
-        run.saver.look()
+    with run.saver:
+        run.state.model.train()
+        run.reporter.start()
+        if run.needs_initial_checkpoint:
+            save(run, in_background=True)
+        while progress.evaluation_pending or not run.has_ended:
+            if train_epoch(run) is Outcome.STOPPED:
+                return Outcome.STOPPED
+        run.saver.finish(run.state.ranks)
+        run.reporter.stop()
+    return Outcome.FINISHED
+
+
+def train_epoch(run: TrainingRun) -> Outcome:
+    """Train on the rest of the current epoch, and do what is due after each optimizer step."""
+    progress = run.state.progress
+    if progress.evaluation_pending:
+        return evaluate_and_save(run, run.plan.due(progress.step))
+    for micro_batches in fetch(run):
+        step = train_step(run, micro_batches)
+        if step is None:
+            return Outcome.RESTART
+        run.saver.raise_failure()
         due, last = run.plan.due(progress.step), progress.step == run.plan.total_steps
         stopping = run.is_stopping
         if due.log or due.evaluate or due.save or last or stopping:
-            _require_finite(run)
+            non_finite = rollback.in_loss(run.state)
+            if non_finite is not None:
+                rollback.roll_back(run, non_finite)
+                return Outcome.RESTART
         if due.log:
-            _log(run, grad_norm, learning_rate)
+            log(run, step)
         run.reporter.tick(now=last or stopping)
-        if stopping:
-            _stop(run)
-        _conclude(run)
-        if run.ended:
-            break
+        outcome = save_and_stop(run, due) if stopping else evaluate_and_save(run, due)
+        if outcome is not Outcome.CONTINUE or run.has_ended:
+            return outcome
+    return Outcome.CONTINUE
 
 
-def _conclude(run: Training) -> None:
-    """What is due after the numbers of a step: its evaluation and its checkpoint."""
-    progress = run.state.progress
-    due = run.plan.due(progress.step)
-    try:
-        if due.evaluate:
-            _evaluate(run)
-    except EvaluationLeftError:
-        _stop(run)
-    progress.is_unjudged = False
-    if due.save or (run.plan.spec.saves_each_best and run.is_best_to_save):
-        # After the last step there is nothing to do meanwhile.
-        _save(run, beside=not run.ended)
-
-
-def _stop(run: Training) -> NoReturn:
-    """Write this step's checkpoint; an evaluation that is due is the resumed training's first."""
-    run.state.progress.is_unjudged = run.plan.due(run.state.progress.step).evaluate
-    _save(run, beside=False)
-    raise StoppedEarlyError
-
-
-def _windows(run: Training, epoch: int, first_batch: int) -> Iterator[list[Share]]:
-    """This process's part of each optimizer step of an epoch, from batch `first_batch` on."""
+def fetch(run: TrainingRun) -> Iterator[list[Share]]:
+    """The micro-batches of each optimizer step from the current one to the end of its epoch; of
+    each micro-batch this process's share, on the CPU."""
+    epoch, first = run.plan.cursor(run.state.progress.step)
     examples = run.order(epoch)[: run.plan.examples]
-    batches = chunks(examples, run.plan.batch_size)
-    shares = run.shares.over(batches[first_batch:], epoch)
-    while window := list(islice(shares, run.plan.spec.gradient_accumulation_steps)):
-        yield window
+    shares = run.shares.over(chunks(examples, run.plan.batch_size)[first:], epoch)
+    while micro_batches := list(islice(shares, run.plan.spec.gradient_accumulation_steps)):
+        yield micro_batches
 
 
-def _optimizer_step(run: Training, window: list[Share]) -> tuple[torch.Tensor, float]:
-    """Train on one accumulated batch; its gradient norm before clipping, on the device, and the
-    learning rate."""
+def train_step(run: TrainingRun, micro_batches: list[Share]) -> StepResult | None:
+    """One optimizer step. None: memory ran out, and the plan has smaller micro-batches now."""
     state, spec = run.state, run.plan.spec
-    totals = _totals(run, window)
+    totals = count(run, micro_batches)
     run.stop_agreed = totals.stop_requests > 0
-    explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
-    with auto_batch_size.shrinking(run.plan, run.take_smaller_batches), explained:
-        loss = _backward(run, window, totals.items)
-    explained = out_of_memory_explained(run.in_hand, "training.per_device_train_batch_size")
-    with explained:
-        # Not before: in float16 it waits for the outcome of the step before this one.
+    with run.out_of_memory_explained():
+        compute = partial(forward_backward, run, micro_batches, totals.items)
+        loss = auto_batch_size.attempt(compute, run.plan, run.use_smaller_batches)
+        if loss is None:
+            return None
+        # Not earlier: in float16 it waits to know whether the previous step was skipped.
         learning_rate = state.scheduler.learning_rate()
-        # As in Trainer the norm is wanted even where nothing is clipped.
-        norm = state.strategy.step(spec.max_grad_norm or float("inf"))
+        # Clips, updates the weights, and clears the gradients. The norm is logged in any case.
+        grad_norm = state.strategy.step(spec.max_grad_norm or float("inf"))
     state.scheduler.after_step(state.skipped.last() if state.skipped is not None else None)
     state.progress.step += 1
     state.progress.metric = None
     finite = loss.isfinite()
-    if state.accelerator.scaler is None:
-        finite &= norm.isfinite()
+    if state.accelerator.scaler is None:  # which would skip a step with such gradients
+        finite &= grad_norm.isfinite()
     state.tally.add(state.progress.step, loss, finite)
     run.reporter.count(totals.examples, totals.tokens, totals.padded_tokens)
-    if spec.torch_empty_cache_steps and state.progress.step % spec.torch_empty_cache_steps == 0:
-        clear_device_cache()
-    if state.progress.step % TRIM_STEPS == 0:
-        trim()
-    return norm, learning_rate
+    free_memory(run)
+    return StepResult(grad_norm, learning_rate)
 
 
-def _totals(run: Training, window: list[Share]) -> Totals:
-    """Count the step's batches, over all processes, before any of them is computed on."""
-    counted = [(run.objective.item_count(b), *_size(b)) for b, is_own in window if is_own]
-    own = [sum(values) for values in zip(*counted, strict=True)] or [0, 0, 0, 0]
-    return Totals(*run.state.ranks.sums(*own, int(run.stop_requested())))
-
-
-def _backward(run: Training, window: list[Share], items: int) -> torch.Tensor:
-    """Add the gradients of one accumulated batch up; this process's share of its mean loss, on
-    the device. The last backward pass leaves the gradient of all processes with each of them."""
+def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -> torch.Tensor:
+    """Accumulate the gradients of one optimizer step; this process's share of its mean loss, on the
+    device. The last backward pass sums the gradients over all processes."""
     state, processes = run.state, run.state.ranks.count
     loss = torch.zeros((), device=state.accelerator.device)
-    for number, (batch, is_own) in enumerate(window, start=1):
-        run.in_hand.see(batch)
-        last = number == len(window)
-        # Around the forward pass, too: it is there that DDP decides.
-        with state.strategy.accumulating(last=last):
+    for number, (batch, is_own) in enumerate(micro_batches, start=1):
+        run.current_batch.see(batch)
+        # Around the forward pass as well: DDP decides there whether to synchronize gradients.
+        with state.strategy.accumulating(last=number == len(micro_batches)):
             part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / max(items, 1)
             part = part if is_own else part * 0
-            # Gradients are averaged over the processes, and here their sum is wanted.
+            # Strategies average gradients over the processes; the sum is needed here.
             state.strategy.backward(part * processes)
         loss += part.detach()
         run.reporter.tick()
     return loss
 
 
-def _size(batch: Batch) -> tuple[int, int, int]:
-    """Examples, tokens without padding, and tokens with it, of a batch on the CPU."""
-    tokens = batch["input_ids"]
-    mask = batch.get("attention_mask")
-    real = int(mask.sum()) if mask is not None else tokens.numel()
-    return tokens.shape[0], real, tokens.numel()
+def evaluate_and_save(run: TrainingRun, due: Due) -> Outcome:
+    """The evaluation and the checkpoint that are due after the current step."""
+    progress = run.state.progress
+    if due.evaluate and not evaluate(run):
+        return save_and_stop(run, due)
+    progress.evaluation_pending = False
+    if due.save or (run.plan.spec.saves_each_best and run.is_best_so_far):
+        # After the last step there is nothing to do in the meantime.
+        return save(run, in_background=not run.has_ended)
+    return Outcome.CONTINUE
 
 
-def _log(run: Training, grad_norm: torch.Tensor, learning_rate: float) -> None:
-    """Read the losses from the device and report their mean since the last time."""
-    progress, tally = run.state.progress, run.state.tally
-    total = tally.total()
-    tally.reset()
-    progress.logged_loss = total / (progress.step - progress.logged_step)
-    progress.loss_total += total
-    progress.logged_step = progress.step
-    run.reporter.log(
-        {
-            "loss": progress.logged_loss,
-            "grad_norm": float(grad_norm.item()),
-            "learning_rate": learning_rate,
-        }
-    )
+def save_and_stop(run: TrainingRun, due: Due) -> Outcome:
+    """Save the current step; the resumed training begins with the evaluation that is due."""
+    run.state.progress.evaluation_pending = due.evaluate
+    saved = save(run, in_background=False)
+    return Outcome.STOPPED if saved is Outcome.CONTINUE else saved
 
 
-def _evaluate(run: Training) -> None:
-    """Evaluate, report, and draw the conclusions."""
-    with run.reporter.pausing_for(Phase.EVALUATING):
-        found = run.evaluate()
-    run.reporter.evaluated(found)
-    run.state.progress.metric = value = run.best.of(found.metrics)
-    if value is not None:
-        _judge(run, value)
+def save(run: TrainingRun, *, in_background: bool) -> Outcome:
+    """Save the current step. RESTART: a weight was not finite, and the training was rolled back."""
+    non_finite = rollback.in_weights(run.state)
+    if non_finite is not None:
+        rollback.roll_back(run, non_finite)
+        return Outcome.RESTART
+    progress = run.state.progress
+    folder = run.checkpoints_dir / str(progress.step)
+    progress.last_checkpoint = str(folder.relative_to(run.workspace))
+    is_best = run.is_best_so_far
+    if is_best:
+        progress.best_checkpoint = progress.last_checkpoint
+        progress.best_checkpoint_metric = progress.metric
+    in_background = in_background and run.plan.spec.async_save
+    run.saver.save(run.state, folder, is_best=is_best, in_background=in_background)
+    return Outcome.CONTINUE
 
 
-def _judge(run: Training, value: float) -> None:
-    """Draw the conclusions of an evaluation: best model, early stopping, learning rate."""
+def evaluate(run: TrainingRun) -> bool:
+    """Evaluate and report; update the best metric, early stopping and the learning rate. False: the
+    evaluation was interrupted because a stop was requested."""
+    run.reporter.pause(Phase.EVALUATING)
+    evaluation = run.evaluate()
+    if evaluation is None:
+        return False
+    run.reporter.start()
+    run.reporter.evaluated(evaluation)
     progress, spec = run.state.progress, run.plan.spec
+    progress.metric = value = run.best.of(evaluation.metrics)
+    if value is None:
+        return True
     early_stopping.observe(spec, run.best, progress, value)
     if run.best.is_better(value, progress.best_metric):
         progress.best_metric, progress.best_step = value, progress.step
@@ -342,52 +208,45 @@ def _judge(run: Training, value: float) -> None:
             f"Stopped early at step {progress.step}: `{run.best.name}` has not improved in "
             f"{progress.evaluations_without_gain} evaluations"
         )
+    return True
 
 
-def _save(run: Training, *, beside: bool) -> None:
-    """Make a checkpoint of this step and announce it when it is written: at once, or `beside` the
-    steps that follow."""
-    _require_finite_weights(run)
-    progress = run.state.progress
-    folder = run.checkpoints_dir / str(progress.step)
-    progress.last_checkpoint = str(folder.relative_to(run.workspace))
-    is_best = run.is_best_to_save
-    if is_best:
-        progress.best_checkpoint = progress.last_checkpoint
-        progress.best_checkpoint_metric = progress.metric
-    facts = {"path": progress.last_checkpoint, "metric": progress.metric, "best": is_best}
-    announce = partial(_announce, run.reporter.send, folder, **facts)
-    beside = beside and run.plan.spec.async_save
-    with run.reporter.pausing_for(Phase.SAVING):
-        written = run.saver.save(run.state, run.plan, folder, announce, beside=beside)
-    if written:
-        announce()
-
-
-def _announce(send: Callable[[StageEvent], None], folder: Path, **facts: Any) -> None:
-    send(
-        CheckpointSaved(
-            step=int(folder.name),
-            bytes=atomic_dir.total_bytes(folder),
-            manifest_sha256=atomic_dir.manifest_sha256(folder),
-            **facts,
-        )
+def log(run: TrainingRun, step: StepResult) -> None:
+    """Read the losses from the device, and report their mean since the last log."""
+    progress, tally = run.state.progress, run.state.tally
+    total = tally.total()
+    tally.reset()
+    progress.logged_loss = total / (progress.step - progress.logged_step)
+    progress.loss_total += total
+    progress.logged_step = progress.step
+    run.reporter.log(
+        {
+            "loss": progress.logged_loss,
+            "grad_norm": float(step.grad_norm.item()),
+            "learning_rate": step.learning_rate,
+        }
     )
 
 
-def _require_finite(run: Training) -> None:
-    bad_step = run.state.tally.first_bad_step()
-    if bad_step is not None:
-        raise NonFiniteError(run.state, bad_step, "the loss or its gradient")
-    scaler = run.state.accelerator.scaler
-    # Halved with each step that is left out: so many in a row are no search for the right scale.
-    if scaler is not None and scaler.get_scale() < LOWEST_LOSS_SCALE:
-        what = f"the gradient in float16, with the loss scaled by less than {LOWEST_LOSS_SCALE:g},"
-        raise NonFiniteError(run.state, run.state.progress.step, what)
+def count(run: TrainingRun, micro_batches: list[Share]) -> Totals:
+    """What the step's micro-batches hold, counted on the CPU before any of them is computed."""
+    counted = [(run.objective.item_count(b), *_size(b)) for b, is_own in micro_batches if is_own]
+    own = [sum(values) for values in zip(*counted, strict=True)] or [0, 0, 0, 0]
+    return Totals(*run.state.ranks.sums(*own, int(run.stop_requested())))
 
 
-def _require_finite_weights(run: Training) -> None:
-    """An update can overflow although its loss did not: such weights must not be kept."""
-    bad = int(not run.state.strategy.holds_finite_weights())
-    if run.state.ranks.sums(bad) != [0]:
-        raise NonFiniteError(run.state, run.state.progress.step, "a weight after the update")
+def _size(batch: Batch) -> tuple[int, int, int]:
+    """Examples, tokens without padding, and tokens with it."""
+    tokens = batch["input_ids"]
+    mask = batch.get("attention_mask")
+    real = int(mask.sum()) if mask is not None else tokens.numel()
+    return tokens.shape[0], real, tokens.numel()
+
+
+def free_memory(run: TrainingRun) -> None:
+    """Every so many steps: the device's cache if the options ask for it, and the host's heap."""
+    step, every = run.state.progress.step, run.plan.spec.torch_empty_cache_steps
+    if every and step % every == 0:
+        clear_device_cache()
+    if step % TRIM_STEPS == 0:
+        trim()

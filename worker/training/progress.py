@@ -1,4 +1,4 @@
-"""Where a training stands: what a resumed run must know beside weights and random numbers."""
+"""The progress of a training: what a resumed run must know besides weights and random states."""
 
 import math
 import operator
@@ -13,8 +13,10 @@ from service.contract.training import TrainingSpec
 from worker.training.distributed.ranks import Ranks
 
 EVAL_PREFIX = "eval_"
-# What the checkpoints of earlier versions lack, and what it was there.
-_LATER: Final[dict[str, Any]] = {
+_SAVED_AS: Final = {"evaluation_pending": "is_unjudged"}
+"""Fields whose name in checkpoints differs."""
+# Checkpoints of earlier versions lack these fields.
+_DEFAULTS: Final[dict[str, Any]] = {
     "remade_until": -1,
     "metric": None,
     "best_checkpoint_metric": None,
@@ -28,62 +30,63 @@ class TrainingProgress:
     step: int = 0
     logged_step: int = 0
     logged_loss: float | None = None
-    """Mean loss that was logged last."""
+    """The mean loss in the latest log."""
     loss_total: float = 0.0
-    """Sum of all steps' losses up to `logged_step`."""
+    """Sum of the losses of all steps up to `logged_step`."""
     examples: int = 0
     tokens: int = 0
     padded_tokens: int = 0
-    """Tokens with padding: what the model computes on."""
+    """Tokens including padding: what the model computes on."""
     seconds: float = 0.0
     """Time spent in optimizer steps, over all attempts."""
     baseline: dict[str, float] = field(default_factory=dict)
     metric: float | None = None
-    """The value of `metric_for_best_model` at this very step; None if it was not evaluated."""
+    """`metric_for_best_model` at the current step; None if the step was not evaluated."""
     best_metric: float | None = None
     best_step: int | None = None
     best_checkpoint: str | None = None
-    """The best one that was saved; relative to the workspace, perhaps of an earlier attempt."""
+    """The best checkpoint so far, perhaps of an earlier attempt; relative to the workspace."""
     best_checkpoint_metric: float | None = None
     last_checkpoint: str | None = None
-    is_unjudged: bool = False
-    """This step's evaluation, and what follows from it, is still to be made."""
+    evaluation_pending: bool = False
+    """The training was stopped before this step's evaluation, which the resumed one makes first."""
     rollbacks: int = 0
-    """How often a number was not finite and the training went back to a checkpoint."""
+    """How often the training has gone back to a checkpoint because a number was not finite."""
     remade_until: int = -1
-    """The numbers that were told of the steps up to this one are void: the training went back. Of
-    an attempt that begins again from nothing they are not, and its baseline is that of step 0."""
+    """After a rollback: metrics up to this step were already reported, and are replaced by those of
+    the repeated steps. -1 without a rollback, since the baseline evaluation has step 0."""
     evaluations_without_gain: int = 0
     batch_size: int | None = None
-    """What `auto_find_batch_size` has found, once it had to look."""
+    """The size that `auto_find_batch_size` has found; None while the configured size fits."""
 
     def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {_SAVED_AS.get(name, name): value for name, value in asdict(self).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises KeyError when `state` is not one that `state_dict` made."""
+        """Raises KeyError when `state` was not made by `state_dict`."""
+        saved = _DEFAULTS | state
         for name in asdict(self):
-            setattr(self, name, (_LATER | state)[name])
+            setattr(self, name, saved[_SAVED_AS.get(name, name)])
 
 
 class LossTally:
-    """Losses since the last log and the first step that was not finite, kept on the device.
+    """The loss since the last log, and the first step that was not finite, kept on the device.
 
-    Adding never waits for the device or for other processes; all else does. Each process adds its
-    own share of a step's loss.
+    Only `add` and `reset` avoid waiting for the device and for other processes. Each process adds
+    its own share of a step's loss.
     """
 
     def __init__(
         self, device: torch.device, totals: Sequence[float] = (), ranks: Ranks | None = None
     ) -> None:
-        """`totals`: what `totals` once gave, one for each process."""
+        """`totals`: saved result of the method `totals`, one value per process."""
         self._ranks = ranks or Ranks()
         total = totals[self._ranks.number] if totals else 0.0
         self._total = torch.tensor(total, dtype=torch.float64, device=device)
         self._bad_step = torch.zeros((), dtype=torch.int64, device=device)
 
     def add(self, step: int, loss: torch.Tensor, finite: torch.Tensor) -> None:
-        """Count a step's loss (scalar); `finite` is a bool scalar, false once is remembered."""
+        """Add a step's loss; `finite` is a bool tensor. Both are scalars on the device."""
         self._total += loss
         known = finite | (self._bad_step > 0)
         self._bad_step = torch.where(known, self._bad_step, step)
@@ -99,7 +102,7 @@ class LossTally:
         self._total.zero_()
 
     def first_bad_step(self) -> int | None:
-        """In any process."""
+        """The first step that was not finite in any process."""
         found = filter(None, self._ranks.gathered(int(self._bad_step.item())))
         return min(found, default=None)
 
@@ -118,7 +121,10 @@ class BestMetric:
         self._better = operator.gt if greater else operator.lt
 
     def of(self, metrics: dict[str, float]) -> float | None:
-        """The metric's value; None when none was asked for. StageError when it is unknown."""
+        """The value of the metric; None if no metric is needed.
+
+        StageError(invalid_option) if the evaluation does not report it.
+        """
         if self.name is None:
             return None
         known = EVAL_PREFIX + self.name.removeprefix(EVAL_PREFIX)
@@ -135,7 +141,7 @@ class BestMetric:
         return metrics[known]
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Whether `value` beats the best so far, of which there may be none. NaN never does."""
+        """Whether `value` is better than `than`, which may be None. NaN is never better."""
         if than is None:
             return value == value
         return bool(self._better(value, than))

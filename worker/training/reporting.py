@@ -1,9 +1,8 @@
-"""What a training tells its supervisor: progress by the clock, numbers at logging steps."""
+"""What a training reports to its supervisor: progress by the clock, metrics at logging steps."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
@@ -16,48 +15,50 @@ from worker.training.progress import TrainingProgress
 SECONDS_BETWEEN_PROGRESS: Final = 0.25
 
 
+class ReportedState(Protocol):
+    """The parts of a training's state that are reported."""
+
+    plan: Plan
+    progress: TrainingProgress
+    history: LogHistory
+
+
 class Reporter:
-    """Sends events; measures the speed of optimizer steps alone, without evaluations and saving."""
+    """Sends events, and measures the speed of optimizer steps without evaluation and saving."""
 
     def __init__(
         self,
         send: Callable[[StageEvent], None],
-        plan: Plan,
-        progress: TrainingProgress,
-        history: LogHistory,
+        state: ReportedState,
         flops_per_token: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.send = send
-        self.plan = plan
-        self._progress = progress
-        self._history = history
+        self._state = state
+        self._progress = state.progress
         self._flops_per_token = flops_per_token
         self._clock = clock
         self._last_progress = float("-inf")
         self._mark: float | None = None
-        """Since when training time has not been added up; None while it stands still."""
-        self._first_step = progress.step
+        """Training time is added up to here; None while the training pauses."""
+        self._first_step = state.progress.step
         self._all = _Speed()
         self._since_log = _Speed()
 
     def start(self) -> None:
-        """From now on time counts as training."""
+        """Time counts as training from now on."""
         self.phase(Phase.TRAINING)
         self._mark = self._clock()
 
     def stop(self) -> None:
-        """From now on it does not."""
+        """Time does not count as training from now on."""
         self._add_up()
         self._mark = None
 
-    @contextmanager
-    def pausing_for(self, phase: Phase) -> Iterator[None]:
-        """What happens inside is another phase, and its time no training."""
+    def pause(self, phase: Phase) -> None:
+        """Stop for another phase, until `start`."""
         self.stop()
         self.phase(phase)
-        yield
-        self.start()
 
     def _add_up(self) -> None:
         if self._mark is None:
@@ -69,7 +70,7 @@ class Reporter:
         self._since_log.seconds += seconds
 
     def count(self, examples: int, tokens: int, padded_tokens: int) -> None:
-        """A batch was trained on; `tokens` without padding."""
+        """Count the examples of an optimizer step; `tokens` without padding."""
         self._progress.examples += examples
         self._progress.tokens += tokens
         self._progress.padded_tokens += padded_tokens
@@ -78,19 +79,19 @@ class Reporter:
             speed.tokens += tokens
 
     def tick(self, *, now: bool = False) -> None:
-        """Send the progress unless that was done a moment ago. Never waits for the device."""
+        """Send the progress, at most every SECONDS_BETWEEN_PROGRESS. Never waits for the device."""
         time_ = self._clock()
         if not now and time_ - self._last_progress < SECONDS_BETWEEN_PROGRESS:
             return
         self._last_progress = time_
         self._add_up()
-        done, total = self._progress.step, self.plan.total_steps
+        done, total = self._progress.step, self._state.plan.total_steps
         steps = done - self._first_step
         self.send(
             Progress(
                 step=done,
                 of=total,
-                epoch=self.plan.epoch_after(done),
+                epoch=self._state.plan.epoch_after(done),
                 loss=self._progress.logged_loss,
                 examples_per_second=self._all.per_second(self._all.examples),
                 eta_seconds=self._all.seconds / steps * (total - done) if steps else None,
@@ -104,7 +105,7 @@ class Reporter:
         self.send(Notice(message=message, data=data))
 
     def log(self, values: Mapping[str, float]) -> None:
-        """Numbers of the training at the present step, with the speed since the last ones."""
+        """Report metrics of the current step, with the speed since the last log."""
         self._add_up()
         speed, self._since_log = self._since_log, _Speed()
         rates = {
@@ -121,7 +122,7 @@ class Reporter:
             "no": None,
             "all": self._progress.padded_tokens,
             "non_padding": self._progress.tokens,
-        }[self.plan.spec.include_num_input_tokens_seen]
+        }[self._state.plan.spec.include_num_input_tokens_seen]
         return {} if seen is None else {"num_input_tokens_seen": seen}
 
     def evaluated(self, found: Evaluation) -> None:
@@ -131,11 +132,10 @@ class Reporter:
     def summary(
         self, train_loss: float, peak_flops: float | None, peak_memory: int
     ) -> dict[str, float]:
-        """Of the whole training, over all attempts; the names are Trainer's.
+        """Metrics of the whole training, over all attempts, named as by Trainer.
 
-        `peak_flops`: the floating-point operations that all devices together could make in a
-        second, or None, and then there is no `train_mfu`, the share of them that was made.
-        `peak_memory`: the bytes that the process which took the most has taken.
+        `peak_flops`: floating-point operations per second that all devices can do together; without
+        it there is no `train_mfu`. `peak_memory`: bytes of the process that took the most.
         """
         progress, flops = self._progress, self.total_flos
         seconds = max(progress.seconds, 1e-9)
@@ -162,11 +162,13 @@ class Reporter:
 
     def _remember(self, values: Mapping[str, float]) -> None:
         step = self._progress.step
-        self._history.add(step, self.plan.epoch_after(step), {**values, **self._tokens_seen()})
+        self._state.history.add(
+            step, self._state.plan.epoch_after(step), {**values, **self._tokens_seen()}
+        )
 
     def _metric(self, kind: Literal["train", "eval"], values: Mapping[str, float]) -> None:
         step = self._progress.step
-        epoch = self.plan.epoch_after(step)
+        epoch = self._state.plan.epoch_after(step)
         remade = step <= self._progress.remade_until
         self.send(Metric(kind=kind, step=step, epoch=epoch, values=dict(values), is_remade=remade))
 

@@ -1,19 +1,18 @@
-"""A finished training as `transformers.TrainerState.load_from_json` reads it."""
+"""A finished training in the format that `transformers.TrainerState.load_from_json` reads."""
 
 import math
 from pathlib import Path
 from typing import Any
 
 from worker.training.checkpointing.state import State
-from worker.training.plan import Plan
 
 Best = tuple[int | None, float | None]
-"""Step and value of the metric that the best model is chosen by."""
+"""Step and value of the best evaluation."""
 
 
-def trainer_state(plan: Plan, state: State, best: Best, total_flos: float) -> dict[str, Any]:
-    """Paths are relative to the job's workspace, intervals are whole steps, as in the Trainer."""
-    spec, progress = plan.spec, state.progress
+def trainer_state(state: State, best: Best, total_flos: float) -> dict[str, Any]:
+    """Paths are relative to the job's workspace, intervals are whole steps, as in Trainer."""
+    plan, spec, progress = state.plan, state.plan.spec, state.progress
     seen = {"no": 0, "all": progress.padded_tokens, "non_padding": progress.tokens}
     (best_step, best_metric), saved = best, progress.best_checkpoint
     return {

@@ -1,4 +1,4 @@
-"""The validation of one run: all its validation splits, and what the last look at them gave."""
+"""The validation of one training: all its validation splits, and the latest result."""
 
 import math
 import time
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from service.contract.splits import TEST, is_validation, metric_prefix
-from worker.training.evaluation import Evaluator
+from worker.training.evaluation import EvaluationInterruptedError, Evaluator
 from worker.training.objective import Evaluation
 from worker.training.progress import TrainingProgress
 
 
 class Validation:
-    """Evaluates the validation splits and remembers the last result with its step."""
+    """Evaluates the validation splits, and remembers the latest result with its step."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Validation:
         batch_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sizes`: split → number of its features; `batch_size`: on all devices together."""
+        """`sizes`: split → number of features; `batch_size`: of all devices together."""
         self._evaluator = evaluator
         self._sizes = sizes
         self._batch_size = batch_size
@@ -40,11 +40,15 @@ class Validation:
         self._last: tuple[int, Evaluation] | None = None
         self._dtype_changed = False
 
-    def __call__(self) -> Evaluation:
-        return self.run(self._progress.step)
+    def __call__(self) -> Evaluation | None:
+        """Evaluate the current step; None if the evaluation was interrupted."""
+        try:
+            return self.run(self._progress.step)
+        except EvaluationInterruptedError:
+            return None
 
     def run(self, step: int) -> Evaluation:
-        """Evaluate the loaded model, which is that of `step`."""
+        """Evaluate the model, which has the weights of `step`."""
         metrics: dict[str, float] = {}
         files: dict[str, Path] = {}
         samples: list[dict[str, Any]] = []
@@ -62,7 +66,7 @@ class Validation:
         return whole
 
     def test(self) -> Evaluation:
-        """Predictions of the test split, and their metrics where it has labels."""
+        """Predictions for the test split, and metrics if it has labels."""
         return self._timed(TEST)
 
     def _timed(self, split: str) -> Evaluation:
@@ -70,18 +74,18 @@ class Validation:
         return timed(self._evaluator, split, self.folder, count, self._batch_size, self._clock)
 
     def change_dtype(self, dtype: torch.dtype, model: torch.nn.Module) -> None:
-        """Evaluate in another dtype from now on; what is known of `model` no longer holds."""
+        """Evaluate in another dtype from now on, which invalidates the latest result."""
         model.to(dtype)
         self._dtype_changed = True
 
     def known(self, step: int) -> Evaluation | None:
-        """The last result, if it is that of `step`: its files still lie there."""
+        """The latest result if it is of `step`; then its files are still there."""
         if self._last is None or self._dtype_changed or not self.evaluated(step):
             return None
         return self._last[1]
 
     def evaluated(self, step: int) -> bool:
-        """Whether the last evaluation was of this step, in whatever dtype."""
+        """Whether the latest evaluation was of this step, in any dtype."""
         return self._last is not None and self._last[0] == step
 
 
@@ -93,11 +97,11 @@ def timed(
     batch_size: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> Evaluation:
-    """The evaluation of `split`, which there is and which has `count` features, with its speed as
-    Trainer reports it, rounded in the same way."""
+    """The evaluation of `split`, which must exist and has `count` features, with its speed as
+    Trainer reports and rounds it."""
     start = clock()
     result = evaluate(split, folder)
-    assert result is not None, "asked for only where there is such a split"
+    assert result is not None, f"the job has no split {split!r}"
     runtime = max(clock() - start, 1e-9)
     speed = {
         "samples": count,

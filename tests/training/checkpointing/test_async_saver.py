@@ -49,9 +49,9 @@ class Writes:
         monkeypatch.setattr(checkpoint, "write", self.write)
         monkeypatch.setattr(checkpoint, "snapshot", self.snapshot)
 
-    def snapshot(self, state: Any, plan: Any) -> Any:
+    def snapshot(self, state: Any) -> Any:
         self.log.append(f"snapshot {state.progress.step}")
-        return self._snapshot(state, plan)
+        return self._snapshot(state)
 
     def write(self, taken: Any, folder: Path) -> None:
         self.threads.append(threading.current_thread().name)

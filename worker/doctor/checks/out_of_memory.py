@@ -165,13 +165,13 @@ def _fill_device(_request: StageRequest) -> None:
     """Before the first product, which has cuBLAS allocate its handle and its workspace."""
     from worker.training import loop
 
-    plain = loop._backward
+    plain = loop.forward_backward
 
-    def backward(*arguments: Any) -> Any:
+    def forward_backward(*arguments: Any) -> Any:
         with _full_device():
             return plain(*arguments)
 
-    replace(loop, "_backward", backward)
+    replace(loop, "forward_backward", forward_backward)
 
 
 @contextmanager

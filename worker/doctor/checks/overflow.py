@@ -63,19 +63,20 @@ def _not_finite(losses: list[float]) -> list[str]:
 def _force_overflow(request: StageRequest) -> None:
 
     from worker.training import loop
+    from worker.training.run import TrainingRun
 
-    plain, seen = loop._optimizer_step, []
+    plain, seen = loop.train_step, []
 
-    def watched(run: loop.Training, window: Any) -> Any:
+    def watched(run: TrainingRun, micro_batches: Any) -> Any:
         before = _state(run)
         if run.state.progress.step == _BAD_STEP - 1:
             _overflow_next(run)
-        found = plain(run, window)
+        found = plain(run, micro_batches)
         seen.append({"before": before, "after": _state(run)})
         (request.attempt_dir / _SEEN).write_text(json.dumps(seen))
         return found
 
-    replace(loop, "_optimizer_step", watched)
+    replace(loop, "train_step", watched)
 
 
 def _overflow_next(run: Any) -> None:

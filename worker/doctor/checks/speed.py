@@ -120,15 +120,16 @@ def _peak_bytes() -> int:
 
 def _time_ours(request: StageRequest) -> None:
     from worker.training import loop
+    from worker.training.run import TrainingRun
 
-    plain, clock = loop._optimizer_step, _Clock(request)
+    plain, clock = loop.train_step, _Clock(request)
 
-    def timed(run: loop.Training, window: Any) -> Any:
-        found = plain(run, window)
+    def timed(run: TrainingRun, micro_batches: Any) -> Any:
+        found = plain(run, micro_batches)
         clock.step(run.state.progress.step)
         return found
 
-    replace(loop, "_optimizer_step", timed)
+    replace(loop, "train_step", timed)
 
 
 def _train_by_trainer(request: StageRequest) -> None:

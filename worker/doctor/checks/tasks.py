@@ -94,24 +94,25 @@ def _count_syncs(request: StageRequest) -> None:
     import torch
 
     from worker.training import loop
+    from worker.training.run import TrainingRun
 
-    plain, places = loop._optimizer_step, Counter[str]()
+    plain, places = loop.train_step, Counter[str]()
 
-    def watched(run: loop.Training, window: Any) -> Any:
+    def watched(run: TrainingRun, micro_batches: Any) -> Any:
         if run.state.progress.step == 0:
-            return plain(run, window)
+            return plain(run, micro_batches)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                return plain(run, window)
+                return plain(run, micro_batches)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
                 found = [each for each in caught if _SYNC.search(str(each.message))]
                 places.update(f"{Path(each.filename).name}:{each.lineno}" for each in found)
                 (request.attempt_dir / _SYNCS).write_text(json.dumps(places))
 
-    replace(loop, "_optimizer_step", watched)
+    replace(loop, "train_step", watched)
 
 
 def _syncs(ended: Ended) -> dict[str, JsonValue]:

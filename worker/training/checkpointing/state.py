@@ -1,9 +1,9 @@
-"""The whole state of a training: taken at one step, written to disk, restored, bit for bit.
+"""The whole state of a training: captured at one step, written to disk, restored bit for bit.
 
-Files: `model.safetensors`, which beside a frozen base model holds only what trains; `optimizer.pt`,
+Files: `model.safetensors`, without the weights of a frozen base model; `optimizer.pt`,
 `scheduler.pt`, `scaler.pt` (fp16 only) and `rng_<rank>.pt`, all read with `weights_only=True`;
-`progress.json`. `worker.storage.atomic_dir` makes the directory appear whole or not at all. Of
-several processes the first one writes all of it.
+`progress.json`. `worker.storage.atomic_dir` makes the directory appear whole or not at all. The
+first process writes all files.
 """
 
 import copy
@@ -42,6 +42,7 @@ class State:
 
     accelerator: Accelerator
     strategy: Strategy
+    plan: Plan
     scheduler: Schedule
     progress: TrainingProgress
     tally: LossTally
@@ -49,9 +50,9 @@ class State:
     history: LogHistory = field(default_factory=LogHistory)
     fast_paths: FastPaths = field(default_factory=FastPaths)
     base: str | None = None
-    """What the frozen base weights are, which no checkpoint holds; None when everything trains."""
+    """Identifies frozen base weights, which checkpoints leave out; None if all weights train."""
     skipped: SkippedSteps | None = None
-    """With loss scaling: which steps it has left out."""
+    """Only with loss scaling: which optimizer steps it has skipped."""
     export: Callable[[Any], dict[str, torch.Tensor]] = lambda _model: {}
     """An adapter's weights as peft loads them, for ADAPTER_WEIGHTS in each checkpoint."""
 
@@ -68,7 +69,7 @@ class State:
         return self.strategy.optimizer
 
     def _common(self) -> dict[str, Any]:
-        """What each process has the same of."""
+        """Parts that are the same in all processes."""
         parts: dict[str, Any] = {"scheduler": self.scheduler}
         if self.accelerator.scaler is not None:
             parts["scaler"] = self.accelerator.scaler
@@ -76,22 +77,22 @@ class State:
 
 
 class Snapshot(NamedTuple):
-    """What the files of a checkpoint hold, at one step."""
+    """The contents of a checkpoint's files."""
 
     weights: dict[str, torch.Tensor]
     trained_only: bool
     exported: dict[str, torch.Tensor]
     pickled: dict[str, Any]
-    """By the names of the files, in the order in which they are written."""
+    """File name → content, in the order in which the files are written."""
     progress: dict[str, Any]
 
 
-def snapshot(state: State, plan: Plan) -> Snapshot | None:
-    """For the first process; all must ask, and the others get None.
+def snapshot(state: State) -> Snapshot | None:
+    """The state for the first process, None for the others; all processes must call it.
 
     Its tensors are the training's own unless the strategy `gives_copies`; all else is a copy.
     """
-    state.scheduler.settle()  # the optimizer has its learning rates, too
+    state.scheduler.settle()  # it may still have to set the optimizer's learning rates
     random_states = state.ranks.gathered(rng.capture())
     losses = state.tally.totals()
     pickled: dict[str, Any] = {"optimizer.pt": state.strategy.optimizer_state()}
@@ -112,9 +113,9 @@ def snapshot(state: State, plan: Plan) -> Snapshot | None:
                 "progress": state.progress.state_dict(),
                 "log_history": list(state.history.entries),
                 "loss_since_log": losses,
-                "data": _cursor(plan, state.progress.step),
+                "data": _cursor(state.plan, state.progress.step),
                 "base": state.base,
-                "precision": plan.spec.precision,
+                "precision": state.plan.spec.precision,
                 "machine": fingerprint.facts(state.accelerator.device),
                 fast_paths.KEY: copy.deepcopy(state.fast_paths.chosen),
             },
@@ -122,10 +123,10 @@ def snapshot(state: State, plan: Plan) -> Snapshot | None:
 
 
 def write(taken: Snapshot, folder: Path) -> None:
-    """Write `folder`, replacing what an unfinished writer left there. In any thread: nothing here
-    looks at the training or speaks to other processes.
+    """Write `folder`, replacing what an unfinished writer left there.
 
-    Raises StageError(disk_full); every older checkpoint is then as it was.
+    Works in any thread: it uses neither the training nor other processes. Raises
+    StageError(disk_full), and leaves every older checkpoint intact.
     """
     what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
     with disk_full_explained(what), atomic_dir.writing(folder) as partial:
@@ -139,22 +140,22 @@ def write(taken: Snapshot, folder: Path) -> None:
 
 
 def precision_of(folder: Path) -> Precision | None:
-    """What the training that wrote `folder` computed in; None of one of an older release, which
-    had no choice. StageError(checkpoint_unreadable)."""
+    """The precision of the training that wrote `folder`; None for older releases, which had no
+    choice. StageError(checkpoint_unreadable)."""
     precision: Precision | None = _progress_of(folder).get("precision")
     return precision
 
 
 def machine_of(folder: Path) -> fingerprint.Facts:
-    """Where the training that wrote `folder` ran; nothing in those of older releases.
+    """The machine of the training that wrote `folder`; empty for older releases.
     StageError(checkpoint_unreadable)."""
     found: fingerprint.Facts = _progress_of(folder).get("machine", {})
     return found
 
 
 def fast_paths_of(folder: Path) -> dict[str, Any]:
-    """What the training that wrote `folder` had chosen (`worker.training.fast_paths`); nothing in
-    one of an older release. StageError(checkpoint_unreadable)."""
+    """The fast paths that the training which wrote `folder` had chosen; empty for older releases.
+    StageError(checkpoint_unreadable)."""
     chosen: dict[str, Any] = _progress_of(folder).get(fast_paths.KEY, {})
     return chosen
 
@@ -167,35 +168,36 @@ def _progress_of(folder: Path) -> dict[str, Any]:
         return saved
 
 
-def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True) -> Plan:
-    """Continue where `folder` was written, with the batches that were then in use.
+def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True) -> None:
+    """Restore the state in `folder`, which follows `plan` from then on, in micro-batches of the
+    size that was in use.
 
-    `same_length`: its training has as many steps as `plan`.
+    `same_length`: the training in `folder` must have as many steps as `plan`.
     StageError(checkpoint_unreadable) for any doubt.
     """
     with _unreadable_explained(folder):
         _require(atomic_dir.verify(folder), "its manifest does not match its files")
         saved = json.loads((folder / "progress.json").read_bytes())
         state.progress.load_state_dict(saved["progress"])
-        state.history.entries = saved.get("log_history", [])  # older releases kept none
+        state.history.entries = saved.get("log_history", [])  # not in older releases
         if state.progress.batch_size is not None:
             plan = plan.with_batches_of(state.progress.batch_size)
         cursor = _cursor(plan, state.progress.step)
         if not same_length:
             cursor["total_steps"] = saved["data"]["total_steps"]
         _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
+        state.plan = plan
         _require(saved["base"] == state.base, "the base model's weights have changed since")
         _load_weights(state, folder)
-        # Of several processes each takes its part: all of them look at the same pages of the file.
+        # Each process takes its own part: mapped, all of them share the same pages of the file.
         optimizer = _read_torch(folder / "optimizer.pt", mmap=state.ranks.count > 1)
         state.strategy.load_optimizer_state(optimizer)
         for name, part in state._common().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
         losses = saved["loss_since_log"]
         state.tally = LossTally(state.accelerator.device, losses, state.ranks)
-        # Last: nothing above may draw from what it puts back.
+        # Last: nothing after it may draw random numbers.
         rng.restore(_read_torch(folder / _rng_name(state.ranks.number)))
-    return plan
 
 
 def restore_weights(state: State, folder: Path) -> None:
@@ -214,7 +216,7 @@ def _load_weights(state: State, folder: Path) -> None:
 
 
 def _cursor(plan: Plan, step: int) -> dict[str, int]:
-    """The next batch, and the numbers that give it its meaning."""
+    """The position of the next batch, and the numbers that it depends on."""
     epoch, batch = plan.cursor(step)
     return {
         "epoch": epoch,
@@ -236,7 +238,7 @@ def _write_torch(path: Path, value: Any) -> None:
 
 
 def _read_torch(path: Path, *, mmap: bool = False) -> Any:
-    # On the CPU first: random states belong there, and optimizers move theirs themselves.
+    # To the CPU: random states belong there, and optimizers move their state themselves.
     return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
 
@@ -249,7 +251,7 @@ def _require(holds: bool, otherwise: str) -> None:
 def _unreadable_explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    # Whatever the libraries raise for foreign bytes: none of it may pass for a resumed state.
+    # Damaged files make the libraries raise errors of many types.
     except Exception as error:
         raise StageError(
             FailureCode.CHECKPOINT_UNREADABLE,
@@ -260,7 +262,8 @@ def _unreadable_explained(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_full_explained(what: str) -> Iterator[None]:
-    """StageError(disk_full), "the disk was full while `what`", for all that it looks like."""
+    """Turn every error that means a full disk into StageError(disk_full), "the disk was full while
+    `what`"."""
     try:
         yield
     except Exception as error:
@@ -271,7 +274,7 @@ def disk_full_explained(what: str) -> Iterator[None]:
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
-    """Also in the causes: torch raises a RuntimeError in the wake of the OSError."""
+    """Looks at the causes, too: torch raises a RuntimeError after the OSError."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             return True
