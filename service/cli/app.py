@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 from service.cli import (
     actions,
     checkpoints,
+    docs,
     doctor,
     files,
     jobs,
@@ -53,6 +54,7 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "checkpoints": checkpoints.show_checkpoints,
     "promote": checkpoints.promote_checkpoint,
     "publish": checkpoints.publish_job,
+    "docs": docs.docs,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
     "up": up.up,
