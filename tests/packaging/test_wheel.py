@@ -68,6 +68,12 @@ class TestWheel:
         page = ("index.html", "page.css", "page.js")
         assert {f"service/api/docs_page/{name}" for name in page} <= names
 
+    def test_carries_the_written_documentation(self, wheel: zipfile.Path) -> None:
+        names = set(wheel.root.namelist())
+        pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+        assert len(pages) > 30
+        assert {f"service/cli/manual/{page.as_posix()}" for page in pages} <= names
+
     def test_the_base_asks_for_nothing_of_the_ml_stack(self, wheel: zipfile.Path) -> None:
         (info,) = (entry for entry in wheel.iterdir() if entry.name.endswith(".dist-info"))
         lines = (info / "METADATA").read_text(encoding="utf-8").splitlines()
@@ -86,6 +92,9 @@ class TestInstalled:
 
     def test_the_command_explains_itself(self, installed: Path) -> None:
         assert "finetune" in run(installed, self.MAIN, "--help")
+
+    def test_the_command_shows_the_documentation(self, installed: Path) -> None:
+        assert run(installed, self.MAIN, "docs", "tasks").startswith("# Tasks\n")
 
     def test_the_command_finds_the_migrations(self, installed: Path) -> None:
         assert "newest schema" in run(installed, self.MAIN, "migrate")

@@ -1,0 +1,160 @@
+"""The pages name every setting, command, route and field of the service, and no others."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+import yaml
+
+from service.api.app import create_app
+from service.cli.app import app
+from service.contract.spec import DatasetSpec, HubSpec, JobSpec, ModelSpec, TrackingSpec
+from service.contract.tasks import TASKS
+from service.settings import Settings
+from tests.api.conftest import running
+from tests.docs.pages import ROOT, blocks, code_spans, name_of, pages
+
+TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
+EVERYTHING = "\n".join(TEXTS.values())
+CLIENT_VARIABLES = {"FINETUNE_URL", "FINETUNE_API_KEY"}
+COMPOSE_VARIABLES = {"FINETUNE_BIND"}
+
+
+class TestSettings:
+    def test_each_is_described(self) -> None:
+        described = set(re.findall(r"`(FINETUNE_\w+)`", TEXTS["docs/operating.md"]))
+        assert described == {f"FINETUNE_{name.upper()}" for name in Settings.model_fields} | (
+            CLIENT_VARIABLES
+        )
+
+    def test_no_page_names_another(self) -> None:
+        named = set(re.findall(r"\bFINETUNE_[A-Z_]*[A-Z]\b(?!_)", EVERYTHING))
+        known = {f"FINETUNE_{name.upper()}" for name in Settings.model_fields}
+        assert named <= known | CLIENT_VARIABLES | COMPOSE_VARIABLES
+
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("lease_seconds", "60, 10, 45"),
+            ("max_upload_bytes", "5 GiB"),
+            ("retention_prepared_days", "30 days"),
+            ("hung_seconds", "600"),
+            ("crash_limit", "3"),
+        ],
+    )
+    def test_the_default_is_the_one_that_is_shown(self, name: str, shown: str) -> None:
+        [row] = [
+            line
+            for line in TEXTS["docs/operating.md"].splitlines()
+            if line.startswith(f"| `FINETUNE_{name.upper()}`")
+        ]
+        default = Settings.model_fields[name].default
+        number = float(re.findall(r"[\d.]+", shown)[0]) * (1024**3 if "GiB" in shown else 1)
+        assert row.split(" | ")[1].startswith(shown)
+        assert number == default
+
+
+def commands() -> set[str]:
+    root: Any = typer.main.get_command(app)
+    return set(root.commands)
+
+
+class TestCommandLine:
+    def test_each_command_is_described(self) -> None:
+        table = TEXTS["docs/cli.md"].partition("## Exit statuses")[0]
+        named = {word for span in code_spans(table) for word in span.split()}
+        assert commands() <= named
+
+    def test_no_page_shows_another(self) -> None:
+        shown = set(re.findall(r"(?:^|`|/|\$\(|-- )finetune ([a-z]+)\b", EVERYTHING, re.M))
+        assert shown <= commands()
+
+    def test_each_make_target_that_is_shown_exists(self) -> None:
+        targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+        shown = re.findall(r"(?:^|`)make ([a-z-]+)", EVERYTHING, re.M)
+        assert {"demo", "site", "bench"} <= set(shown) <= targets
+
+    def test_each_benchmark_that_is_shown_exists(self) -> None:
+        shown = set(re.findall(r"make bench NAME=(\w+)", EVERYTHING))
+        assert {"memory", "training_speed"} <= shown
+        assert shown <= {file.stem for file in (ROOT / "benchmarks").glob("*.py")}
+
+
+class TestRoutes:
+    def test_each_is_described_and_no_other(self, tmp_path: Path) -> None:
+        document = create_app(Settings(home=tmp_path)).openapi()
+        routes = {
+            f"{method.upper()} {path}"
+            for path, methods in document["paths"].items()
+            for method in methods
+        }
+        described = re.findall(r"`((?:GET|POST|DELETE) /[^`?]*)", TEXTS["docs/http-api.md"])
+        assert set(described) == routes
+
+
+class TestSpec:
+    @pytest.mark.parametrize("model", [JobSpec, ModelSpec, TrackingSpec, HubSpec])
+    def test_each_field_is_described(self, model: Any) -> None:
+        named = set(code_spans(TEXTS["docs/spec.md"]))
+        assert set(model.model_fields) <= named
+
+    def test_each_field_of_the_data_is_described(self) -> None:
+        named = set(code_spans(TEXTS["docs/spec.md"]))
+        models = DatasetSpec.__args__[0].__args__  # type: ignore[attr-defined]
+        assert {name for model in models for name in model.model_fields} - {"source"} <= named
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_each_parameter_of_a_task_is_described(self, task: str) -> None:
+        named = set(code_spans(TEXTS["docs/tasks.md"]))
+        assert task in named
+        assert set(TASKS[task].parameters.model_fields) - {"type"} <= named
+
+    @pytest.mark.parametrize("name", ["README.md", "docs/spec.md"])
+    def test_each_whole_spec_is_valid(self, name: str) -> None:
+        specs = [
+            body
+            for body in map(yaml.safe_load, blocks(TEXTS[name], "yaml"))
+            if {"task", "model", "dataset"} <= body.keys()
+        ]
+        assert specs
+        for body in specs:
+            for split in ("train", "validation", "test"):
+                if str(body["dataset"].get(split, "")).startswith("./"):
+                    body["dataset"][split] = "file-1"
+            JobSpec.model_validate(body)
+
+
+class TestErrors:
+    @pytest.fixture
+    def url(self, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
+        shutil.copy(sqlite_template, tmp_path / "finetune.db")
+        with running(Settings(home=tmp_path)) as url:
+            yield url
+
+    def test_the_example_is_answered_as_shown(self, url: str) -> None:
+        """The wording aside."""
+        request, shown = map(json.loads, blocks(TEXTS["docs/http-api.md"], "json"))
+        answer = httpx.post(f"{url}/v1/jobs/validate", json=request).json()["errors"]
+        for error in [*answer, *shown]:
+            del error["message"]
+            error["allowed"] = error["allowed"] and error["allowed"][:3]
+        assert answer == shown
+
+
+class TestFiles:
+    def test_each_file_that_is_named_exists(self) -> None:
+        named = {
+            span.rstrip("/")
+            for name, text in TEXTS.items()
+            if name != "CHANGELOG.md"
+            for span in code_spans(text)
+            if re.fullmatch(r"(service|worker|chaos|tests|docs|examples|scripts)/[\w./-]+", span)
+        }
+        assert len(named) > 30
+        assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
