@@ -14,7 +14,7 @@ from service.store.database import db_now
 from service.store.models import CheckpointRow, JobRow, MetricRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
-from tests.api.test_actions import prepared, trained
+from tests.api.stage_results import prepared, trained
 from worker.storage import atomic_dir
 
 FILES = {"model.safetensors": b"m" * 1000, "optimizer.pt": b"o" * 2_500_000, "empty": b""}

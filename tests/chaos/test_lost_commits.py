@@ -19,11 +19,10 @@ from service.settings import Settings
 from service.store import jobs
 from service.store.database import Database
 from service.store.endings import Ending
-from tests.store.test_history import checkpoint
-from tests.store.test_jobs import get, history_of
 from tests.stubs import stage
 from tests.support import factories, services
 from tests.support.factories import claim_job, make_job, make_spec
+from tests.support.job_rows import checkpoint_saved, get, history_of
 from worker.run import Receiver
 from worker.supervision.event_recorder import Recorder
 from worker.supervision.heartbeat import Heart
@@ -136,7 +135,7 @@ class TestRecorder:
         workspace = settings.workspace(job_id)
         broken = wire.broken_at("checkpoint")
         with Recorder(broken, claimed, workspace, interval=0.01) as recorder:
-            for event in (checkpoint(1), Notice(message="x"), checkpoint(2)):
+            for event in (checkpoint_saved(1), Notice(message="x"), checkpoint_saved(2)):
                 recorder.add(event)
             assert recorder.drain(lambda: False)
         said = [t for t in types(database, job_id) if t not in ("submitted", "stage_started")]

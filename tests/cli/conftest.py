@@ -112,3 +112,14 @@ def _without_its_logging(create_app: Callable[[Settings], Any], settings: Settin
 def http(api: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=api) as connection:
         yield connection
+
+
+@pytest.fixture
+def job_id(http: httpx.Client) -> str:
+    spec = {
+        "name": "mine",
+        "task": "question-answering",
+        "model": {"name_or_path": "org/model"},
+        "dataset": {"source": "hub", "name": "org/data"},
+    }
+    return str(http.post("/v1/jobs", json=spec).raise_for_status().json()["id"])

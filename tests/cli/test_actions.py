@@ -10,9 +10,7 @@ from service.cli.actions import merge_patch
 from service.cli.exit_codes import UsageError
 from service.store.database import Database
 from tests.cli.conftest import Cli
-from tests.cli.test_jobs import end, job_id, write
-
-__all__ = ["job_id"]  # the fixture
+from tests.cli.job_rows import end, write
 
 
 class TestCancel:

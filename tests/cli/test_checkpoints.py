@@ -8,7 +8,7 @@ from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import CheckpointRow
 from tests.cli.conftest import Cli
-from tests.cli.test_jobs import end, job_id  # noqa: F401  (a fixture)
+from tests.cli.job_rows import end
 from worker.storage import atomic_dir
 
 
@@ -40,7 +40,7 @@ class TestCheckpoints:
         cli: Cli,
         store: Database,
         home: Path,
-        job_id: str,  # noqa: F811
+        job_id: str,
         tmp_path: Path,
     ) -> None:
         add(store, home, job_id, 10)
@@ -77,7 +77,7 @@ class TestFollowUps:
         results = {"prepare": prepared, "train": {"output_dir": "attempts/1/output"}}
         end(store, job, JobState.SUCCEEDED, results=results)
 
-    def test_promote(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:  # noqa: F811
+    def test_promote(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:
         assert cli("promote", job_id, "10").status == 2  # it has not ended
         self.ended(store, home, job_id)
         assert cli("promote", job_id, "10").out == f"{job_id} is queued\n"
@@ -85,7 +85,7 @@ class TestFollowUps:
         assert (again["state"], again["follow_up"]["step"]) == ("queued", 10)
         assert cli("promote", job_id, "11").status == 2
 
-    def test_publish(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:  # noqa: F811
+    def test_publish(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:
         self.ended(store, home, job_id)
         given = ("--model-id", "org/name", "--public", "--license", "mit")
         page = cli("publish", job_id, *given, "--json").json()

@@ -5,16 +5,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
-import httpx
 import pytest
-from sqlalchemy import update
 
 from service.cli import jobs, watch
 from service.store.database import Database, db_now
-from service.store.models import ArtifactRow, JobRow
+from service.store.models import ArtifactRow
 from tests.cli.conftest import Cli
+from tests.cli.job_rows import end, write
 
 RESULT = {
     "output_dir": "attempts/1/output",
@@ -26,26 +24,6 @@ RESULT = {
     "weights_sha256": "0" * 64,
 }
 FAILURE = {"code": "missing_column", "message": "no context", "action": "Map it.", "details": {}}
-
-
-@pytest.fixture
-def job_id(http: httpx.Client) -> str:
-    spec = {
-        "name": "mine",
-        "task": "question-answering",
-        "model": {"name_or_path": "org/model"},
-        "dataset": {"source": "hub", "name": "org/data"},
-    }
-    return str(http.post("/v1/jobs", json=spec).raise_for_status().json()["id"])
-
-
-def write(store: Database, job_id: str, **values: Any) -> None:
-    with store.write() as session:
-        session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
-
-
-def end(store: Database, job_id: str, state: str, **values: Any) -> None:
-    write(store, job_id, state=state, ended_at=db_now(), **values)
 
 
 def in_pauses(

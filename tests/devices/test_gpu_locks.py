@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from chaos.checker import is_free
 from service.settings import Settings
 from tests.fakes.gpus import gpus
-from tests.processes.test_fork_client import STUB, command, environment
+from tests.processes.support import STUB, command, environment
 from tests.stubs import request as stub_request
 from tests.support.services import wait_until
 from worker.__main__ import _concurrency, main

@@ -14,8 +14,8 @@ from service.store import claims
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from tests.fakes.gpus import gpus
-from tests.store.test_jobs import get, put
 from tests.support.factories import make_job
+from tests.support.job_rows import get, put
 from tests.support.services import wait_until
 from worker.devices.gpu_locks import GpuSlots
 from worker.devices.gpu_scheduler import GpuScheduler, Placed, holds_back

@@ -10,11 +10,9 @@ import pytest
 
 from chaos.checker import is_free
 from service.jobs.commands import cancel
-from tests.lifecycle.test_worker_process import SECONDS, Stack, descendants, pool_of, stack
-from tests.store.test_jobs import get, history_of
 from tests.support import services
-
-__all__ = ["stack"]
+from tests.support.job_rows import get, history_of
+from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
 
 pytestmark = [
     pytest.mark.long,

@@ -9,26 +9,11 @@ import pytest
 from mlflow import MlflowClient
 
 from chaos.pace import Pace
+from tests.e2e.jobs import job_body, losses, trained_to, training
 from tests.e2e.stack import Stack, is_alive
-from tests.e2e.test_main_job import job_body
 from tests.support.services import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
-
-
-def _training(**changes: Any) -> dict[str, Any]:
-    return {
-        "max_steps": 70,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 5,
-        "save_total_limit": 2,
-        "use_cpu": True,
-    } | changes
-
-
-def _trained_to(step: int) -> Any:
-    return lambda page: page["stage"] == "train" and (page["progress"] or {}).get("step", 0) >= step
 
 
 # Each of them takes a minute: one pair of database and broker is enough, the short ones see both.
@@ -42,11 +27,11 @@ class TestSigkill:
     def test_the_job_ends_with_the_weights_of_an_undisturbed_run(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path]
     ) -> None:
-        body = job_body(stack, tiny_model, squad, training=_training())
+        body = job_body(stack, tiny_model, squad, training=training())
         undisturbed = stack.finish(stack.submit(body))
 
         job_id = stack.submit(body)
-        stack.wait_for(job_id, _trained_to(20))
+        stack.wait_for(job_id, trained_to(20))
         family = stack.parts["worker"].family()
         assert _trains(stack)
         stack.parts["worker"].kill()  # only the outermost: the rest must die with it
@@ -56,7 +41,7 @@ class TestSigkill:
 
         assert finished["result"]["weights_sha256"] == undisturbed["result"]["weights_sha256"]
         assert _attempts_at_training(stack, job_id) == 2
-        assert _losses(stack, job_id) == _losses(stack, undisturbed["id"])
+        assert losses(stack, job_id) == losses(stack, undisturbed["id"])
 
 
 @_POSTGRES
@@ -70,10 +55,10 @@ class TestWishes:
             page: dict[str, Any] = answer.json()
             return page
 
-        job_id = stack.submit(job_body(stack, tiny_model, squad, training=_training(max_steps=100)))
+        job_id = stack.submit(job_body(stack, tiny_model, squad, training=training(max_steps=100)))
         worker = stack.parts["worker"]
         with Pace(worker, stack.home / "jobs" / job_id, limit=20):
-            stack.wait_for(job_id, _trained_to(15))
+            stack.wait_for(job_id, trained_to(15))
             stops = worker.stops()
             assert ask("pause", job_id)["state"] == "pausing"
             wait_until(lambda: worker.stops() > stops, 30, "the stop")
@@ -82,7 +67,7 @@ class TestWishes:
         ask("resume", job_id)
         seen = paused["progress"]["step"] + 10
         with Pace(worker, stack.home / "jobs" / job_id, limit=seen + 5):
-            stack.wait_for(job_id, _trained_to(seen))
+            stack.wait_for(job_id, trained_to(seen))
             stops = worker.stops()
             ask("cancel", job_id)
             wait_until(lambda: worker.stops() > stops, 30, "the stop")
@@ -121,32 +106,27 @@ def _attempts_at_training(stack: Stack, job_id: str) -> int:
     return sum(data["stage"] == "train" for data in started)
 
 
-def _losses(stack: Stack, job_id: str) -> list[tuple[int, float]]:
-    rows = stack.pages(f"/v1/jobs/{job_id}/metrics")
-    return [(row["step"], row["values"]["loss"]) for row in rows if "loss" in row["values"]]
-
-
 @_POSTGRES
 class TestSoftStop:
     def test_pause_resume_and_a_worker_that_leaves(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path]
     ) -> None:
         """Each stop writes a checkpoint of the step in hand, and the next attempt begins there."""
-        body = job_body(stack, tiny_model, squad, training=_training(max_steps=400, save_steps=500))
+        body = job_body(stack, tiny_model, squad, training=training(max_steps=400, save_steps=500))
         job_id = stack.submit(body)
-        stack.wait_for(job_id, _trained_to(10))
+        stack.wait_for(job_id, trained_to(10))
         assert stack.http.post(f"/v1/jobs/{job_id}/pause").json()["state"] == "pausing"
         stack.wait_for(job_id, lambda page: page["state"] == "paused", seconds=60)
         paused_at = self._newest_checkpoint(stack, job_id)
         # A worker may have it before it is read for the answer.
         assert stack.http.post(f"/v1/jobs/{job_id}/resume").json()["state"] in ("queued", "running")
-        stack.wait_for(job_id, _trained_to(paused_at + 5))
+        stack.wait_for(job_id, trained_to(paused_at + 5))
         stack.parts["worker"].stop(seconds=60)
         page = stack.job(job_id)
         assert page["state"] == "queued"
         assert self._newest_checkpoint(stack, job_id) == page["progress"]["step"] > paused_at
         stack.start_worker()
-        stack.wait_for(job_id, _trained_to(page["progress"]["step"] + 1))
+        stack.wait_for(job_id, trained_to(page["progress"]["step"] + 1))
         events = stack.pages(f"/v1/jobs/{job_id}/events")
         resumed = [event["data"]["step"] for event in events if event["type"] == "resumed"]
         assert resumed == [paused_at, page["progress"]["step"]]
@@ -164,9 +144,9 @@ class TestCancel:
     def test_a_running_job_stops_within_15_seconds(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path]
     ) -> None:
-        body = job_body(stack, tiny_model, squad, training=_training(max_steps=5000))
+        body = job_body(stack, tiny_model, squad, training=training(max_steps=5000))
         job_id = stack.submit(body)
-        stack.wait_for(job_id, _trained_to(3))
+        stack.wait_for(job_id, trained_to(3))
         started = time.monotonic()
         assert stack.http.post(f"/v1/jobs/{job_id}/cancel").status_code in (200, 202)
         page = stack.finish(job_id, "cancelled", seconds=15)
@@ -185,7 +165,7 @@ class TestBadData:
         ]
         bad = tmp_path / "bad.jsonl"
         bad.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        body = job_body(stack, tiny_model, squad, training=_training(max_steps=1))
+        body = job_body(stack, tiny_model, squad, training=training(max_steps=1))
         body["dataset"] = {"source": "upload", "train": stack.upload(bad)}
         page = stack.finish(stack.submit(body), "failed", seconds=60)
         assert page["failure"]["code"] == "unreadable_row"

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from tests.e2e.conftest import TOKEN
+from tests.e2e.jobs import job_body
 from tests.e2e.stack import Stack, is_alive
-from tests.e2e.test_main_job import job_body
 from tests.fakes.hub import HubDouble
 from tests.support.services import wait_until
 

@@ -12,43 +12,13 @@ from peft import PeftModel
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from tests.e2e.conftest import TOKEN
+from tests.e2e.jobs import job_body
 from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
 from tests.support.services import wait_until
 from worker.storage.atomic_dir import file_sha256
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
-
-
-def job_body(stack: Stack, model: Path, squad: dict[str, Path], **changes: Any) -> dict[str, Any]:
-    """A job of 8 optimizer steps on a tiny model, evaluated and saved twice."""
-    body: dict[str, Any] = {
-        "name": "squad-tiny",
-        "task": {
-            "type": "question-answering",
-            "version_2_with_negative": True,
-            "max_seq_length": 128,
-            "doc_stride": 32,
-        },
-        "model": {"name_or_path": str(model)},
-        "dataset": {
-            "source": "upload",
-            "train": stack.upload(squad["train"]),
-            "validation": stack.upload(squad["validation"]),
-        },
-        "training": {
-            "max_steps": 8,
-            "learning_rate": 1e-3,
-            "logging_steps": 1,
-            "eval_strategy": "steps",
-            "eval_steps": 4,
-            "save_strategy": "steps",
-            "save_steps": 4,
-            "use_cpu": True,
-        },
-        "metadata": {"team": "e2e"},
-    }
-    return body | changes
 
 
 @pytest.fixture(scope="module")

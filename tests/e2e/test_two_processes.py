@@ -7,9 +7,8 @@ import psutil
 import pytest
 
 from chaos.pace import Pace
+from tests.e2e.jobs import job_body, losses, trained_to, training
 from tests.e2e.stack import Stack, is_alive
-from tests.e2e.test_interruptions import _losses, _trained_to, _training
-from tests.e2e.test_main_job import job_body
 from tests.support.services import wait_until
 
 _STEPS = 80  # so many that they are not over while a training is being held
@@ -25,20 +24,20 @@ def _ranks(stack: Stack) -> list[psutil.Process]:
 def test_it_goes_on_from_its_checkpoints(
     stack: Stack, tiny_model: Path, squad: dict[str, Path]
 ) -> None:
-    training = _training(max_steps=_STEPS, per_device_train_batch_size=4, use_cpu=False)
-    body: dict[str, Any] = job_body(stack, tiny_model, squad, training=training)
+    options = training(max_steps=_STEPS, per_device_train_batch_size=4, use_cpu=False)
+    body: dict[str, Any] = job_body(stack, tiny_model, squad, training=options)
     body["resources"] = {"gpus": 0, "num_processes": 2}
     job_id = stack.submit(body)
     workspace = stack.home / "jobs" / job_id
     with Pace(stack.parts["worker"], workspace, limit=10):
-        stack.wait_for(job_id, _trained_to(8))
+        stack.wait_for(job_id, trained_to(8))
         family = stack.parts["worker"].family()
         assert len(_ranks(stack)) == 2
         stack.parts["worker"].kill()  # only the outermost: the rest must die with it
     wait_until(lambda: not any(is_alive(process) for process in family), 10, "their end")
     stack.start_worker()
     with Pace(stack.parts["worker"], workspace, limit=20):
-        stack.wait_for(job_id, _trained_to(14))
+        stack.wait_for(job_id, trained_to(14))
         before = stack.parts["worker"].stops()
         assert stack.http.post(f"/v1/jobs/{job_id}/pause", json={}).is_success
         wait_until(lambda: stack.parts["worker"].stops() > before, 60, "the stop")
@@ -48,7 +47,7 @@ def test_it_goes_on_from_its_checkpoints(
     assert stack.http.post(f"/v1/jobs/{job_id}/resume", json={}).is_success
     assert stack.finish(job_id)["result"]["steps"] == _STEPS
 
-    assert [step for step, _loss in _losses(stack, job_id)] == list(range(1, _STEPS + 1))
+    assert [step for step, _loss in losses(stack, job_id)] == list(range(1, _STEPS + 1))
     events = stack.pages(f"/v1/jobs/{job_id}/events")
     first, second = (event["data"]["step"] for event in events if event["type"] == "resumed")
     assert 5 <= first < second == paused["progress"]["step"]

@@ -19,8 +19,8 @@ from service.settings import Settings
 from service.store import claims
 from service.store.database import Database, db_now
 from service.store.models import EventRow, JobRow
-from tests.store.test_jobs import get, put
 from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import get, put
 
 
 @pytest.fixture

@@ -23,9 +23,8 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.models import JobRow
-from tests.store.test_jobs import get, history_of, put
-from tests.store.test_lineage import checkpoint
 from tests.support.factories import POLICY, claim_job, make_job
+from tests.support.job_rows import add_checkpoint, get, history_of, put
 
 HUB = HubSpec(model_id="org/elsewhere")
 TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64, "model_step": 30}
@@ -63,7 +62,7 @@ class Service:
             progress={"step": 30, "of": 30},
         )
         for step in (10, 20, 30):
-            checkpoint(database, self.job_id, step)
+            add_checkpoint(database, self.job_id, step)
 
     def put(self, **values: Any) -> None:
         put(self.database, self.job_id, **values)
@@ -150,7 +149,7 @@ class TestPromote:
     def test_a_checkpoint_that_is_not_there(self, service: Service) -> None:
         with pytest.raises(CheckpointNotFoundError, match="no checkpoint of step 11"):
             service.promote(11)
-        checkpoint(service.database, service.job_id, 5, pruned_at=db_now())
+        add_checkpoint(service.database, service.job_id, 5, pruned_at=db_now())
         with pytest.raises(CheckpointGoneError, match="step 5 was removed"):
             service.promote(5)
         assert service.row.state == "succeeded"

@@ -11,10 +11,10 @@ from service.settings import Settings
 from service.store import workers
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
-from tests.store.test_jobs import get, put
-from tests.store.test_workers import INFO
+from tests.jobs.schema import schema_statements
 from tests.support import services
 from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import WORKER, get, put
 
 
 class Recorder(Dispatcher):
@@ -118,10 +118,10 @@ class TestStep:
 
     def test_forgets_silent_workers(self, database: Database, reconciler: Reconciler) -> None:
         with database.write() as session:
-            workers.register(session, INFO)
+            workers.register(session, WORKER)
         reconciler.step()
         with database.write() as session:
-            assert session.scalar(select(WorkerRow.id)) == INFO.id
+            assert session.scalar(select(WorkerRow.id)) == WORKER.id
             session.execute(update(WorkerRow).values(last_seen_at=db_now(-61)))
         reconciler.step()
         with database.read() as session:
@@ -143,7 +143,7 @@ class TestRun:
             stop.wait(0.1)
             assert thread.is_alive()
             with database.engine.connect() as connection:
-                for line in dump(sqlite_template):
+                for line in schema_statements(sqlite_template):
                     connection.exec_driver_sql(line)
                 connection.commit()
             job_id = make_job(database)
@@ -188,13 +188,3 @@ class TestRun:
         assert client.llen("cpu:5") == 1
         dispatcher.close()
         client.close()
-
-
-def dump(template: Path) -> list[str]:
-    """The statements that build the schema."""
-    source = Database(f"sqlite:///{template}")
-    with source.engine.connect() as connection:
-        rows = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-        statements = [sql for (sql,) in rows if "sqlite_" not in sql]
-    source.dispose()
-    return statements

@@ -21,9 +21,9 @@ from service.settings import Settings
 from service.store import files, history, jobs, retention
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, RemovalRow
-from tests.jobs.test_reconciler import dump
-from tests.store.test_jobs import get, history_of, put
+from tests.jobs.schema import schema_statements
 from tests.support.factories import claim_job, make_job, make_spec, submit
+from tests.support.job_rows import get, history_of, put
 from tests.support.services import wait_until
 
 HOUR, DAY = 3600.0, 86400.0
@@ -473,7 +473,7 @@ class TestRun:
         try:
             stop.wait(0.1)
             assert thread.is_alive()
-            for statement in dump(sqlite_template):
+            for statement in schema_statements(sqlite_template):
                 with database.engine.begin() as connection:
                     connection.exec_driver_sql(statement)
             with database.write() as session:

@@ -24,8 +24,8 @@ from service.settings import Settings
 from service.store import files, idempotency, jobs, queries
 from service.store.database import Database
 from service.store.models import JobLabelRow, JobRow
-from tests.store.test_jobs import get
 from tests.support.factories import make_spec, submit
+from tests.support.job_rows import get
 from tests.support.services import wait_until
 
 

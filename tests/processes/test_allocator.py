@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.settings import Settings, get_settings
-from tests.processes.test_fork_client import STUB, begin, environment, is_forked
+from tests.processes.support import STUB, begin, environment, is_forked
 from tests.support.services import wait_until
 from worker import run
 from worker.processes import allocator, spawn

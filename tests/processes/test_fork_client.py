@@ -1,6 +1,5 @@
 """Stages that are forked: the same in all that counts as those of a new interpreter."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,16 +9,26 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from service.contract.events import Finished, StageEvent
+from service.contract.events import Finished
 from service.contract.states import Stage
 from service.settings import Settings
 from tests.fakes.nvml import Gpu, Nvml
+from tests.processes.support import (
+    ROOT,
+    STATE,
+    STUB,
+    begin,
+    command,
+    environment,
+    finish,
+    is_forked,
+    state_of,
+)
 from tests.stubs import request as stub_request
 from tests.stubs.state_stage import NATIVE
 from tests.support.services import wait_until
@@ -27,28 +36,9 @@ from worker.devices.gpus import gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import WarmStart
-from worker.processes.spawn import Start
 from worker.processes.stage_command import stage_environment
 
-ROOT = Path(__file__).resolve().parents[2]
-STUB, STATE = "tests.stubs.stage", "tests.stubs.state_stage"
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {
-        **kept,
-        "PYTHONPATH": str(ROOT),
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": "1",
-        **more,
-    }
-
-
-def command(request: Path, module: str = STUB) -> list[str]:
-    return [sys.executable, "-P", "-m", module, str(request)]
 
 
 @pytest.fixture(scope="module")
@@ -57,34 +47,6 @@ def warm() -> Iterator[WarmStart]:
     server = WarmStart(environment(), modules=(STUB, STATE), imports=(STUB, STATE))
     yield server
     server.close()
-
-
-def begin(folder: Path, behaviour: str, start: Start, module: str = STUB, **more: str) -> Child:
-    request = stub_request.write(folder, behaviour)
-    return Child(command(request, module), environment(**more), folder, folder / "log", start=start)
-
-
-def finish(child: Child) -> tuple[int, list[StageEvent]]:
-    events: list[StageEvent] = []
-    with child:
-        while not child.at_end:
-            events += child.read(10)
-        return child.reap(), events
-
-
-def is_forked(child: Child, warm: WarmStart) -> bool:
-    """By the address of its stack: drawn when an interpreter starts, and kept in a fork."""
-    return warm.server_pid is not None and _stack(child.pid) == _stack(warm.server_pid)
-
-
-def _stack(pid: int) -> str:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return fields[28 - 3]  # counted from the one behind the name, the third
-
-
-def state_of(folder: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    return state
 
 
 def gone(pid: int) -> bool:

@@ -13,7 +13,7 @@ from service.contract.events import Finished, Metric, Notice, StageEvent
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
-from tests.processes.test_fork_client import STATE, begin, finish, is_forked, state_of
+from tests.processes.support import STATE, begin, finish, is_forked, state_of
 from tests.support.models import minilm_dir
 from tests.tasks.stages import StagedJob, write_rows
 from worker.processes import fork_client, spawn

@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 
 from tests.fakes.hub import HubDouble
 from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, start
-from tests.publishing.test_publish import in_child
+from tests.publishing.fresh_process import run_code
 from tests.support.factories import make_spec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 from worker.publishing import model_card
@@ -88,7 +88,7 @@ ids = torch.arange(5, 15)[None]
 with torch.no_grad():
     print(*(float(m(input_ids=ids).start_logits.sum()) for m in (model, auto)))
 """
-    printed = in_child(code + also, hub.environment(tmp_path / "user", TOKEN)).splitlines()
+    printed = run_code(code + also, hub.environment(tmp_path / "user", TOKEN)).splitlines()
     with torch.no_grad():
         expected = float(adapted(input_ids=torch.arange(5, 15)[None]).start_logits.sum())
     assert [float(value) for value in printed[-1].split()] == pytest.approx([expected] * 2)

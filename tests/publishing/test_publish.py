@@ -1,10 +1,7 @@
 """The stage as a real child process, against the Hub double and a real MLflow server."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,27 +12,13 @@ from mlflow import MlflowClient
 from service.contract.events import PhaseChanged
 from tests.fakes.hub import HubDouble
 from tests.publishing.conftest import PREPARED, TOKEN, Run
+from tests.publishing.fresh_process import run_code
 from tests.support.mlflow_server import MlflowServer
 from tests.support.services import free_port
 from worker.storage import atomic_dir
 from worker.tracking.trackers import MlflowTracker, NewRun
 
 HUB = {"hub": {"model_id": "org/tiny-qa", "license": "apache-2.0"}}
-
-
-def in_child(code: str, environment: dict[str, str]) -> str:
-    """What `code` prints, in a fresh process that knows the Hub only by its variables."""
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=ours | environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 class TestHub:
@@ -57,7 +40,7 @@ class TestHub:
         assert f"{hub.endpoint}/org/tiny-qa/commit/{commit.sha}" in published.notices[-1]
         # The code of the card itself, by a user who has nothing but the Hub.
         code = re.findall(r"```python\n(.*?)```", card.decode(), re.DOTALL)
-        answer = in_child(code[0], hub.environment(tmp_path / "user", TOKEN)).strip()
+        answer = run_code(code[0], hub.environment(tmp_path / "user", TOKEN)).strip()
         assert answer
         assert answer in "The report was written by Ada in 1843."
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract.events import STAGE_EVENT, Failed, Finished, Notice, PhaseChanged, StageEvent
+from service.contract.events import (
+    STAGE_EVENT,
+    Failed,
+    Finished,
+    Notice,
+    PhaseChanged,
+    StageEvent,
+)
 from service.contract.failures import Failure
 from service.contract.stages import EVENT_FD_VARIABLE
 from tests.data.squad_sample import squad_file
@@ -167,3 +174,19 @@ def request(folder: Path, body: Mapping[str, Any], **more: Any) -> Path:
 
 def phases(ended: Ended) -> list[str]:
     return [event.phase for event in ended.events if isinstance(event, PhaseChanged)]
+
+
+REQUEST = {
+    "job_id": "job-1",
+    "stage": "train",
+    "epoch": 1,
+    "attempt": 1,
+    "spec": {
+        "task": "question-answering",
+        "model": {"name_or_path": "org/model"},
+        "dataset": {"source": "hub", "name": "squad"},
+    },
+    "workspace": "w",
+    "attempt_dir": "a",
+    "cache_dir": "c",
+}

@@ -9,23 +9,8 @@ import pytest
 
 from service.contract.events import STAGE_EVENT, Finished, Notice, Progress
 from service.contract.failures import FailureCode
-from tests.stages.support import Ended, Running
+from tests.stages.support import REQUEST, Ended, Running
 from worker.stages.base import MAX_EVENT_BYTES, Channel, EventTooLargeError
-
-REQUEST = {
-    "job_id": "job-1",
-    "stage": "train",
-    "epoch": 1,
-    "attempt": 1,
-    "spec": {
-        "task": "question-answering",
-        "model": {"name_or_path": "org/model"},
-        "dataset": {"source": "hub", "name": "squad"},
-    },
-    "workspace": "w",
-    "attempt_dir": "a",
-    "cache_dir": "c",
-}
 
 
 def start(folder: Path, body: str, request: str | None = None) -> Running:

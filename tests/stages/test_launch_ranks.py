@@ -16,10 +16,9 @@ from service.contract.failures import FailureCode
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from tests.fakes.gpus import gpus
-from tests.processes.test_fork_client import ROOT, finish
+from tests.processes.support import ROOT, finish
 from tests.stages.rank_stub import is_alive
-from tests.stages.support import Ended
-from tests.stages.test_base import REQUEST
+from tests.stages.support import REQUEST, Ended
 from tests.support.services import wait_until
 from worker import failures
 from worker.devices.gpu_locks import GpuSlots

@@ -8,8 +8,8 @@ from service.store import claims
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow
-from tests.store.test_jobs import get, history_of, put
 from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import get, history_of, put
 
 
 def try_claim(

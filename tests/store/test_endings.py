@@ -1,5 +1,4 @@
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -10,8 +9,8 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.models import AttemptRow
-from tests.store.test_jobs import get, history_of, put
 from tests.support.factories import POLICY, claim_job, make_job
+from tests.support.job_rows import get, history_of, put, snapshot
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
 BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
@@ -299,9 +298,3 @@ class TestExpire:
         with database.write() as session:
             endings.expire(session, job_id, POLICY)
         assert get(database, job_id).used_seconds == pytest.approx(60, abs=1)
-
-
-def snapshot(database: Database, job_id: str) -> dict[str, Any]:
-    row = get(database, job_id)
-    columns = {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
-    return columns | {"history": [event.data for event in history_of(database, job_id)]}

@@ -5,7 +5,6 @@ from sqlalchemy import select
 
 from service.contract.events import (
     ArtifactWritten,
-    CheckpointSaved,
     Finished,
     Metric,
     Notice,
@@ -19,9 +18,8 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.history import Recorded
 from service.store.models import ArtifactRow, AttemptRow, CheckpointRow, MetricRow
-from tests.store.test_endings import snapshot
-from tests.store.test_jobs import get, history_of, put
 from tests.support.factories import POLICY, claim_job, make_job
+from tests.support.job_rows import checkpoint_saved, get, history_of, put, snapshot
 
 
 def record(database: Database, claimed: Claim, *events: StageEvent) -> Recorded | None:
@@ -32,11 +30,6 @@ def record(database: Database, claimed: Claim, *events: StageEvent) -> Recorded 
 def rows(database: Database, table: Any, order: Any) -> list[Any]:
     with database.read() as session:
         return list(session.scalars(select(table).order_by(order)))
-
-
-def checkpoint(step: int, attempt: int = 1, **values: Any) -> CheckpointSaved:
-    path = f"attempts/{attempt}/checkpoints/{step}"
-    return CheckpointSaved(step=step, path=path, bytes=10, manifest_sha256="a" * 64, **values)
 
 
 def artifact(name: str, path: str = "attempts/1/p.json", size: int = 2) -> ArtifactWritten:
@@ -165,7 +158,7 @@ class TestRecord:
             PhaseChanged(phase=Phase.TRAINING),
             Progress(step=5, of=9),
             Metric(kind="train", step=1, values={"loss": 1.0}),
-            checkpoint(1),
+            checkpoint_saved(1),
             artifact("p.json"),
             Notice(message="late"),
         ]
@@ -221,7 +214,7 @@ class TestCrashCount:
 
     def test_a_checkpoint_further_on_is_progress(self, database: Database, claimed: Claim) -> None:
         put(database, claimed.job_id, crash_count=2, furthest_step=5)
-        record(database, claimed, checkpoint(6))
+        record(database, claimed, checkpoint_saved(6))
         assert get(database, claimed.job_id).crash_count == 0
 
 
@@ -234,7 +227,7 @@ class TestCheckpoints:
         claimed = claim_job(database, make_job(database, training={"save_total_limit": 2}))
         pruned = []
         for step, best in [(1, False), (2, True), (3, False), (4, False)]:
-            recorded = record(database, claimed, checkpoint(step, best=best))
+            recorded = record(database, claimed, checkpoint_saved(step, best=best))
             assert recorded is not None
             pruned += recorded.pruned
         assert self.live(database) == [2, 4]
@@ -251,21 +244,27 @@ class TestCheckpoints:
 
     def test_a_limit_of_one_keeps_best_and_newest(self, database: Database) -> None:
         claimed = claim_job(database, make_job(database, training={"save_total_limit": 1}))
-        record(database, claimed, checkpoint(1, best=True), checkpoint(2), checkpoint(3))
+        record(
+            database,
+            claimed,
+            checkpoint_saved(1, best=True),
+            checkpoint_saved(2),
+            checkpoint_saved(3),
+        )
         assert self.live(database) == [1, 3]
 
     def test_another_best_frees_the_last(self, database: Database) -> None:
         claimed = claim_job(database, make_job(database, training={"save_total_limit": 1}))
-        record(database, claimed, checkpoint(1, best=True), checkpoint(2, best=True))
+        record(database, claimed, checkpoint_saved(1, best=True), checkpoint_saved(2, best=True))
         assert self.live(database) == [2]
 
     def test_without_a_limit_all_stay(self, database: Database, claimed: Claim) -> None:
-        record(database, claimed, *(checkpoint(step) for step in range(1, 6)))
+        record(database, claimed, *(checkpoint_saved(step) for step in range(1, 6)))
         assert self.live(database) == [1, 2, 3, 4, 5]
 
     def test_written_again_by_a_later_attempt(self, database: Database, claimed: Claim) -> None:
-        record(database, claimed, checkpoint(1))
-        recorded = record(database, claimed, checkpoint(1, attempt=2))
+        record(database, claimed, checkpoint_saved(1))
+        recorded = record(database, claimed, checkpoint_saved(1, attempt=2))
         assert recorded is not None
         assert recorded.pruned == ["attempts/1/checkpoints/1"]
         with database.read() as session:

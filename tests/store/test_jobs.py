@@ -1,29 +1,14 @@
 from itertools import product
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import event, select
 
 from service.contract.states import TRANSITIONS, JobState
 from service.store import jobs
 from service.store.database import Database, db_now
-from service.store.models import EventRow, JobLabelRow, JobRow
+from service.store.models import JobLabelRow, JobRow
 from tests.support.factories import make_job, make_spec
-
-
-def put(database: Database, job_id: str, **values: object) -> None:
-    with database.write() as session:
-        session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
-
-
-def get(database: Database, job_id: str) -> JobRow:
-    with database.read() as session:
-        return session.get_one(JobRow, job_id)
-
-
-def history_of(database: Database, job_id: str) -> list[EventRow]:
-    with database.read() as session:
-        query = select(EventRow).where(EventRow.job_id == job_id).order_by(EventRow.seq)
-        return list(session.scalars(query))
+from tests.support.job_rows import get, history_of, put
 
 
 class TestNewJobId:

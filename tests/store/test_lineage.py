@@ -11,37 +11,9 @@ from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store import jobs, lineage, retention
 from service.store.database import Database, db_now
-from service.store.models import CheckpointRow
 from service.store.retention import EndedJob
-from tests.store.test_jobs import get, history_of, put
-from tests.support.factories import make_job, make_spec, submit
-
-TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64}
-
-
-def source(database: Database, *, spec: dict[str, Any] | None = None, **columns: Any) -> str:
-    """A job that has succeeded with a model."""
-    job_id = make_job(database, **(spec or {}))
-    values = {"state": JobState.SUCCEEDED, "results": {"train": TRAINED}, "epoch": 2}
-    put(database, job_id, ended_at=db_now(-7200), tracking_final=True, **values | columns)
-    return job_id
-
-
-def checkpoint(database: Database, job_id: str, step: int, **columns: Any) -> None:
-    with database.write() as session:
-        session.add(
-            CheckpointRow(
-                job_id=job_id,
-                step=step,
-                epoch=2,
-                path=f"attempts/2/checkpoints/{step}",
-                bytes=1,
-                manifest_sha256="b" * 64,
-                best=columns.pop("best", False),
-                created_at=db_now(),
-                **columns,
-            )
-        )
+from tests.support.factories import make_spec, submit
+from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, history_of, put
 
 
 def begun_with(database: Database, away: Dispatcher, source_id: str, **changes: Any) -> str:
@@ -55,17 +27,17 @@ def away() -> Dispatcher:
 
 class TestModelOf:
     def test_the_finished_model_is_the_default(self, sqlite_database: Database) -> None:
-        job_id = source(sqlite_database)
+        job_id = finished_job(sqlite_database)
         with sqlite_database.read() as session:
             found = lineage.model_of(session, job_id, None)
         assert (found.step, found.path, found.sha256) == (None, TRAINED["output_dir"], "a" * 64)
 
     @pytest.mark.parametrize(("wanted", "step"), [("best", 10), ("last", 30), (20, 20)])
     def test_a_checkpoint(self, sqlite_database: Database, wanted: str | int, step: int) -> None:
-        job_id = source(sqlite_database)
+        job_id = finished_job(sqlite_database)
         for each in (10, 20, 30):
-            checkpoint(sqlite_database, job_id, each, best=each == 10)
-        checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
+            add_checkpoint(sqlite_database, job_id, each, best=each == 10)
+        add_checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
         with sqlite_database.read() as session:
             found = lineage.model_of(session, job_id, wanted)
         assert (found.step, found.path) == (step, f"attempts/2/checkpoints/{step}")
@@ -109,9 +81,9 @@ class TestModelOf:
         reason: str,
         words: str,
     ) -> None:
-        job_id = source(sqlite_database, spec=spec, **columns)
-        checkpoint(sqlite_database, job_id, 10)
-        checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
+        job_id = finished_job(sqlite_database, spec=spec, **columns)
+        add_checkpoint(sqlite_database, job_id, 10)
+        add_checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
         with (
             sqlite_database.read() as session,
             pytest.raises(SourceJobError, match=words) as caught,
@@ -128,9 +100,9 @@ class TestModelOf:
     def test_a_merged_adapter_and_a_cancelled_jobs_checkpoint_can_be_had(
         self, sqlite_database: Database
     ) -> None:
-        merged = source(sqlite_database, spec={"peft": {"method": "lora", "merge": True}})
-        cancelled = source(sqlite_database, state="cancelled", results={})
-        checkpoint(sqlite_database, cancelled, 10)
+        merged = finished_job(sqlite_database, spec={"peft": {"method": "lora", "merge": True}})
+        cancelled = finished_job(sqlite_database, state="cancelled", results={})
+        add_checkpoint(sqlite_database, cancelled, 10)
         with sqlite_database.read() as session:
             assert lineage.model_of(session, merged, None).step is None
             assert lineage.model_of(session, cancelled, "last").step == 10
@@ -143,26 +115,26 @@ class TestPublicName:
 
     def test_the_repository_that_it_was_pushed_to(self, sqlite_database: Database) -> None:
         pushed = {"hub_url": "https://huggingface.co/org/mlm", "hub_commit": "c" * 40}
-        job_id = source(sqlite_database, results={"train": TRAINED, "publish": pushed})
+        job_id = finished_job(sqlite_database, results={"train": TRAINED, "publish": pushed})
         assert self.name(sqlite_database, job_id) == ("org/mlm", "c" * 40)
 
     def test_else_what_all_began_with(self, sqlite_database: Database) -> None:
-        first = source(sqlite_database)
+        first = finished_job(sqlite_database)
         earlier = {"base_job": {"name": "org/first"}}
-        second = source(sqlite_database, results={"prepare": earlier, "train": TRAINED})
+        second = finished_job(sqlite_database, results={"prepare": earlier, "train": TRAINED})
         assert self.name(sqlite_database, first) == ("org/model", None)
         assert self.name(sqlite_database, second) == ("org/first", None)
 
     def test_an_adapter_names_no_model_that_it_does_not_work_with(
         self, sqlite_database: Database
     ) -> None:
-        job_id = source(sqlite_database)
+        job_id = finished_job(sqlite_database)
         assert self.name(sqlite_database, job_id, whole=False) == (f"/{job_id}", None)
 
 
 class TestLineage:
     def test_it_is_written_in_both(self, database: Database, away: Dispatcher) -> None:
-        base = source(database)
+        base = finished_job(database)
         one, two = begun_with(database, away, base), begun_with(database, away, base)
         assert history_of(database, one)[0].data["base_job"] == base
         derived = [row.data for row in history_of(database, base) if row.type == "derived"]
@@ -179,7 +151,7 @@ class TestLineage:
     def test_a_live_job_keeps_its_source(
         self, database: Database, away: Dispatcher, tmp_path: Any
     ) -> None:
-        base = source(database)
+        base = finished_job(database)
         settings = Settings(home=tmp_path)
         job_id = begun_with(database, away, base)
         ended_at = get(database, base).ended_at
@@ -199,7 +171,7 @@ class TestLineage:
     def test_deleting_a_derived_job_forgets_it(
         self, database: Database, away: Dispatcher, tmp_path: Any
     ) -> None:
-        base = source(database)
+        base = finished_job(database)
         job_id = begun_with(database, away, base)
         put(database, job_id, state=JobState.FAILED, ended_at=db_now())
         commands.delete(database, Settings(home=tmp_path), job_id)
@@ -218,8 +190,8 @@ class TestResumeFrom:
     def test_a_live_job_keeps_its_source(
         self, database: Database, away: Dispatcher, tmp_path: Any
     ) -> None:
-        base = source(database)
-        checkpoint(database, base, 10)
+        base = finished_job(database)
+        add_checkpoint(database, base, 10)
         ended_at = get(database, base).ended_at
         assert ended_at is not None
         job_id = self.continuing(database, away, base)
@@ -233,8 +205,8 @@ class TestResumeFrom:
         commands.delete(database, Settings(home=tmp_path), base)
 
     def test_one_job_can_be_both_sources(self, database: Database, away: Dispatcher) -> None:
-        base = source(database)
-        checkpoint(database, base, 10)
+        base = finished_job(database)
+        add_checkpoint(database, base, 10)
         job_id = self.continuing(database, away, base, model={"job": base})
         with database.read() as session:
             assert lineage.derived(session, base) == [job_id]
@@ -242,19 +214,19 @@ class TestResumeFrom:
     def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
         self, database: Database, away: Dispatcher
     ) -> None:
-        base = source(database)
+        base = finished_job(database)
         with pytest.raises(SourceJobError, match="no last checkpoint"):
             self.continuing(database, away, base)
 
     def test_an_adapters_checkpoint_can_be_continued(self, sqlite_database: Database) -> None:
-        base = source(sqlite_database, spec={"peft": {"method": "lora"}})
-        checkpoint(sqlite_database, base, 10)
+        base = finished_job(sqlite_database, spec={"peft": {"method": "lora"}})
+        add_checkpoint(sqlite_database, base, 10)
         with sqlite_database.read() as session:
             assert lineage.checkpoint_of(session, base, "last").step == 10
 
     def test_a_job_that_does_not_train_has_none(self, sqlite_database: Database) -> None:
         data = {"source": "hub", "name": "squad", "test": "test"}
-        base = source(sqlite_database, spec={"mode": "predict", "dataset": data})
+        base = finished_job(sqlite_database, spec={"mode": "predict", "dataset": data})
         with (
             sqlite_database.read() as session,
             pytest.raises(SourceJobError, match="its `mode` is `predict`") as caught,
@@ -293,7 +265,7 @@ class TestRetry:
     def test_at_its_stage_while_the_source_is_there(
         self, database: Database, away: Dispatcher, tmp_path: Any
     ) -> None:
-        base = source(database)
+        base = finished_job(database)
         job_id = self.failed(database, away, tmp_path, base)
         commands.retry(database, away, Settings(home=tmp_path), job_id)
         assert (get(database, job_id).state, get(database, job_id).stage) == ("queued", "train")
@@ -303,7 +275,7 @@ class TestRetry:
         self, database: Database, away: Dispatcher, tmp_path: Any, change: str
     ) -> None:
         """Even while its folder still waits to be removed."""
-        base = source(database)
+        base = finished_job(database)
         job_id = self.failed(database, away, tmp_path, base)
         with database.write() as session:
             row = jobs.lock(session, base)

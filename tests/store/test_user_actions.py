@@ -11,8 +11,8 @@ from service.store import claims, jobs, retention, user_actions
 from service.store.database import Database, db_now
 from service.store.endings import Ending, end
 from service.store.models import ArtifactRow, AttemptRow, Base, JobRow, RemovalRow
-from tests.store.test_jobs import get, history_of, put
 from tests.support.factories import POLICY, claim_job, make_job
+from tests.support.job_rows import get, history_of, put
 
 PREPARED = {"prepared_dir": "/p", "model_revision": "c0ffee"}
 TRAINED = {"output_dir": "attempts/2/output", "metrics": {"f1": 1.0}}

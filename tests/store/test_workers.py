@@ -3,16 +3,7 @@ from sqlalchemy import select, update
 from service.store import workers
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
-from service.store.workers import WorkerInfo
-
-INFO = WorkerInfo(
-    id="one@host",
-    hostname="host",
-    pid=7,
-    queues=["cpu", "gpu"],
-    devices=[{"type": "cpu", "name": "a CPU"}],
-    version="1",
-)
+from tests.support.job_rows import WORKER
 
 
 def all_rows(database: Database) -> list[WorkerRow]:
@@ -24,7 +15,7 @@ class TestWorkers:
     def test_register_twice_is_one_row(self, database: Database) -> None:
         for _ in range(2):
             with database.write() as session:
-                workers.register(session, INFO)
+                workers.register(session, WORKER)
         [row] = all_rows(database)
         assert (row.id, row.pid, row.queues, row.devices) == (
             "one@host",
@@ -35,15 +26,15 @@ class TestWorkers:
 
     def test_seen_says_whether_the_row_is_there(self, database: Database) -> None:
         with database.write() as session:
-            assert not workers.seen(session, INFO.id)
-            workers.register(session, INFO)
-            assert workers.seen(session, INFO.id)
-            workers.remove(session, INFO.id)
-            assert not workers.seen(session, INFO.id)
+            assert not workers.seen(session, WORKER.id)
+            workers.register(session, WORKER)
+            assert workers.seen(session, WORKER.id)
+            workers.remove(session, WORKER.id)
+            assert not workers.seen(session, WORKER.id)
 
     def test_the_silent_are_forgotten(self, database: Database) -> None:
         with database.write() as session:
-            workers.register(session, INFO)
+            workers.register(session, WORKER)
             assert workers.remove_silent(session, 60) == []
             session.execute(update(WorkerRow).values(last_seen_at=db_now(-61)))
             assert workers.remove_silent(session, 60) == ["one@host"]

@@ -15,10 +15,10 @@ from service.store import endings, jobs, user_actions
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from tests.fakes.hub import HubDouble
-from tests.store.test_jobs import history_of, put
 from tests.stubs import training as stub_training
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.flaky import Flaky
+from tests.support.job_rows import history_of, put
 from tests.support.services import wait_until
 from worker.supervision import supervisor
 from worker.supervision.supervisor import Supervisor

@@ -8,9 +8,9 @@ import pytest
 
 from service.settings import Settings
 from service.store.database import Database
-from tests.store.test_jobs import get, history_of
 from tests.stubs import stage
 from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import get, history_of
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 

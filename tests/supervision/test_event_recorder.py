@@ -2,10 +2,9 @@ from service.contract.events import Metric, Notice, PhaseChanged, Progress, Stag
 from service.contract.states import Phase
 from service.settings import Settings
 from service.store.database import Database
-from tests.store.test_history import checkpoint
-from tests.store.test_jobs import get
 from tests.support import services
 from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import checkpoint_saved, get
 from worker.supervision.event_recorder import Recorder, compact
 
 
@@ -53,7 +52,7 @@ class TestRecorder:
         outside = settings.home / "precious"
         outside.mkdir()
         with Recorder(database, claimed, workspace, interval=0.01) as recorder:
-            recorder.add(checkpoint(1).model_copy(update={"path": "../../precious"}))
-            recorder.add(checkpoint(2))
+            recorder.add(checkpoint_saved(1).model_copy(update={"path": "../../precious"}))
+            recorder.add(checkpoint_saved(2))
             assert recorder.drain(lambda: False)
         assert outside.is_dir()

@@ -16,9 +16,8 @@ from service.store import endings, history
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, JobRow
-from tests.store.test_jobs import history_of, put
-from tests.store.test_lineage import checkpoint, source
 from tests.support.factories import POLICY, claim_job, make_job
+from tests.support.job_rows import add_checkpoint, finished_job, history_of, put
 from worker.storage import atomic_dir
 from worker.supervision import stage_request
 from worker.tracking.trackers import NullTracker
@@ -46,9 +45,9 @@ def build(database: Database, settings: Settings, claim: Claim) -> StageRequest:
 @pytest.fixture
 def base(database: Database) -> str:
     results = {"prepare": PREPARED, "train": {"output_dir": "attempts/2/output"}}
-    job_id = source(database, results=results)
+    job_id = finished_job(database, results=results)
     for step in (10, 20):
-        checkpoint(database, job_id, step)
+        add_checkpoint(database, job_id, step)
     return job_id
 
 

@@ -16,11 +16,11 @@ from service.settings import Settings
 from service.store import endings, jobs, user_actions
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, MetricRow
-from tests.store.test_jobs import get, history_of, put
 from tests.stubs import stage
 from tests.support import services
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.flaky import Flaky
+from tests.support.job_rows import get, history_of, put
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes import child
 from worker.supervision.supervisor import Supervisor

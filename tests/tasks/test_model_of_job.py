@@ -15,8 +15,8 @@ from service.contract.spec import JobSpec
 from service.contract.stages import BaseJob, TrainResult
 from service.contract.states import Stage
 from tests.support.models import save_tiny_bert
+from tests.tasks.samples import QUESTION, TEXT
 from tests.tasks.stages import StagedJob, write_rows
-from tests.tasks.test_pushed_models import QUESTION, TEXT
 from worker.publishing import hub_repository, model_card
 from worker.stages import prepare
 from worker.supervision import base_job

@@ -5,50 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.tasks.samples import CASES
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import scores
 from worker.tasks import registry
-
-WORDS = ["the report was written by Ada", "nobody knows who wrote it", "it was found in London"]
-
-
-def question(number: int) -> dict[str, Any]:
-    answer = {"text": ["was"], "answer_start": [WORDS[0].index("was")]}
-    return {"id": str(number), "question": "what?", "context": WORDS[0], "answers": answer}
-
-
-def text(number: int) -> str:
-    return f"{WORDS[number % 3]} {number}"
-
-
-# Task → (its parameters, a model, a row).
-CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
-    "question-answering": ({"max_seq_length": 64, "doc_stride": 8}, save_tiny_bert, question),
-    "question-answering/beam-search": (
-        {"max_seq_length": 64, "doc_stride": 8, "head": "beam-search"},
-        save_tiny_xlnet,
-        question,
-    ),
-    "causal-lm": ({"block_size": 8}, save_tiny_gpt2, lambda n: {"text": text(n)}),
-    "masked-lm": ({"max_seq_length": 16}, save_tiny_bert, lambda n: {"text": text(n) * 2}),
-    "text-classification": ({}, save_tiny_bert, lambda n: {"text": text(n), "label": n % 2}),
-    "token-classification": (
-        {},
-        save_tiny_bert,
-        lambda n: {"tokens": ["Ada", "wrote"], "tags": ["B-PER", "O"]},
-    ),
-    "summarization": (
-        {"max_source_length": 16, "max_target_length": 8},
-        lambda folder: save_tiny_t5(folder, WORDS * 3),
-        lambda n: {"text": text(n), "summary": WORDS[n % 3]},
-    ),
-    "translation": (
-        {"max_source_length": 16, "max_target_length": 8, "source_lang": "en", "target_lang": "de"},
-        lambda folder: save_tiny_t5(folder, WORDS * 3),
-        lambda n: {"source": text(n), "target": WORDS[n % 3]},
-    ),
-}
 
 
 def test_no_task_is_left_out() -> None:

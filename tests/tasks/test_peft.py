@@ -16,7 +16,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import TrainResult
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
-from tests.tasks.language_modeling.test_examples import spec_of
+from tests.tasks.examples import example_spec
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.publishing import hub_repository
@@ -322,7 +322,7 @@ class TestPushesWhileTraining:
 
 
 def test_the_example_for_question_answering(tmp_path: Path) -> None:
-    body = spec_of("question-answering-lora")
+    body = example_spec("question-answering-lora")
     body["dataset"] |= {"max_train_samples": 24, "max_eval_samples": 8}
     body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "base"))
     body["training"] |= {"per_device_train_batch_size": 4, "learning_rate": 1e-2}

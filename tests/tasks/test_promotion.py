@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from service.contract.events import ArtifactWritten, CheckpointSaved, Metric, Progress
 from service.contract.stages import TrainResult
 from tests.support.models import save_tiny_bert
+from tests.tasks.samples import LABELLED
 from tests.tasks.stages import StagedJob, write_rows
-from tests.tasks.test_pushed_models import LABELLED
 from tests.training.support import Recorder, run
 
 Trained = tuple[StagedJob, TrainResult, Recorder]

@@ -9,21 +9,14 @@ import torch
 
 from service.contract.spec import JobSpec
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.tasks.samples import LABELLED, QUESTION, TEXT
 from tests.tasks.stages import StagedJob, write_rows
 from worker.publishing import hub_repository
 from worker.tasks import registry
 
-QUESTION = {
-    "id": "1",
-    "question": "Who wrote it?",
-    "context": "It was written by Ada.",
-    "answers": {"text": ["Ada"], "answer_start": [18]},
-}
-TEXT = {"text": "the report of the water board was read by all who were there in the morning"}
 PAIR = {"text": "the report of the water board", "summary": "the report"}
 
 
-LABELLED = {"text": "good or bad", "label": ["good", "bad"]}
 TAGGED = {"tokens": ["the", "board"], "tags": ["O", "B-ORG"]}
 
 

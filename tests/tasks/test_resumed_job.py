@@ -10,8 +10,8 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, TrainResult
 from service.contract.states import Stage
 from tests.support.models import save_tiny_bert
+from tests.tasks.samples import TEXT
 from tests.tasks.stages import StagedJob, write_rows
-from tests.tasks.test_pushed_models import TEXT
 from tests.training.support import Recorder, run
 from worker.publishing import model_card
 from worker.stages import prepare

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.contract.stages import TrainResult
+from tests.tasks.samples import CASES, question
 from tests.tasks.stages import StagedJob, write_rows
-from tests.tasks.test_named_validation_sets import CASES, question
 from tests.training.support import scores
 
 # What a row is without its label.

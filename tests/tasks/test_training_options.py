@@ -11,7 +11,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_gpt2
-from tests.tasks.language_modeling.test_examples import spec_of
+from tests.tasks.examples import example_spec
 from tests.tasks.stages import StagedJob
 from worker.tasks.classification.text import TextClassificationObjective
 from worker.tasks.classification.token import TokenClassificationObjective
@@ -24,7 +24,7 @@ from worker.training.objective import GivesLogits
 
 class TestExample:
     def test_all_its_options_together(self, tmp_path: Path) -> None:
-        body = spec_of("training-options")
+        body = example_spec("training-options")
         assert body["task"].pop("block_size") == 256  # the tiny model holds 64
         body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
         del body["training"]["max_steps"]

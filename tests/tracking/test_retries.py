@@ -12,7 +12,7 @@ from service.store import endings, history, jobs, user_actions
 from service.store.endings import Ending
 from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
-from tests.tracking.test_tracking import TRAINED, expected_points, shipped_points, train
+from tests.tracking.support import TRAINED, expected_points, shipped_points, train
 from worker.tracking.shipper import Shipping, sync
 from worker.tracking.trackers import MlflowTracker, Point, RunStatus
 

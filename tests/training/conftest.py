@@ -7,6 +7,7 @@ import torch
 
 from tests.training.support import PLAIN, Job, TinyTask
 from worker.tasks import registry
+from worker.training import rng
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,3 +45,8 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
         return Job(home, {"logging_steps": 1, "learning_rate": 1e-2, **plain, **training}, **parts)
 
     return make
+
+
+@pytest.fixture
+def sequential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rng, "shuffled", lambda examples, seed, epoch: range(examples))

@@ -13,7 +13,7 @@ import transformers
 from accelerate.state import AcceleratorState, GradientState
 from datasets.arrow_writer import ArrowWriter
 
-from service.contract.events import CheckpointSaved, Metric, StageEvent
+from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
@@ -264,3 +264,17 @@ if __name__ == "__main__":  # the stage in a process of its own: <request.json>
     torch.set_num_threads(1)
     use_tiny_task()
     sys.exit(run_stage(train.main))
+
+
+ROLLBACK: dict[str, Any] = {
+    "max_steps": 8,
+    "save_steps": 3,
+    "learning_rate": 1e38,
+    "max_grad_norm": 0.0,
+    "on_non_finite": "rollback",
+    "rollback_learning_rate_factor": 1e-40,
+}
+
+
+def rollbacks(recorder: Recorder) -> list[dict[str, Any]]:
+    return [event.data for event in recorder.of(Notice) if "rollback" in event.message]

@@ -6,36 +6,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import BertConfig, BertForQuestionAnswering
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
+from tests.training.factories import spec_of, tiny_bert
 from worker.training import build
-
-
-def spec_of(training: dict[str, Any], **sections: Any) -> JobSpec:
-    return JobSpec.model_validate(
-        {
-            "task": "question-answering",
-            "model": {"name_or_path": "/models/tiny"},
-            "dataset": {"source": "path", "train": "/data/train.json"},
-            "training": training,
-            **sections,
-        }
-    )
-
-
-def tiny_bert() -> BertForQuestionAnswering:
-    return BertForQuestionAnswering(
-        BertConfig(
-            vocab_size=48,
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-        )
-    )
 
 
 class TestAccelerator:

@@ -12,8 +12,8 @@ import torch
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
+from tests.training.factories import spec_of
 from tests.training.support import Job, Recorder, TinyObjective, run
-from tests.training.test_build import spec_of
 from worker.devices.cpus import cpu_name
 from worker.training import determinism, fingerprint, gpu_check
 from worker.training.checkpointing import state

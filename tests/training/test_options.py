@@ -16,14 +16,13 @@ from service.contract.events import Notice, PhaseChanged
 from service.contract.failures import FailureCode, StageError
 from service.contract.states import Phase
 from service.contract.training import TrainingSpec
-from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, rows, run
-from tests.training.test_against_trainer import (  # noqa: F401
+from tests.training.factories import spec_of, tiny_bert
+from tests.training.reference_trainer import (
     TRAIN,
     VALIDATION,
     run_both,
-    sequential,
 )
-from tests.training.test_build import spec_of, tiny_bert
+from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, rows, run
 from worker.training import build, flops, label_smoothing, loop
 from worker.training.batches import samplers
 from worker.training.plan import Plan
@@ -223,7 +222,7 @@ class TestEarlyStopping:
     def test_as_the_callback(
         self, make_job: Callable[..., Job], tmp_path: Path, patience: int, threshold: float
     ) -> None:
-        from tests.training.test_against_trainer import run_trainer
+        from tests.training.reference_trainer import run_trainer
 
         trainer, _ = run_trainer(
             tmp_path / "trainer",
@@ -456,7 +455,7 @@ class TestNumbers:
     def test_tokens_seen_and_operations_as_trainer(
         self, make_job: Callable[..., Job], tmp_path: Path, counted: Any
     ) -> None:
-        from tests.training.test_against_trainer import run_trainer
+        from tests.training.reference_trainer import run_trainer
 
         options = {**SHORT, "include_num_input_tokens_seen": counted, "logging_steps": 1}
         trainer, _ = run_trainer(tmp_path / "trainer", options)

@@ -14,8 +14,8 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.training import float16
+from tests.training.factories import spec_of
 from tests.training.support import Job, Recorder, run, tiny_model
-from tests.training.test_build import spec_of
 from worker.training import precision
 
 CPUINFO = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse2 {}\nbugs\t: none\n"

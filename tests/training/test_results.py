@@ -9,13 +9,12 @@ import pytest
 import transformers
 
 from service.contract.events import ArtifactWritten, Metric, StageEvent
-from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
-from tests.training.test_against_trainer import (  # noqa: F401
+from tests.training.reference_trainer import (
     TRAIN,
     VALIDATION,
     run_trainer,
-    sequential,
 )
+from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
 from worker.stages.base import Stopped
 from worker.training import flops, log_history
 from worker.training.distributed.ranks import Ranks, T

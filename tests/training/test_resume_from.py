@@ -11,7 +11,7 @@ import pytest
 from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, StageRequest
-from tests.training.checkpointing.test_resume import EVERY_STEP, STEPS, evaluations, numbers
+from tests.training.checkpointing.resuming import EVERY_STEP, STEPS, evaluations, numbers
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
 from worker.stages import resumed_job
 from worker.storage import atomic_dir

@@ -9,24 +9,20 @@ import torch
 from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
-from tests.training.support import Job, Killed, Recorder, TinyObjective, at_checkpoint, run
+from tests.training.support import (
+    ROLLBACK,
+    Job,
+    Killed,
+    Recorder,
+    TinyObjective,
+    at_checkpoint,
+    rollbacks,
+    run,
+)
 from worker.stages.base import Stopped
 from worker.training.optim import lr_schedulers
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
-
-OPTIONS: dict[str, Any] = {
-    "max_steps": 8,
-    "save_steps": 3,
-    "learning_rate": 1e38,
-    "max_grad_norm": 0.0,
-    "on_non_finite": "rollback",
-    "rollback_learning_rate_factor": 1e-40,
-}
-
-
-def rollbacks(recorder: Recorder) -> list[dict[str, Any]]:
-    return [event.data for event in recorder.of(Notice) if "rollback" in event.message]
 
 
 class TestRollback:
@@ -34,7 +30,7 @@ class TestRollback:
         """Then it is the training that had this learning rate from the start."""
         plain = {"max_steps": 8, "max_grad_norm": 0.0, "learning_rate": 0.01}
         _, expected = run(make_job(**plain, save_strategy="no").request())
-        result, recorder = run(make_job(**OPTIONS).request())
+        result, recorder = run(make_job(**ROLLBACK).request())
         assert recorder.checkpoint_steps() == [0, 3, 6, 8]
         [said] = rollbacks(recorder)
         bad_step = said.pop("step")
@@ -50,7 +46,7 @@ class TestRollback:
 
     def test_to_a_later_checkpoint(self, make_job: Callable[..., Job]) -> None:
         """Warm-up from nothing: the first step's weights are good, the second's overflow."""
-        options = {**OPTIONS, "save_steps": 1, "warmup_steps": 8, "max_steps": 4}
+        options = {**ROLLBACK, "save_steps": 1, "warmup_steps": 8, "max_steps": 4}
         options |= {"learning_rate": 8e39, "rollback_learning_rate_factor": 1e-42}
         _, recorder = run(make_job(**options).request())
         assert recorder.checkpoint_steps() == [0, 1, 2, 3, 4]
@@ -59,7 +55,7 @@ class TestRollback:
 
     def test_twice_to_the_same_checkpoint(self, make_job: Callable[..., Job]) -> None:
         """Which knows of neither: both factors count."""
-        options = {**OPTIONS, "save_steps": 8, "rollback_learning_rate_factor": 1e-20}
+        options = {**ROLLBACK, "save_steps": 8, "rollback_learning_rate_factor": 1e-20}
         _, recorder = run(make_job(**options).request())
         assert [said["restored_step"] for said in rollbacks(recorder)] == [0, 0]
         assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [1e-20, 1e-40]
@@ -69,8 +65,8 @@ class TestRollback:
     def test_a_resumed_training_goes_the_same_way(
         self, make_job: Callable[..., Job], killed: str
     ) -> None:
-        whole, recorder = run(make_job(**OPTIONS).request())
-        job, first = make_job(**OPTIONS), Recorder()
+        whole, recorder = run(make_job(**ROLLBACK).request())
+        job, first = make_job(**ROLLBACK), Recorder()
 
         def after_the_rollback(event: StageEvent) -> bool:
             return isinstance(event, Metric) and event.step == 2 and bool(rollbacks(first))
@@ -90,7 +86,7 @@ class TestRollback:
     def test_paused_after_a_rollback_it_still_replaces_the_numbers_told_before(
         self, make_job: Callable[..., Job]
     ) -> None:
-        job = make_job(**OPTIONS)
+        job = make_job(**ROLLBACK)
         first = Recorder(stop_after=lambda _: bool(rollbacks(first)))
         with pytest.raises(Stopped):
             run(job.request(1), first)
@@ -102,7 +98,7 @@ class TestRollback:
         assert told == [(step, step <= bad_step) for step in range(2, 9)]
 
     def test_it_is_bounded(self, make_job: Callable[..., Job]) -> None:
-        options = {**OPTIONS, "rollback_learning_rate_factor": 0.9, "non_finite_rollbacks": 2}
+        options = {**ROLLBACK, "rollback_learning_rate_factor": 0.9, "non_finite_rollbacks": 2}
         recorder = Recorder()
         with pytest.raises(StageError, match=r"not finite at step \d, after 2 rollbacks") as caught:
             run(make_job(**options).request(), recorder)
@@ -122,7 +118,7 @@ class TestRollback:
             return original(self, model, batch)
 
         monkeypatch.setattr(TinyObjective, "loss_sum", loss_sum)
-        result, recorder = run(make_job(**OPTIONS, on_oom="halve_batch").request())
+        result, recorder = run(make_job(**ROLLBACK, on_oom="halve_batch").request())
         halved = [e for e in recorder.of(Notice) if e.message.startswith("Out of memory")]
         assert (len(halved), len(rollbacks(recorder)), result.steps) == (2, 1, 8)
 

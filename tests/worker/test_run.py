@@ -4,10 +4,10 @@ from service.contract.states import JobState
 from service.settings import Settings
 from service.store import jobs
 from service.store.database import Database, db_now
-from tests.store.test_jobs import get, history_of, put
 from tests.stubs import stage
 from tests.support.factories import make_job
 from tests.support.flaky import Flaky
+from tests.support.job_rows import get, history_of, put
 from worker.run import Receiver
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker

@@ -4,24 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.support.models import save_tiny_bert, save_tiny_gpt2
+from tests.tasks.examples import example_spec
 from tests.tasks.stages import StagedJob
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def spec_of(name: str) -> dict[str, Any]:
-    """The example with its files as paths, on the CPU, at most five steps."""
-    body: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
-    dataset = body["dataset"]
-    dataset["source"] = "path"
-    for split in ("train", "validation", "test"):
-        if split in dataset:
-            dataset[split] = str((EXAMPLES / dataset[split]).resolve())
-    body["training"] |= {"max_steps": 5, "logging_steps": 1, "use_cpu": True}
-    return body
 
 
 def run(tmp_path: Path, body: dict[str, Any]) -> tuple[StagedJob, dict[str, float]]:
@@ -43,7 +28,7 @@ def predictions(job: StagedJob) -> Any:
 
 class TestExamples:
     def test_causal_lm(self, tmp_path: Path) -> None:
-        body = spec_of("causal-lm")
+        body = example_spec("causal-lm")
         assert body["task"].pop("block_size") == 256  # the tiny model holds 64
         body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
         body["training"]["learning_rate"] = 1e-2
@@ -52,7 +37,7 @@ class TestExamples:
         assert len(predictions(job)) == job.prepared.splits["test"]["features"]
 
     def test_causal_lm_with_an_adapter(self, tmp_path: Path) -> None:
-        body = spec_of("causal-lm-lora")
+        body = example_spec("causal-lm-lora")
         assert body["task"].pop("block_size") == 256
         body["model"]["name_or_path"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
         body["training"]["learning_rate"] = 1e-2
@@ -62,7 +47,7 @@ class TestExamples:
         assert "model.safetensors" not in names
 
     def test_masked_lm(self, tmp_path: Path) -> None:
-        body = spec_of("masked-lm")
+        body = example_spec("masked-lm")
         body["model"]["name_or_path"] = str(save_tiny_bert(tmp_path / "bert"))
         body["training"]["learning_rate"] = 1e-2
         job, _ = run(tmp_path, body)
@@ -72,6 +57,6 @@ class TestExamples:
         assert len(predictions(job)) == job.prepared.splits["test"]["features"]
 
     def test_causal_lm_from_scratch(self, tmp_path: Path) -> None:
-        body = spec_of("causal-lm-from-scratch")
+        body = example_spec("causal-lm-from-scratch")
         body["model"]["tokenizer_name"] = str(save_tiny_gpt2(tmp_path / "gpt2"))
         run(tmp_path, body)

@@ -14,9 +14,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from service.contract.events import CheckpointSaved, Metric, Notice, PhaseChanged, StageEvent
 from service.contract.failures import FailureCode, StageError
 from service.contract.states import Phase
-from tests.training.support import Job, Recorder, TinyObjective, run
-from tests.training.test_rollback import OPTIONS as ROLLBACK
-from tests.training.test_rollback import rollbacks
+from tests.training.support import ROLLBACK as ROLLBACK
+from tests.training.support import Job, Recorder, TinyObjective, rollbacks, run
 from worker.stages.base import Stopped
 from worker.storage import atomic_dir
 from worker.training import memory

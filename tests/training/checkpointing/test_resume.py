@@ -23,31 +23,11 @@ from service.contract.events import (
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import TrainResult
 from service.contract.states import Phase
+from tests.training.checkpointing.resuming import EVERY_STEP, STEPS, evaluations, numbers
 from tests.training.support import Job, Killed, Recorder, at_checkpoint, rows, run
 from worker.publishing import hub_repository
 from worker.stages.base import Stopped
 from worker.storage import atomic_dir
-
-EVERY_STEP = {
-    "num_train_epochs": 2.6,
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 3,  # 37 rows: 10 batches, 4 steps an epoch, the last of 1 batch
-    "save_steps": 1,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-}
-STEPS = 11
-
-
-def numbers(recorder: Recorder, after: int) -> dict[str, dict[int, float]]:
-    names = ("loss", "grad_norm", "learning_rate")
-    return {
-        name: {s: v for s, v in recorder.train_values(name).items() if s > after} for name in names
-    }
-
-
-def evaluations(recorder: Recorder, after: int) -> dict[int, dict[str, float]]:
-    return {step: v for step, v in recorder.evaluations().items() if step > after}
 
 
 def interrupt(job: Job, step: int) -> Path:

@@ -18,8 +18,8 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.fakes import packed_kernels
 from tests.fakes.packed_kernels import PackedKernels
-from tests.training.kernels.test_padding_free import LLAMA, QA, SIZES, gradients, right
-from tests.training.kernels.test_padding_free import batch as left_batch
+from tests.training.kernels.padding import LLAMA, QA, SIZES, gradients, right
+from tests.training.kernels.padding import batch as left_batch
 from tests.training.support import Job, Recorder, run
 from worker.training import build
 from worker.training.distributed.ranks import Ranks

@@ -12,21 +12,11 @@ from torch.nn import functional
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
+from tests.training.kernels.padding import LENGTHS, LLAMA, QA, SIZES, batch, gradients, right
 from tests.training.support import Job, run
 from worker.training.kernels import cpu_attention, padding_free, selective_head
 from worker.training.kernels import cpu_dropout as dropouts
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "vocab_size": 99,
-    "pad_token_id": 0,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-LLAMA = {name: value for name, value in SIZES.items() if "dropout" not in name}
 BERT = transformers.BertConfig(**SIZES)
 ROBERTA = transformers.RobertaConfig(**{**SIZES, "pad_token_id": 1})
 CONFIGS = {
@@ -35,8 +25,6 @@ CONFIGS = {
     "electra": transformers.ElectraConfig(**SIZES),
     "llama": transformers.LlamaConfig(**LLAMA, num_key_value_heads=1),
 }
-QA = transformers.AutoModelForQuestionAnswering
-LENGTHS = (5, 11, 2, 11)
 
 
 def model_of(auto: Any, config: Any) -> Any:
@@ -45,27 +33,6 @@ def model_of(auto: Any, config: Any) -> Any:
     cpu_attention.register()
     model.set_attn_implementation(cpu_attention.NAME)
     return model.train()
-
-
-def batch() -> dict[str, torch.Tensor]:
-    """Padded on the left: nothing depends on the side."""
-    torch.manual_seed(1)
-    mask = (torch.arange(11) >= 11 - torch.tensor(LENGTHS)[:, None]).long()
-    return {"input_ids": torch.randint(2, 99, mask.shape) * mask, "attention_mask": mask}
-
-
-def right(rectangle: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.flip(1) for name, value in rectangle.items()}
-
-
-def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    model.zero_grad()
-    loss.backward()
-    return {
-        name: value.grad.clone()
-        for name, value in model.named_parameters()
-        if value.grad is not None
-    }
 
 
 def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:

@@ -12,8 +12,8 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
 from service.contract.choices import BY_METRIC, SCHEDULE_ARGUMENTS, Schedule
 from service.contract.failures import StageError
 from service.contract.training import TrainingSpec
+from tests.training.reference_trainer import run_both
 from tests.training.support import Job, rows, run
-from tests.training.test_against_trainer import run_both, sequential  # noqa: F401
 from worker.training.optim import lr_schedulers
 from worker.training.plan import Plan
 

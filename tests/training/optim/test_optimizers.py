@@ -15,8 +15,8 @@ from service.contract.choices import OPTIMIZER_ARGUMENTS, Optimizer
 from service.contract.failures import FailureCode, StageError
 from service.contract.refused_options import REFUSED_OPTIMIZERS
 from service.contract.training import TrainingSpec
+from tests.training.factories import tiny_bert
 from tests.training.support import Job, run, tiny_model
-from tests.training.test_build import tiny_bert
 from worker.training.optim import optimizers
 
 

@@ -1,0 +1,32 @@
+"""A test file holds tests; what several of them use lives in a module of its own."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def imported_test_modules(file: Path) -> list[str]:
+    """Modules named `test_…` that this file imports, wherever in it the import is."""
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [
+        module
+        for module in modules
+        if module.startswith("tests.") and module.split(".")[-1].startswith("test_")
+    ]
+
+
+def test_no_test_file_serves_as_a_library() -> None:
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "chaos").rglob("*.py")]
+    assert len(files) > 100
+    imports = {
+        str(file.relative_to(ROOT)): found
+        for file in files
+        if (found := imported_test_modules(file))
+    }
+    assert imports == {}

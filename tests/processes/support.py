@@ -1,0 +1,61 @@
+"""Stages as children of this process: how tests start one, and what they read of it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from service.contract.events import StageEvent
+from tests.stubs import request as stub_request
+from worker.processes.child import Child
+from worker.processes.fork_client import WarmStart
+from worker.processes.spawn import Start
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+STUB, STATE = "tests.stubs.stage", "tests.stubs.state_stage"
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def command(request: Path, module: str = STUB) -> list[str]:
+    return [sys.executable, "-P", "-m", module, str(request)]
+
+
+def begin(folder: Path, behaviour: str, start: Start, module: str = STUB, **more: str) -> Child:
+    request = stub_request.write(folder, behaviour)
+    return Child(command(request, module), environment(**more), folder, folder / "log", start=start)
+
+
+def finish(child: Child) -> tuple[int, list[StageEvent]]:
+    events: list[StageEvent] = []
+    with child:
+        while not child.at_end:
+            events += child.read(10)
+        return child.reap(), events
+
+
+def is_forked(child: Child, warm: WarmStart) -> bool:
+    """By the address of its stack: drawn when an interpreter starts, and kept in a fork."""
+    return warm.server_pid is not None and _stack(child.pid) == _stack(warm.server_pid)
+
+
+def _stack(pid: int) -> str:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[28 - 3]  # counted from the one behind the name, the third
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    return state
