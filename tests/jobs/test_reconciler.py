@@ -6,7 +6,7 @@ import redis
 from sqlalchemy import select, update
 
 from service.jobs.dispatch import Dispatcher
-from service.jobs.reconciler import BrokerAwayError, Reconciler
+from service.jobs.reconciler import BrokerUnreachableError, Reconciler
 from service.settings import Settings
 from service.store import workers
 from service.store.database import Database, db_now
@@ -18,22 +18,22 @@ from tests.support.job_rows import WORKER, get, put
 
 
 class Recorder(Dispatcher):
-    """Takes every message, or none while `away`."""
+    """Takes every message, or none while `unreachable`."""
 
     def __init__(self) -> None:
         super().__init__(Settings(redis_url=None))
         self.sent: list[tuple[str, str, int]] = []
-        self.away = False
+        self.unreachable = False
         self.emptied = False
 
-    def lost_all(self) -> bool:
+    def was_emptied(self) -> bool:
         emptied, self.emptied = self.emptied, False
         return emptied
 
-    def wake(self, job_id: str, queue: str, priority: int) -> bool:
-        if not self.away:
+    def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+        if not self.unreachable:
             self.sent.append((job_id, queue, priority))
-        return not self.away
+        return not self.unreachable
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ class TestStep:
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         job_id = make_job(database)
-        recorder.away = True
-        with pytest.raises(BrokerAwayError):
+        recorder.unreachable = True
+        with pytest.raises(BrokerUnreachableError):
             reconciler.step()
-        recorder.away = False
+        recorder.unreachable = False
         reconciler.step()
         assert recorder.sent == [(job_id, "cpu", 5)]
 
@@ -95,11 +95,11 @@ class TestStep:
     ) -> None:
         job_id = make_job(database)
         claim_job(database, job_id, lease_seconds=-1)
-        recorder.away = True
-        with pytest.raises(BrokerAwayError):
+        recorder.unreachable = True
+        with pytest.raises(BrokerUnreachableError):
             reconciler.step()
         assert (get(database, job_id).state, get(database, job_id).epoch) == ("queued", 2)
-        recorder.away = False
+        recorder.unreachable = False
         reconciler.step()
         assert recorder.sent == [(job_id, "cpu", 5)]
 
@@ -156,7 +156,7 @@ class TestRun:
 
     def test_survives_an_outage_of_the_broker(self, database: Database) -> None:
         recorder = Recorder()
-        recorder.away = True
+        recorder.unreachable = True
         reconciler = Reconciler(database, recorder, Settings(reconcile_seconds=0.01))
         make_job(database)
         stop = threading.Event()
@@ -165,7 +165,7 @@ class TestRun:
         try:
             stop.wait(0.1)
             assert thread.is_alive()
-            recorder.away = False
+            recorder.unreachable = False
             services.wait_until(lambda: recorder.sent, 10, "the message after the outage")
         finally:
             stop.set()
