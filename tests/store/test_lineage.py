@@ -133,9 +133,9 @@ class TestPublicName:
 
 
 class TestLineage:
-    def test_it_is_written_in_both(self, database: Database, away: Dispatcher) -> None:
+    def test_it_is_written_in_both(self, database: Database, unreachable: Dispatcher) -> None:
         base = finished_job(database)
-        one, two = begun_with(database, away, base), begun_with(database, away, base)
+        one, two = begun_with(database, unreachable, base), begun_with(database, unreachable, base)
         assert history_of(database, one)[0].data["base_job"] == base
         derived = [row.data for row in history_of(database, base) if row.type == "derived"]
         assert derived == [{"job": one}, {"job": two}]
@@ -172,7 +172,7 @@ class TestLineage:
         self, database: Database, unreachable: Dispatcher, tmp_path: Any
     ) -> None:
         base = finished_job(database)
-        job_id = begun_with(database, away, base)
+        job_id = begun_with(database, unreachable, base)
         put(database, job_id, state=JobState.FAILED, ended_at=db_now())
         commands.delete(database, Settings(home=tmp_path), job_id)
         with database.read() as session:
@@ -206,10 +206,10 @@ class TestResumeFrom:
         put(database, job_id, state=JobState.CANCELLED, ended_at=db_now())
         commands.delete(database, Settings(home=tmp_path), base)
 
-    def test_one_job_can_be_both_sources(self, database: Database, away: Dispatcher) -> None:
+    def test_one_job_can_be_both_sources(self, database: Database, unreachable: Dispatcher) -> None:
         base = finished_job(database)
         add_checkpoint(database, base, 10)
-        job_id = self.continuing(database, away, base, model={"job": base})
+        job_id = self.continuing(database, unreachable, base, model={"job": base})
         with database.read() as session:
             assert lineage.derived(session, base) == [job_id]
 
@@ -268,8 +268,8 @@ class TestRetry:
         self, database: Database, unreachable: Dispatcher, tmp_path: Any
     ) -> None:
         base = finished_job(database)
-        job_id = self.failed(database, away, tmp_path, base)
-        commands.retry(database, away, Settings(home=tmp_path), job_id)
+        job_id = self.failed(database, unreachable, tmp_path, base)
+        commands.retry(database, unreachable, Settings(home=tmp_path), job_id)
         assert (get(database, job_id).state, get(database, job_id).stage) == ("queued", "train")
 
     @pytest.mark.parametrize("change", ["deleted", "pruned"])
@@ -278,7 +278,7 @@ class TestRetry:
     ) -> None:
         """Even while its folder still waits to be removed."""
         base = finished_job(database)
-        job_id = self.failed(database, away, tmp_path, base)
+        job_id = self.failed(database, unreachable, tmp_path, base)
         with database.write() as session:
             row = jobs.lock(session, base)
             assert row is not None
