@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from structlog.testing import capture_logs
 
 from service.contract import prepared_data
 from service.errors import UploadInUseError
@@ -424,6 +425,43 @@ class TestPrepared:
             assert self.left(root) == {"busy"}
         keeper(database, home).step()
         assert self.left(root) == set()
+
+    def test_in_the_place_of_one_in_use_goes_the_next(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """There is room for two of the four."""
+        for key, days in (("busy", 5), ("needed", 4), ("old", 3), ("young", 2)):
+            self.entry(root, key, days=days)
+        self.job_with(database, root, "needed", state="queued")
+        with (root / "busy.lock").open() as lock, capture_logs() as logs:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            keeper(database, home, retention_prepared_bytes=20).step()
+        assert self.left(root) == {"busy", "needed"}
+        assert [(e["what"], e["count"], e["ids"]) for e in logs] == [
+            ("prepared data", 2, ["old", "young"])
+        ]
+
+    def test_what_was_used_shortly_before_a_running_prepare_stays(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """An hour's grace: half an hour before it began is too late to go, two hours are not."""
+        self.entry(root, "late", days=2 + 0.5 / 24)
+        self.entry(root, "early", days=2 + 2 / 24)
+        claim_job(database, make_job(database))
+        with database.write() as session:
+            session.execute(update(AttemptRow).values(started_at=db_now(-2 * DAY)))
+        with capture_logs() as logs:
+            keeper(database, home, retention_prepared_bytes=0).step()
+        assert self.left(root) == {"late"}
+        assert [entry["ids"] for entry in logs] == [["early"]]
+
+    def test_nothing_is_reported_where_nothing_goes(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        self.entry(root, "young", days=1)
+        with capture_logs() as logs:
+            keeper(database, home, retention_workspace_days=1, retention_upload_days=1).step()
+        assert logs == []
 
     def test_what_was_left_half_removed_or_half_built(
         self, database: Database, home: Path, root: Path
