@@ -43,6 +43,7 @@ _FUNCTIONS: Final = {
     "floor": "ceil",
     "ceil": "floor",
 }
+_ATOMS: Final = (ast.Name, ast.Attribute, ast.Constant)
 _LOGGERS: Final = {"log", "logger"}
 
 
@@ -177,7 +178,7 @@ def _mutant(path: str, source: str, place: Any, replacement: ast.AST) -> Mutant:
     lines = source.encode().splitlines(keepends=True)  # columns count bytes
     first, last = place.lineno - 1, place.end_lineno
     text = ast.unparse(replacement)
-    if isinstance(replacement, ast.expr) and not isinstance(replacement, ast.Name | ast.Constant):
+    if isinstance(replacement, ast.expr) and not isinstance(replacement, _ATOMS):
         text = f"({text})"
     changed = (
         lines[first][: place.col_offset] + text.encode() + lines[last - 1][place.end_col_offset :]

@@ -22,7 +22,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/api/test_auth.py",
         *_SQLITE,
     ),
-    "worker/storage/atomic_dir.py": ("tests/training/checkpointing/test_state.py",),
+    "worker/storage/atomic_dir.py": ("tests/storage/test_atomic_dir.py",),
     "worker/failures.py": ("tests/worker/test_failures.py",),
     "worker/tasks/language_modeling/features.py": (
         "tests/tasks/language_modeling/test_rows.py",

@@ -88,11 +88,11 @@ class TestWriting:
         write(tmp_path / "0", state=b"first")
         script = (
             "import sys, pathlib, itertools\n"
-            "from worker import checkpoints\n"
+            "from worker.storage import atomic_dir\n"
             "root, first = pathlib.Path(sys.argv[1]), int(sys.argv[2])\n"
             "print('ready', flush=True)\n"
             "for step in itertools.count(first):\n"
-            "    with checkpoints.writing(root / str(step)) as partial:\n"
+            "    with atomic_dir.writing(root / str(step)) as partial:\n"
             "        for name in 'abcd':\n"
             "            (partial / name).write_bytes(name.encode() * 300_000)\n"
         )
