@@ -73,7 +73,7 @@ class TestRollback:
             return original(self, model, batch) * (torch.nan if fails else 1.0)
 
         monkeypatch.setattr(TinyObjective, "loss_sum", loss_sum)
-        options = {"learning_rate": 0.08, "rollback_learning_rate_factor": 0.5}
+        options = {"learning_rate": 0.08, "rollback_learning_rate_factor": 0.5, "async_save": False}
         run(make_job(**ROLLBACK | options).request(), recorder)
         assert [said["restored_step"] for said in rollbacks(recorder)] == [0, 3]
         assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [0.5, 0.5]
