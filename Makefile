@@ -1,10 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test heavy deepspeed lint chaos mutants containers bench docs site constraints clean
+.PHONY: help demo up test heavy deepspeed lint chaos containers bench docs site constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 # `make test ARGS="tests/api -k list"`
 ARGS :=
+TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # `make bench NAME=memory`
 NAME :=
 # The newest Python that the constraints were tested with, or a newer python3.
@@ -31,8 +32,11 @@ up: $(VENV)/.demo ## Run the whole service on this machine until Ctrl-C
 
 ##@ Check
 
+# One process more than cores, because many tests wait. A pool of threads in each would only wait
+# for the other processes. ARGS="-n 0" runs the tests in this process, for a debugger.
 test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" runs some of them
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS="$${OMP_NUM_THREADS:-1}" $(BIN)/python -m pytest -n $(TEST_PROCESSES) \
+		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 heavy: $(VENV)/.dev ## Run the tests that take too long for every change
 	$(BIN)/python -m pytest -m heavy $(ARGS)
@@ -49,9 +53,6 @@ lint: $(VENV)/.dev ## Check style, types, and which folder may import which
 
 chaos: $(VENV)/.dev ## Attack a running service and print the results; ARGS="--only kills --seed 7"
 	$(BIN)/python -m chaos $(ARGS)
-
-mutants: $(VENV)/.dev ## Change core modules at random and print what their tests miss; ARGS="--sample 20 service/jobs"
-	$(BIN)/python -m scripts.mutants $(ARGS)
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py

@@ -41,7 +41,7 @@ def broken(stack: FaultStack, expected: Mapping[str, Undisturbed | None]) -> lis
         ]
         if undisturbed is not None:
             found += _success_faults(page, undisturbed, stack.losses(job_id))
-        if stack.mlflow is not None:
+        if stack.mlflow_uri is not None:
             found += mlflow_faults(stack, page)
         faults += [f"{job_id}: {fault}" for fault in found]
     return faults

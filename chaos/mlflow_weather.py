@@ -13,7 +13,7 @@ from chaos.rows import Row, Scale, timed
 from chaos.stack import FaultStack, running
 from chaos.weather import Storm, WeatherProxy
 from chaos.work import stub_body
-from tests.support.mlflow_server import MlflowServer, shared
+from tests.support.mlflow_server import MlflowServer, shared_uri
 
 HOLDS: Final = (
     "no job fails or is repeated for it; each job has one run with all its numbers, none doubled, "
@@ -30,15 +30,15 @@ def run(seed: int, scale: Scale) -> Row:
     with (
         timed("MLflow away, slow, 429, 5xx, truncated", HOLDS) as report,
         tempfile.TemporaryDirectory() as folder,
-        MlflowServer(Path(folder)) if full else nullcontext(shared()) as server,
-        WeatherProxy(server.uri, storm, _SLOW_SECONDS) as proxy,
+        MlflowServer(Path(folder)) if full else nullcontext() as server,
+        WeatherProxy(_uri(server), storm, _SLOW_SECONDS) as proxy,
         running(
             workers=scale.pick(short=1, full=2),
             variables={"FINETUNE_MLFLOW_URI": proxy.url},
             stubs=not full,
         ) as stack,
     ):
-        stack.mlflow = server  # the checker looks past the weather
+        stack.mlflow_uri = _uri(server)  # the checker looks past the weather
         storm.is_over = True
         body = stack.material.body(steps=60) if full else stub_body(steps=60, seconds=0.1)
         undisturbed = stack.undisturbed(body)
@@ -48,6 +48,7 @@ def run(seed: int, scale: Scale) -> Row:
         if full:
             ends |= _others(stack)
             time.sleep(5)
+            assert server is not None
             server.stop(signal.SIGKILL)
             time.sleep(20)
             server.start()
@@ -61,6 +62,10 @@ def run(seed: int, scale: Scale) -> Row:
     report.done = f"{len(ends)} jobs; {storm.told()}{killed}"
     report.outcome = f"{len(ends)} runs complete, each point once, each with its job's status"
     return report.row()
+
+
+def _uri(server: MlflowServer | None) -> str:
+    return shared_uri() if server is None else server.uri
 
 
 def _others(stack: FaultStack) -> dict[str, str]:

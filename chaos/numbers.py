@@ -20,8 +20,8 @@ def mlflow_faults(stack: FaultStack, page: Mapping[str, Any]) -> Iterator[str]:
 
     A job that never had a number may have no run.
     """
-    assert stack.mlflow is not None
-    client = MlflowClient(stack.mlflow.uri)
+    assert stack.mlflow_uri is not None
+    client = MlflowClient(stack.mlflow_uri)
     told = _told(stack, page["id"])
     status = _STATUS[page["state"]]
     try:

@@ -17,7 +17,6 @@ from chaos.rows import Scale
 from chaos.work import Material, Undisturbed, stub_undisturbed
 from tests.e2e.stack import ENDED, Stack
 from tests.support import mlflow_server, services
-from tests.support.mlflow_server import MlflowServer
 
 DatabaseKind = Literal["sqlite", "postgres"]
 
@@ -35,7 +34,7 @@ class FaultStack(Stack):
         home: Path,
         variables: Mapping[str, str],
         broker: services.BrokerServer,
-        mlflow: MlflowServer | None,
+        mlflow_uri: str | None,
         workers: int,
         *,
         stubs: bool = False,
@@ -47,7 +46,7 @@ class FaultStack(Stack):
             variables = {"FINETUNE_WARM_START": "false", **variables}
         self.mark = uuid.uuid4().hex
         self.broker = broker
-        self.mlflow = mlflow
+        self.mlflow_uri = mlflow_uri
         super().__init__(
             home,
             {
@@ -65,7 +64,7 @@ class FaultStack(Stack):
                 "FINETUNE_RETRY_BACKOFF_SECONDS": "0.1",
                 # A row of kills that all hit one job is the attack's doing.
                 "FINETUNE_CRASH_LIMIT": "100",
-                **({"FINETUNE_MLFLOW_URI": mlflow.uri} if mlflow is not None else {}),
+                **({"FINETUNE_MLFLOW_URI": mlflow_uri} if mlflow_uri is not None else {}),
                 **variables,
             },
         )
@@ -226,8 +225,8 @@ def running(
             own = services.postgres_database(services.find_postgres())
             given["FINETUNE_DATABASE_URL"] = parts.enter_context(own)
         broker = parts.enter_context(services.BrokerServer(services.valkey_binary()))
-        server = mlflow_server.shared() if mlflow else None
-        stack = FaultStack(home, given, broker, server, workers, stubs=stubs, gpus=gpus)
+        uri = mlflow_server.shared_uri() if mlflow else None
+        stack = FaultStack(home, given, broker, uri, workers, stubs=stubs, gpus=gpus)
         parts.callback(stack.stop)
         stack.start()
         yield stack

@@ -1,4 +1,4 @@
-"""A running service per pair of database and broker; shared by the tests of a module."""
+"""A running service per pair of database and broker, which all tests of this folder share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def hub() -> Iterator[HubDouble]:
         yield hub
 
 
-@pytest.fixture(scope="module", params=["sqlite-valkey", "postgres-redis"])
+@pytest.fixture(scope="package", params=["sqlite-valkey", "postgres-redis"])
 def stack(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

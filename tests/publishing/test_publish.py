@@ -13,7 +13,6 @@ from service.contract.events import PhaseChanged
 from tests.fakes.hub import HubDouble
 from tests.publishing.conftest import PREPARED, TOKEN, Run
 from tests.publishing.fresh_process import run_code
-from tests.support.mlflow_server import MlflowServer
 from tests.support.services import free_port
 from worker.storage import atomic_dir
 from worker.tracking.trackers import MlflowTracker, NewRun
@@ -207,33 +206,31 @@ class TestFailures:
 
 class TestMlflow:
     @pytest.fixture
-    def run_id(self, mlflow_server: MlflowServer, tmp_path: Path) -> str:
-        tracker = MlflowTracker(mlflow_server.uri)
+    def run_id(self, mlflow_uri: str, tmp_path: Path) -> str:
+        tracker = MlflowTracker(mlflow_uri)
         tracker.create(NewRun("publish", "publish", str(tmp_path), datetime.now(UTC)))
         (found,) = tracker.find("publish", str(tmp_path))
         return found.run_id
 
     def test_the_model_lies_under_model(
-        self, run: Run, mlflow_server: MlflowServer, run_id: str, tiny_qa_model: Path
+        self, run: Run, mlflow_uri: str, run_id: str, tiny_qa_model: Path
     ) -> None:
-        published = run(mlflow_uri=mlflow_server.uri, mlflow_run_id=run_id)
+        published = run(mlflow_uri=mlflow_uri, mlflow_run_id=run_id)
         assert published.status == 0, published.log
-        sizes = MlflowTracker(mlflow_server.uri).sizes(run_id)
+        sizes = MlflowTracker(mlflow_uri).sizes(run_id)
         local = {f"model/{path.name}": path.stat().st_size for path in tiny_qa_model.iterdir()}
         card = published.artifacts["model/README.md"]
         assert sizes == local | {"model/README.md": card.bytes}
-        uri = MlflowClient(mlflow_server.uri).get_run(run_id).info.artifact_uri
+        uri = MlflowClient(mlflow_uri).get_run(run_id).info.artifact_uri
         assert published.result.mlflow_artifact_uri == f"{uri}/model"
         phases = [event.phase for event in published.events if isinstance(event, PhaseChanged)]
         assert phases == ["writing_model_card", "logging_artifacts"]
 
-    def test_not_when_it_is_not_wished(
-        self, run: Run, mlflow_server: MlflowServer, run_id: str
-    ) -> None:
+    def test_not_when_it_is_not_wished(self, run: Run, mlflow_uri: str, run_id: str) -> None:
         spec = {"tracking": {"log_model": False}}
-        published = run(spec=spec, mlflow_uri=mlflow_server.uri, mlflow_run_id=run_id)
+        published = run(spec=spec, mlflow_uri=mlflow_uri, mlflow_run_id=run_id)
         assert published.result.mlflow_artifact_uri is None
-        assert MlflowTracker(mlflow_server.uri).sizes(run_id) == {}
+        assert MlflowTracker(mlflow_uri).sizes(run_id) == {}
 
     @pytest.mark.parametrize("run_id_given", ["e" * 32, None])
     def test_away_is_a_notice(self, run: Run, run_id_given: Any) -> None:

@@ -1,18 +1,15 @@
 """A real MLflow server on the loopback, in two processes, that tests can end and start again."""
 
-import atexit
-import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Self
 
 import httpx
 
+from tests.support import shared_servers
 from tests.support.services import free_port, wait_until
 
 
@@ -32,7 +29,7 @@ class MlflowServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self) -> None:
+    def start(self) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
             *("--host", "127.0.0.1", "--port", str(self._port)),
@@ -49,6 +46,7 @@ class MlflowServer:
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
             )
         wait_until(self._answers, 120, "MLflow")
+        return self._process
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
@@ -65,12 +63,11 @@ class MlflowServer:
             return False
 
 
-@functools.cache
-def shared() -> MlflowServer:
-    """The one of this process, which ends with it; whoever uses it tells its own runs apart."""
-    folder = Path(tempfile.mkdtemp(prefix="finetune-mlflow-"))
+def shared_uri() -> str:
+    """URI of the server of this test run; its users tell their own runs apart."""
+    return shared_servers.url_of("mlflow", _start)
+
+
+def _start(folder: Path) -> tuple[str, int]:
     server = MlflowServer(folder)
-    atexit.register(shutil.rmtree, folder)
-    atexit.register(server.stop)
-    server.start()
-    return server
+    return server.uri, shared_servers.leave(server.start())

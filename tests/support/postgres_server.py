@@ -17,10 +17,11 @@ DEBIAN_FOLDER = "usr/lib/postgresql/*/bin"
 class PostgresServer:
     """A fresh server on the loopback; Postgres refuses to run as root, which lends it a user."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, parent: Path | None = None) -> None:
+        """`parent`: where its folder is made; by default that of temporary files."""
         self._binaries = Path(program("initdb", "postgresql", DEBIAN_FOLDER)).resolve().parent
         self._user = _system_user() if os.geteuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="finetune-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="finetune-postgres-", dir=parent))
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
         self.url = f"postgresql://tests@127.0.0.1:{port}/postgres"
@@ -34,7 +35,7 @@ class PostgresServer:
         return self.folder / "data"
 
     def _initialise(self) -> None:
-        # The loopback and a throw-unreachable database: nothing here is worth a password.
+        # The loopback and a throw-away database: nothing here is worth a password.
         trust = ("--username", "tests", "--auth", "trust", "--encoding", "UTF8", "--no-sync")
         if self._popen("initdb", "--pgdata", str(self._data), *trust).wait() != 0:
             said = self.log()
@@ -57,16 +58,16 @@ class PostgresServer:
             )
 
     def start(self) -> None:
-        self._process = self._popen("postgres", "-D", str(self._data), *self._settings)
+        self.process = self._popen("postgres", "-D", str(self._data), *self._settings)
 
     def end(self, with_signal: signal.Signals = signal.SIGINT) -> None:
         """A fast shutdown, which does not wait for clients; SIGQUIT: an immediate one, which
         recovers at the next start."""
-        self._process.send_signal(with_signal)
-        self._process.wait(30)
+        self.process.send_signal(with_signal)
+        self.process.wait(30)
 
     def runs(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def log(self) -> str:
         """The end of what the server has said."""

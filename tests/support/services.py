@@ -1,7 +1,5 @@
 """Finds or starts the real servers that tests talk to."""
 
-import atexit
-import functools
 import os
 import socket
 import subprocess
@@ -17,6 +15,7 @@ import redis
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from tests.support import shared_servers
 from tests.support.packages import UnavailableError, program
 from tests.support.postgres_server import PostgresServer
 
@@ -65,14 +64,11 @@ def find_postgres() -> str:
     for url in candidates:
         if url and postgres_answers(url):
             return url
-    return _own_postgres()
+    return shared_servers.url_of("postgres", _start_postgres)
 
 
-@functools.cache
-def _own_postgres() -> str:
-    """A server of this process, which ends with it."""
-    server = PostgresServer(free_port())
-    atexit.register(server.stop)
+def _start_postgres(folder: Path) -> tuple[str, int]:
+    server = PostgresServer(free_port(), folder)
 
     def answers() -> bool:
         if not server.runs():
@@ -80,7 +76,7 @@ def _own_postgres() -> str:
         return postgres_answers(server.url)
 
     wait_until(answers, 60, "a Postgres of our own")
-    return server.url
+    return server.url, shared_servers.leave(server.process)
 
 
 @contextmanager

@@ -13,18 +13,17 @@ from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import JobRow
 from tests.support.factories import claim_job, make_job
-from tests.support.mlflow_server import MlflowServer
 from worker.tracking.trackers import MlflowTracker
 
 
 @pytest.fixture
-def tracker(mlflow_server: MlflowServer) -> MlflowTracker:
-    return MlflowTracker(mlflow_server.uri)
+def tracker(mlflow_uri: str) -> MlflowTracker:
+    return MlflowTracker(mlflow_uri)
 
 
 @pytest.fixture
-def client(mlflow_server: MlflowServer) -> MlflowClient:
-    return MlflowClient(mlflow_server.uri)
+def client(mlflow_uri: str) -> MlflowClient:
+    return MlflowClient(mlflow_uri)
 
 
 class Job:
