@@ -21,7 +21,7 @@ class StackAddress(BaseModel):
 
 
 class StackRunningError(UsageError):
-    """Another `finetune up` is running in this home."""
+    """Another `finetune up` serves this home."""
 
 
 def _address_file(home: Path) -> Path:

@@ -1,6 +1,6 @@
-"""What retention may remove, and what is scheduled for removal: rows first, then folders.
+"""What may go to make room, and what has been let go of: the rows first, then the folders.
 
-A folder is removed only after the transaction that schedules it, by whoever comes first; the
+A folder is removed only after the transaction that lets go of it, by whoever comes first; the
 table `removals` remembers it until then (service/jobs/removal.py).
 """
 
@@ -23,9 +23,9 @@ _LIVE = [state.value for state in JobState if state not in ENDED]
 
 
 def lock_products(session: Session) -> None:
-    """Until this transaction ends, no other one retries a job or removes prepared data.
+    """Until this transaction ends no other one retries a job or lets go of prepared data.
 
-    A retry checks on disk what earlier stages made, so it must not be removed meanwhile.
+    Whoever retries looks on disk for what earlier stages made, so it must not go away meanwhile.
     On SQLite every writing transaction is the only one.
     """
     if session.get_bind().dialect.name == "postgresql":
@@ -40,7 +40,7 @@ def workspace(job_id: str) -> str:
     return f"jobs/{job_id}"
 
 
-def schedule_removal(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -> None:
+def let_go(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -> None:
     """Note what is to be removed after COMMIT, or so much later; paths relative to the home."""
     at = jobs.clock(session) + timedelta(seconds=after_seconds)
     for path in paths:
@@ -48,8 +48,8 @@ def schedule_removal(session: Session, paths: Sequence[str], after_seconds: floa
     session.flush()
 
 
-def scheduled_removals(session: Session, limit: int) -> list[str]:
-    """What is due for removal, the oldest first."""
+def let_gone(session: Session, limit: int) -> list[str]:
+    """What still waits and is due, the longest first."""
     query = (
         select(RemovalRow.path)
         .where(RemovalRow.created_at <= db_now())
@@ -60,7 +60,7 @@ def scheduled_removals(session: Session, limit: int) -> list[str]:
 
 
 def removed(session: Session, path: str) -> None:
-    """The path is gone, or must stay after all."""
+    """It is gone, or is to stay after all."""
     session.execute(delete(RemovalRow).where(RemovalRow.path == path))
 
 
@@ -114,9 +114,9 @@ def prune_workspace(session: Session, job: EndedJob) -> list[str]:
     ).all()
     jobs.append_event(session, row, "workspace_pruned", {"checkpoints": sorted(pruned)}, now)
     epochs = session.scalars(select(AttemptRow.epoch).where(AttemptRow.job_id == job.id))
-    # Each by its name: a retry makes new ones in the same folder.
+    # Each by its name: a retry makes new ones beside them.
     folders = [f"{workspace(job.id)}/attempts/{epoch}" for epoch in epochs]
-    schedule_removal(session, folders)
+    let_go(session, folders)
     return folders
 
 

@@ -13,6 +13,7 @@ from service.settings import Settings
 from tests.api.conftest import Server, running
 from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
+from tests.support.databases import on_sqlite
 from tests.support.services import free_port
 
 PROBLEM = "application/problem+json"
@@ -120,6 +121,7 @@ class TestProblems:
         }
 
 
+@on_sqlite
 class TestBodyLimit:
     def test_announced(self, server: Server) -> None:
         body = b" " * (server.settings.max_body_bytes + 1)
@@ -133,6 +135,7 @@ class TestBodyLimit:
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
+@on_sqlite
 class TestRequestId:
     def test_is_taken_over(self, client: httpx.Client) -> None:
         answer = client.get("/health/live", headers={"X-Request-Id": "mine-1"})
@@ -191,6 +194,7 @@ class TestMetrics:
         assert f"finetune_http_requests_total{{{route}}} 1.0" in text
 
 
+@on_sqlite
 class TestDocument:
     def test_every_operation_declares_its_errors(self, client: httpx.Client) -> None:
         document = client.get("/openapi.json").json()
@@ -212,6 +216,7 @@ class TestDocument:
             }
 
 
+@on_sqlite
 class TestSlowClient:
     def test_half_a_request_is_dropped(self, server: Server) -> None:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))

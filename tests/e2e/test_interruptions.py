@@ -155,6 +155,7 @@ class TestCancel:
         assert stack.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 409
 
 
+@_SQLITE
 class TestBadData:
     def test_the_bad_row_is_named(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path], tmp_path: Path

@@ -105,6 +105,7 @@ class TestMainJob:
             assert TOKEN not in stack.http.get(f"/v1/jobs/{finished['id']}{route}").text
 
 
+@pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
 class TestOtherModes:
     """Jobs that use the finished model as it is, by `model.job`."""
 
@@ -187,6 +188,7 @@ class TestOtherModes:
         assert stack.http.get(route).json() == stack.http.get(known).json()
 
 
+@pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True)
 class TestEverySave:
     def test_the_repository_grows_while_training_and_ends_as_the_model(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path], hub: HubDouble, tmp_path: Path
@@ -218,6 +220,7 @@ class TestEverySave:
         assert TOKEN not in log
 
 
+@pytest.mark.parametrize("stack", ["postgres-redis"], indirect=True)
 class TestAdapter:
     """A LoRA job: what is pushed is the adapter, by whose card anyone finds the base model."""
 
@@ -245,6 +248,7 @@ class TestAdapter:
         assert (run.data.params["peft.method"], run.data.params["peft.r"]) == ("lora", "4")
 
 
+@pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
 class TestSecondJob:
     def test_prepared_data_is_shared(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path], finished: dict[str, Any]

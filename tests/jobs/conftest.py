@@ -5,6 +5,6 @@ from service.settings import Settings
 
 
 @pytest.fixture
-def unreachable() -> Dispatcher:
-    """No broker is configured: as if it were always unreachable."""
+def away() -> Dispatcher:
+    """No broker is configured: as if it were always away."""
     return Dispatcher(Settings(redis_url=None))

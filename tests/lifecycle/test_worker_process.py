@@ -18,19 +18,25 @@ from tests.support import services
 from tests.support.job_rows import get, history_of, put
 from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
 
-# Each database and each broker once: their four pairs show nothing that the two do not.
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.parametrize(
-        ("database_url", "broker_url"), [("sqlite", "valkey"), ("postgres", "redis")], indirect=True
-    ),
-]
+pytestmark = pytest.mark.long
+
+
+def _on(*pairs: str) -> pytest.MarkDecorator:
+    given = [tuple(pair.split("-")) for pair in pairs]
+    return pytest.mark.parametrize(("database_url", "broker_url"), given, indirect=True)
+
+
+# What is the same on both pairs is tested on one of them.
+on_both = _on("sqlite-valkey", "postgres-redis")
+on_embedded = _on("sqlite-valkey")
+on_servers = _on("postgres-redis")
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
+@on_both
 def test_jobs_end_as_their_stages_say(stack: Stack) -> None:
     stack.start_worker()
     good = stack.submit()
@@ -50,6 +56,7 @@ def test_jobs_end_as_their_stages_say(stack: Stack) -> None:
     assert get(stack.database, good).epoch == 3
 
 
+@on_servers
 def test_stages_follow_each_other_without_the_reconciler(stack: Stack) -> None:
     stack.start_worker()
     job_id = stack.submit()
@@ -58,6 +65,7 @@ def test_stages_follow_each_other_without_the_reconciler(stack: Stack) -> None:
     )
 
 
+@on_embedded
 def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.prepare": "deaf"})
@@ -72,6 +80,7 @@ def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
     assert process.poll() is None
 
 
+@on_both
 def test_a_killed_workers_job_goes_on_elsewhere(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.train": "hang", "stub.attempts": "1"})
@@ -100,6 +109,7 @@ def test_a_killed_workers_job_goes_on_elsewhere(stack: Stack) -> None:
     assert get(stack.database, job_id).metric_seq == 3
 
 
+@on_both
 def test_a_new_process_of_the_pool_has_no_connection_of_its_parent(stack: Stack) -> None:
     process = stack.start_worker()
     [killed] = pool_of(process)
@@ -114,6 +124,7 @@ def test_a_new_process_of_the_pool_has_no_connection_of_its_parent(stack: Stack)
     stack.wait_for_state(stack.submit(), "succeeded")
 
 
+@on_embedded
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
     stack: Stack, number: signal.Signals
@@ -132,6 +143,7 @@ def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
     stack.wait_for_state(job_id, "succeeded")
 
 
+@on_servers
 def test_a_worker_whose_pool_hangs_leaves_it(stack: Stack) -> None:
     stack.values["drain_grace_seconds"] = "0"
     process = stack.start_worker()
@@ -148,6 +160,7 @@ def test_a_worker_whose_pool_hangs_leaves_it(stack: Stack) -> None:
     stack.wait_for_state(job_id, "succeeded")
 
 
+@on_embedded
 def test_a_draining_worker_lets_training_come_to_a_checkpoint(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.train": "patient", "stub.attempts": "1"})
@@ -169,6 +182,7 @@ def test_a_draining_worker_lets_training_come_to_a_checkpoint(stack: Stack) -> N
     ]
 
 
+@on_servers
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) -> None:
     process = stack.start_worker()
@@ -184,6 +198,7 @@ def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) ->
     assert (row.state, row.crash_count, row.lease_until) == ("queued", 0, None)
 
 
+@on_servers
 def test_a_broker_that_lost_everything(stack: Stack) -> None:
     job_id = stack.submit()
     client = redis.Redis.from_url(stack.broker_url)
@@ -195,22 +210,24 @@ def test_a_broker_that_lost_everything(stack: Stack) -> None:
     stack.wait_for_state(job_id, "succeeded")
 
 
+@on_embedded
 def test_a_hundred_rings_make_one_attempt(stack: Stack) -> None:
     stack.start_worker()
     job_id = stack.submit()
     for _ in range(100):
-        assert stack.dispatcher.enqueue(job_id, "cpu", 5)
+        assert stack.dispatcher.wake(job_id, "cpu", 5)
     stack.wait_for_state(job_id, "succeeded")
     last = stack.submit(priority=9)
     stack.wait_for_state(last, "succeeded")
     assert get(stack.database, job_id).epoch == 3
 
 
+@on_servers
 def test_strange_messages_are_refused_and_the_worker_lives(stack: Stack, tmp_path: Path) -> None:
     process = stack.start_worker()
     trap = tmp_path / "trapped"
     send_forged(stack.broker_url, trap)
-    assert stack.dispatcher.enqueue("job-unknown", "cpu", 0)
+    assert stack.dispatcher.wake("job-unknown", "cpu", 0)
     job_id = stack.submit()
     stack.wait_for_state(job_id, "succeeded")
     assert process.poll() is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.hub import HubDouble
-from tests.stages.support import TOKEN, Ended, PrepareServer, Run, request
+from tests.stages.support import TOKEN, Ended, Forks, PrepareServer, Run, request
 from tests.support.models import save_tiny_bert
 
 
@@ -30,12 +30,19 @@ def hub() -> Iterator[HubDouble]:
         yield double
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory, hub: HubDouble) -> Iterator[PrepareServer]:
     folder = tmp_path_factory.mktemp("server")
     server = PrepareServer(folder, hub.environment(folder / "home"))
     yield server
     server.close()
+
+
+@pytest.fixture(scope="package")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
 
 
 @pytest.fixture

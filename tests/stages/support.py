@@ -20,8 +20,11 @@ from service.contract.events import (
 from service.contract.failures import Failure
 from service.contract.stages import EVENT_FD_VARIABLE
 from tests.data.squad_sample import squad_file
+from worker.processes.child import Child
+from worker.processes.fork_client import WarmStart
 
 TOKEN: Final = "hf_" + "t" * 34
+_PREPARE: Final = "worker.stages.prepare"
 
 
 @dataclass
@@ -109,10 +112,38 @@ def write_request(
     return path
 
 
-def start_prepare(request: Path, environment: Mapping[str, str]) -> Running:
-    """`python -m worker.stages.prepare request.json`"""
-    command = ["-m", "worker.stages.prepare", str(request)]
-    return Running(command, request.parent / "log", environment)
+class Forks:
+    """Runs `prepare` as workers do, in processes forked from one that has imported it.
+
+    No Hub answers there.
+    """
+
+    def __init__(self, hub_cache: Path) -> None:
+        left_out = ("HF_", "FINETUNE_", "PYTEST_")
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+        self._environment |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(hub_cache)}
+        self._environment |= {"HF_ENDPOINT": "http://127.0.0.1:9"}
+        self._server = WarmStart(self._environment, modules=(_PREPARE,), imports=(_PREPARE,))
+
+    def start(self, request: Path, variables: Mapping[str, str]) -> Child:
+        """`variables`: what a fork can still be given, such as HF_TOKEN."""
+        command = [sys.executable, "-P", "-m", _PREPARE, str(request)]
+        environment = {**self._environment, **variables}
+        log = request.parent / "log"
+        return Child(command, environment, request.parent, log, start=self._server.start)
+
+    def run(self, request: Path, variables: Mapping[str, str] = {}) -> Ended:
+        return self.wait(self.start(request, variables), request)
+
+    def wait(self, child: Child, request: Path) -> Ended:
+        events: list[StageEvent] = []
+        with child:
+            while not child.at_end:
+                events += child.read(10)
+            return Ended(child.reap(), events, (request.parent / "log").read_text())
+
+    def close(self) -> None:
+        self._server.close()
 
 
 class PrepareServer:

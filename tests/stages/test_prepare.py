@@ -20,7 +20,7 @@ from service.contract.events import Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import PrepareResult
 from tests.data.squad_sample import squad_file, squad_rows
-from tests.stages.support import OFFLINE, Run, phases, request, spec, start_prepare
+from tests.stages.support import OFFLINE, Forks, Run, phases, request, spec
 from tests.support.models import minilm_dir
 from worker.base_model import files
 from worker.tasks.base import load_splits
@@ -28,7 +28,7 @@ from worker.tasks.base import load_splits
 
 class TestFiles:
     def test_prepares_all_splits_and_says_what_it_does(
-        self, tmp_path: Path, run: Run, models: Path
+        self, tmp_path: Path, forks: Forks, models: Path
     ) -> None:
         body = spec(
             models / "tiny",
@@ -36,7 +36,7 @@ class TestFiles:
             test=str(squad_file("validation")),
             max_predict_samples=5,
         )
-        ended = start_prepare(request(tmp_path, body), OFFLINE).wait()
+        ended = forks.run(request(tmp_path, body), OFFLINE)
         assert ended.status == 0, ended.log
         assert phases(ended) == ["resolving", "downloading", "checking", "tokenizing"]
         result = PrepareResult.model_validate(ended.result)
@@ -88,11 +88,13 @@ class TestFiles:
         other = run(spec(models / "tiny", task={"n_best_size": 3}), **shared)
         assert first.result == other.result
 
-    def test_two_jobs_at_once_tokenise_once(self, tmp_path: Path, run: Run, models: Path) -> None:
+    def test_two_jobs_at_once_tokenise_once(
+        self, tmp_path: Path, forks: Forks, models: Path
+    ) -> None:
         more = {"model_roots": [models], "cache_dir": tmp_path / "cache"}
         paths = [request(tmp_path / name, spec(models / "tiny"), **more) for name in ("1", "2")]
-        both = [start_prepare(path, OFFLINE) for path in paths]
-        ended = [running.wait() for running in both]
+        both = [forks.start(path, OFFLINE) for path in paths]
+        ended = [forks.wait(child, path) for child, path in zip(both, paths, strict=True)]
         assert [end.status for end in ended] == [0, 0]
         assert sorted("tokenizing" in phases(end) for end in ended) == [False, True]
         assert ended[0].result == ended[1].result

@@ -15,7 +15,7 @@ from service.contract.stages import BaseCard, PrepareResult
 from tests.data.squad_sample import squad_rows
 from tests.fakes.hub import HubDouble, Repo, Request
 from tests.stages import support
-from tests.stages.support import TOKEN, Run, request, start_prepare
+from tests.stages.support import TOKEN, Forks, Run, Running, request
 from tests.tasks.classification.jobs import evaluations
 from tests.tasks.stages import StagedJob, write_rows
 
@@ -239,14 +239,15 @@ class TestHub:
 
         with WeatherProxy(filled.hub.endpoint, spoil) as proxy:
             variables = {"HF_ENDPOINT": proxy.url, "HF_HOME": str(tmp_path / "home")}
-            ended = start_prepare(request(tmp_path, filled.spec()), variables).wait()
+            path = request(tmp_path, filled.spec())
+            command = ["-m", "worker.stages.prepare", str(path)]
+            ended = Running(command, path.parent / "log", variables).wait()
         assert ended.failure.code is FailureCode.HUB_UNAVAILABLE
 
     def test_a_token_that_the_hub_does_not_know(self, run: Run, filled: Repos) -> None:
         ended = run(filled.spec(), "hf_" + "u" * 34)
         assert ended.failure.code is FailureCode.HUB_UNAUTHORIZED
 
-    def test_no_network(self, tmp_path: Path, filled: Repos) -> None:
-        variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home")}
-        ended = start_prepare(request(tmp_path, filled.spec()), variables).wait()
+    def test_no_network(self, tmp_path: Path, filled: Repos, forks: Forks) -> None:
+        ended = forks.run(request(tmp_path, filled.spec()))
         assert ended.failure.code is FailureCode.NETWORK

@@ -10,7 +10,7 @@ import pytest
 from service.contract.failures import RULES, FailureCode
 from service.contract.stages import PrepareResult
 from tests.fakes.hub import HubDouble
-from tests.stages.support import OFFLINE, TOKEN, Ended, Run, request, spec, start_prepare
+from tests.stages.support import OFFLINE, TOKEN, Ended, Forks, Run, request, spec
 
 READER = "hf_" + "r" * 34
 FINE_GRAINED = "hf_" + "f" * 34
@@ -183,14 +183,13 @@ class TestAway:
         target_hub.heal()
         assert run(body(models, f"me/{name}"), TOKEN).status == 0
 
-    def test_unreachable(self, tmp_path: Path, models: Path) -> None:
-        variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": TOKEN}
+    def test_unreachable(self, tmp_path: Path, models: Path, forks: Forks) -> None:
         wish = request(tmp_path, body(models, "me/x"))
-        refused(start_prepare(wish, variables).wait(), FailureCode.NETWORK)
+        refused(forks.run(wish, {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
 
-    def test_offline_mode(self, tmp_path: Path, models: Path) -> None:
+    def test_offline_mode(self, tmp_path: Path, models: Path, forks: Forks) -> None:
         wish = request(tmp_path, body(models, "me/x"))
-        refused(start_prepare(wish, OFFLINE | {"HF_TOKEN": TOKEN}).wait(), FailureCode.NETWORK)
+        refused(forks.run(wish, OFFLINE | {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
 
     def test_a_mirror_that_cannot_be_asked_is_trusted(
         self, run: Run, target_hub: HubDouble, models: Path, name: str

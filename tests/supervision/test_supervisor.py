@@ -18,6 +18,7 @@ from service.store.database import Database, db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, MetricRow
 from tests.stubs import stage
 from tests.support import services
+from tests.support.databases import on_sqlite
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.flaky import Flaky
 from tests.support.job_rows import get, history_of, put
@@ -96,6 +97,7 @@ def attempt(database: Database, job_id: str, epoch: int) -> AttemptRow:
         return session.get_one(AttemptRow, (job_id, epoch))
 
 
+@on_sqlite
 class TestSystemMetrics:
     def test_of_the_gpus_that_the_attempt_has(
         self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -181,6 +183,7 @@ class TestFinish:
         assert ["HF_HUB_OFFLINE" in seen for seen in names] == [False, True, False]
 
 
+@on_sqlite
 class TestFailure:
     @pytest.mark.parametrize(
         ("behaviour", "state", "code"),
@@ -276,6 +279,7 @@ class TestFailure:
         )
 
 
+@on_sqlite
 class TestHung:
     def test_it_is_ended_and_tried_again_three_times_without_progress(
         self, database: Database, settings: Settings
@@ -363,6 +367,7 @@ class TestStop:
         assert attempt(database, job_id, 1).outcome == "released"
 
 
+@on_sqlite
 class TestSoftStop:
     @pytest.mark.parametrize(("wish", "state"), [("pause", "paused"), ("shutdown", "queued")])
     def test_training_goes_on_later_from_the_step_in_hand(
@@ -527,6 +532,7 @@ class TestResume:
         assert left.with_name("3").exists()
 
 
+@on_sqlite
 class TestPublish:
     @pytest.mark.parametrize(
         ("strategy", "steps"), [("end", []), ("checkpoint", [2]), ("all_checkpoints", [2, 1])]

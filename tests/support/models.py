@@ -1,8 +1,15 @@
 """Small real transformers models for tests, made on the spot; no network."""
 
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
+
+P = ParamSpec("P")
 
 
 def minilm_dir() -> Path:
@@ -13,6 +20,31 @@ def minilm_dir() -> Path:
     return Path(found.origin).parent / "model"
 
 
+def made_once(save: Callable[Concatenate[Path, P], Path]) -> Callable[Concatenate[Path, P], Path]:
+    """Make a model of the same arguments once per process, and copy its files from then on.
+
+    The global generator is left as if the model had been made.
+    """
+    made: dict[str, tuple[Path, Any]] = {}
+
+    @functools.wraps(save)
+    def copy(folder: Path, /, *arguments: P.args, **options: P.kwargs) -> Path:
+        import torch
+
+        key = repr((arguments, options))
+        if key not in made:
+            kept = Path(tempfile.mkdtemp(prefix="finetune-models-"))
+            atexit.register(shutil.rmtree, kept)
+            made[key] = save(kept, *arguments, **options), torch.get_rng_state()
+        kept, state = made[key]
+        torch.set_rng_state(state)
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+        return folder
+
+    return copy
+
+
+@made_once
 def save_tiny_bert(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
     """A BERT of 2 layers, 32 wide, with MiniLM's tokenizer and random weights; 1 M parameters."""
     import torch
@@ -71,6 +103,7 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
 
 
+@made_once
 def save_tiny_t5(folder: Path, texts: list[str], *, seed: int = 0, dropout: float = 0.1) -> Path:
     """A T5 of 2 + 2 layers, 32 wide, with random weights and a tokenizer learnt from `texts`."""
     import torch
@@ -136,6 +169,7 @@ def save_tiny_mbart(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
+@made_once
 def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
     """A GPT-2 of 2 layers, 32 wide, 64 positions, without a pad token, as GPT-2 has none.
 
@@ -174,6 +208,7 @@ def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
     return folder
 
 
+@made_once
 def save_tiny_xlnet(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
     """An XLNet of 2 layers, 32 wide, with its own tokenizer of letters (padded on the left)."""
     import torch

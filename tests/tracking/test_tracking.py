@@ -2,14 +2,13 @@
 
 import json
 import math
-import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
+from chaos.weather import Weather, WeatherProxy
 from service.contract.events import ArtifactWritten
 from service.settings import Settings
 from service.store import history, jobs
@@ -17,7 +16,6 @@ from service.store import tracking as store
 from service.store.database import Database
 from service.store.models import FileRow
 from tests.support.factories import make_spec
-from tests.support.mlflow_server import MlflowServer
 from tests.support.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
@@ -127,7 +125,7 @@ class TestDescription:
         assert json.loads(Path(path).read_text())["training"]["learning_rate"] == 3e-5
 
     def test_the_page_says_what_the_job_is(
-        self, database: Database, tmp_path: Path, mlflow_server: MlflowServer, client: MlflowClient
+        self, database: Database, tmp_path: Path, mlflow_uri: str, client: MlflowClient
     ) -> None:
         with database.write() as session:
             row = FileRow(id="file-1", filename="my`data.json", purpose="f", bytes=1)
@@ -135,7 +133,7 @@ class TestDescription:
             session.add(row)
         data = {"source": "upload", "train": "file-1", "validation": "file-2"}
         job = Job(database, tmp_path, name="my job", dataset=data)
-        tracker = MlflowTracker(mlflow_server.uri, public_url="http://here:8000/")
+        tracker = MlflowTracker(mlflow_uri, public_url="http://here:8000/")
         sync(database, tracker, job.id, tmp_path)
         run = job.the_run(client)
         assert run.data.tags["mlflow.note.content"].splitlines() == [
@@ -337,7 +335,7 @@ class TestEnd:
         assert job.the_run(client).outputs.model_outputs == []
 
     def test_a_server_without_a_registry_costs_nothing_else(
-        self, database: Database, tmp_path: Path, mlflow_server: MlflowServer, client: MlflowClient
+        self, database: Database, tmp_path: Path, mlflow_uri: str, client: MlflowClient
     ) -> None:
         class Old(MlflowTracker):
             def add_model(self, run_id: str, model: FinishedModel) -> None:
@@ -346,7 +344,7 @@ class TestEnd:
         job = Job(database, tmp_path)
         self._write_card(job)
         job.end("succeeded", results={"train": TRAINED})
-        assert sync(job.database, Old(mlflow_server.uri), job.id, job.workspace)
+        assert sync(job.database, Old(mlflow_uri), job.id, job.workspace)
         assert job.the_run(client).info.status == "FINISHED"
 
     @staticmethod
@@ -393,22 +391,30 @@ class TestEnd:
 
 
 class TestAway:
-    @pytest.fixture
-    def own_server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-        with MlflowServer(tmp_path_factory.mktemp("own-mlflow")) as server:
-            yield server
-
     @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-    def test_killed_in_the_middle_loses_and_doubles_nothing(
-        self, job: Job, own_server: MlflowServer
+    @pytest.mark.parametrize("weather", [Weather.LOST, Weather.TRUNCATED])
+    def test_cut_in_the_middle_loses_and_doubles_nothing(
+        self, job: Job, mlflow_uri: str, client: MlflowClient, weather: Weather
     ) -> None:
-        tracker, client = MlflowTracker(own_server.uri), MlflowClient(own_server.uri)
-        with Shipping(job.database, tracker, job.id, job.workspace, interval=0.1):
+        """It does what it is asked and its answer is lost or cut; then it is unreachable."""
+        now: list[Weather | None] = [None]
+        hits: list[str] = []
+
+        def forecast(_method: str, path: str) -> Weather | None:
+            hits.append(path)
+            return now[0]
+
+        with (
+            WeatherProxy(mlflow_uri, forecast) as proxy,
+            Shipping(job.database, MlflowTracker(proxy.url), job.id, job.workspace, interval=0.1),
+        ):
             train(job, range(100))
             wait_until(lambda: job.row.tracked_seq > 0, 20, "the first numbers")
-            own_server.stop(signal.SIGKILL)
-            train(job, range(100, 300))
-            own_server.start()
+            for number, now[0] in enumerate((weather, Weather.AWAY), start=1):
+                train(job, range(100 * number, 100 * (number + 1)))
+                hits.clear()
+                wait_until(lambda: bool(hits), 20, "a request in bad weather")
+            now[0] = None
             train(job, range(300, 400))
             wait_until(lambda: job.row.tracked_seq == 400, 60, "the rest of the numbers")
         run = job.the_run(client)

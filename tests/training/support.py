@@ -17,7 +17,7 @@ from service.contract.events import CheckpointSaved, Metric, Notice, StageEvent
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
-from tests.support.models import minilm_dir
+from tests.support.models import made_once, train_tokenizer
 from worker.stages import train
 from worker.stages.base import SoftStop, run_stage
 from worker.tasks import registry
@@ -119,6 +119,22 @@ def tiny_model(dropout: float = 0.1) -> transformers.GPT2LMHeadModel:
     return model
 
 
+@made_once
+def _save_tiny_model(folder: Path, dropout: float) -> Path:
+    tiny_model(dropout).save_pretrained(folder)
+    return folder
+
+
+@made_once
+def _save_tokenizer(folder: Path) -> Path:
+    """No text is read here, so a few tokens are enough; they are saved with each model."""
+    specials = {"pad_token": "<pad>", "unk_token": "<unk>"}
+    tokens = list(specials.values())
+    tokenizer = train_tokenizer(["a"], vocabulary=8, specials=tokens, template="$A", **specials)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def rows(count: int, *, seed: int = 0, length: int | None = None) -> list[dict[str, list[int]]]:
     """Counting sequences with a random start and step; of uneven lengths unless told."""
     draw = np.random.default_rng(seed)
@@ -145,7 +161,8 @@ class Job:
 
     def __post_init__(self) -> None:
         self.workspace = self.home / "job"
-        tiny_model(self.dropout).save_pretrained(self.home / "model")
+        _save_tiny_model(self.home / "model", self.dropout)
+        _save_tokenizer(self.home / "tokenizer")
         for name, split in self.splits.items():
             folder = self.home / "prepared" / name
             folder.mkdir(parents=True)
@@ -189,7 +206,7 @@ class Job:
             prepared=PrepareResult(
                 prepared_dir=self.home / "prepared",
                 model_dir=self.home / "model",
-                tokenizer_dir=minilm_dir(),
+                tokenizer_dir=self.home / "tokenizer",
                 model_revision=None,
                 dataset_revision=None,
                 data_fingerprint="0" * 64,
@@ -236,15 +253,11 @@ class Recorder:
         return [event.step for event in self.of(CheckpointSaved)]
 
 
-def reset_accelerate() -> None:
-    """Accelerate keeps device and precision per process, and every job has its own."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-
-
 def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainResult, Recorder]:
     """The real stage, in this process."""
-    reset_accelerate()
+    # Accelerate keeps device and precision per process; a job has its own.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
     recorder = recorder or Recorder()
     return train.main(request, recorder), recorder  # type: ignore[arg-type]
 

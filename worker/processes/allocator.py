@@ -23,7 +23,7 @@ is slower than the C library's (docs/performance.md)."""
 
 _PRELOAD: Final = "LD_PRELOAD"
 _MAPS: Final = Path("/proc/self/maps")
-_ALLOCATOR: Final = re.compile(r"\S*/(lib\w*malloc\w*\.so[.\d]*)$", re.MULTILINE)
+_ALLOCATOR: Final = re.compile(r"/(lib\w*malloc\w*\.so[.\d]*)$", re.MULTILINE)
 _OPTIONS: Final = {
     # Else tcmalloc writes a line to the job's log for each allocation of a gigabyte.
     "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "0",

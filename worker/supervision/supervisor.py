@@ -113,9 +113,7 @@ class Supervisor:
 
         def may_commit() -> bool:
             with self._database.read() as session:
-                return (
-                    claims.requested_state(session, claim.job_id, claim.epoch) is JobState.RUNNING
-                )
+                return claims.wish(session, claim.job_id, claim.epoch) is JobState.RUNNING
 
         return Pusher(self._settings, request, may_commit)
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR, get_scheduler
 
 from service.contract.choices import BY_METRIC, SCHEDULE_ARGUMENTS, Schedule
 from service.contract.failures import StageError
@@ -75,6 +75,25 @@ class TestBySteps:
         assert with_them != without
 
     @pytest.mark.parametrize(("name", "arguments"), BY_STEP)
+    def test_as_transformers(self, name: str, arguments: dict[str, Any] | None) -> None:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        theirs = get_scheduler(name, optimizer, 2, 10, arguments)
+        expected = []
+        for _ in range(10):
+            expected.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            theirs.step()
+        options = {"warmup_steps": 2, "lr_scheduler_type": name, "lr_scheduler_kwargs": arguments}
+        assert rates(options) == pytest.approx(expected, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [
+            ("linear", None),
+            ("cosine_with_restarts", ARGUMENTS["cosine_with_restarts"]),
+            ("cosine_warmup_with_min_lr", ARGUMENTS["cosine_warmup_with_min_lr"]),
+        ],
+    )
     @pytest.mark.usefixtures("sequential")
     def test_as_trainer(
         self,
