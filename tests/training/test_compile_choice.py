@@ -182,7 +182,7 @@ def test_the_next_job_of_the_kind_measures_nothing(
 
 def test_a_damaged_verdict_is_none(make: Make) -> None:
     verdict = compile_cache.Verdict(make())
-    verdict.write(True)
+    verdict.write(faster=True)
     [file] = (make().cache_dir / prepared_data.COMPILED).glob("*/verdict.json")
     file.write_text("fals")
     assert verdict.read() is None

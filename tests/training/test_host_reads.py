@@ -165,7 +165,7 @@ class TestMasks:
         options: dict[str, Any] = {"batch_size": 2, "q_length": 5, "kv_length": 5, **skips}
         expected = sdpa_mask(attention_mask=mask, **options)
         assert (expected is None) == (lengths == (5, 5))
-        attention_masks.see({"attention_mask": mask.long()})
+        attention_masks.read_batch({"attention_mask": mask.long()})
         with HostReads().forbidden():
             found = attention_masks.mask(attention_mask=mask, **options)
         if expected is None:
@@ -176,7 +176,7 @@ class TestMasks:
     def test_without_a_batch_it_is_read(self) -> None:
         mask = torch.ones(2, 5, dtype=torch.bool)
         options = {"batch_size": 2, "q_length": 5, "kv_length": 5, "attention_mask": mask}
-        attention_masks.see({"input_ids": mask.long()})
+        attention_masks.read_batch({"input_ids": mask.long()})
         assert attention_masks.mask(**options) is None
         with HostReads().forbidden(), pytest.raises(HostReadError):
             attention_masks.mask(**options)
@@ -231,7 +231,7 @@ class TestPositions:
             expected = model(**batch, use_cache=False).logits
         with HostReads().forbidden(), pytest.raises(HostReadError):
             model(**batch, use_cache=False)
-        attention_masks.see(batch)
+        attention_masks.read_batch(batch)
         with HostReads().forbidden(), torch.no_grad():
             found = model(**batch, use_cache=False).logits
         assert torch.equal(found, expected)
@@ -243,7 +243,7 @@ class TestPositions:
             "positions": {"input_ids": ids, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
             "padding": {"input_ids": ids, "attention_mask": (ids < 3).long()},
         }
-        attention_masks.see(batches[seen])
+        attention_masks.read_batch(batches[seen])
         positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
         found = masking_utils.find_packed_sequence_indices(positions)
         assert torch.equal(found, torch.tensor([[0, 0, 0, 1, 1, 1]]))
@@ -251,7 +251,7 @@ class TestPositions:
     def test_a_whole_rectangle_goes_in_without_its_mask(self) -> None:
         """As `worker.training.kernels.padding_free` hands it on."""
         ids = torch.arange(6)[None]
-        attention_masks.see({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        attention_masks.read_batch({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
         with HostReads().forbidden():
             assert masking_utils.find_packed_sequence_indices(ids) is None
 

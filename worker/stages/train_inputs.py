@@ -22,7 +22,7 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import chunked_cross_entropy, equivalence_check, gpu_padding_free
-from worker.training.kernels.equivalence_check import Equivalence
+from worker.training.kernels.equivalence_check import EquivalenceChecker
 from worker.training.objective import Features, MakesLogitsInParts, Objective
 
 
@@ -77,13 +77,13 @@ def load_parts(
     once = strategies.leaves_loaded_weights(request.spec, device)
     model, new_weights = read_once(load, ranks) if once else load()
     features: Features = next((split.features for split in splits.values()), ())
-    trials = Equivalence(request.cache_dir / equivalence_check.FOLDER, device, ranks, send)
-    given = gpu_padding_free.Given(features, paths, trials)
+    trials = EquivalenceChecker(request.cache_dir / equivalence_check.FOLDER, device, ranks, send)
+    given = gpu_padding_free.ChoiceInputs(features, paths, trials)
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)
     if isinstance(objective, MakesLogitsInParts) and objective.linear is not None:
-        objective.rows = chunked_cross_entropy.rows_of_parts(objective.linear, device, paths)
+        objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     precision.require_scalable(model, request.spec)

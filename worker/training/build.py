@@ -21,8 +21,13 @@ from worker.processes import allocator
 from worker.training import expandable_segments
 from worker.training import precision as precisions
 from worker.training.distributed import registry
-from worker.training.kernels import attention_masks, cpu_dropout, fused_gelu, gpu_padding_free
-from worker.training.kernels import padding_free as packing
+from worker.training.kernels import (
+    attention_masks,
+    cpu_dropout,
+    fused_gelu,
+    gpu_padding_free,
+    padding_free,
+)
 from worker.training.plan import Plan
 
 _ALIGNMENT: Final = 64
@@ -149,7 +154,7 @@ def precision(spec: TrainingSpec) -> str:
 
 
 def choose_attention(
-    model: Any, spec: JobSpec, device: torch.device, given: gpu_padding_free.Given
+    model: Any, spec: JobSpec, device: torch.device, given: gpu_padding_free.ChoiceInputs
 ) -> bool:
     """On a CPU ours, where it computes what the model's plain one does; on a GPU torch's kernels
     for packed batches, where they do, or the model's own choice, of whose masks the device is not
@@ -164,7 +169,7 @@ def choose_attention(
     if device.type == "cpu":
         model.set_attn_implementation("eager")
         if may_be_padding_free(spec):
-            free = packing.install(model) is not None
+            free = padding_free.install(model) is not None
             why = None if free else "does not go with this model's attention"
     elif not spec.training.compiles:
         attention_masks.install()

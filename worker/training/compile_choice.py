@@ -134,7 +134,7 @@ def _measured(
 ) -> bool:
     """Compile, compare and time; what came of it is told, and kept for later jobs."""
     # An attempt that does not come back from the compiler leaves this, and the next one is plain.
-    verdict.write(False)
+    verdict.write(faster=False)
     run.reporter.notice("Measuring whether compiled layers are faster")
     try:
         expected = passes.gradient()
@@ -153,7 +153,7 @@ def _measured(
     _undo(layers)
     by_plain, by_compiled = (each / passes.count for each in times)
     faster = by_compiled <= _FASTER * by_plain
-    verdict.write(faster)
+    verdict.write(faster=faster)
     _tell(run, by_plain, by_compiled, faster=faster)
     return faster
 

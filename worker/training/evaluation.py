@@ -276,7 +276,7 @@ def _sent(tensor: torch.Tensor) -> torch.Tensor:
 
 def on_device(batch: Batch, accelerator: Accelerator) -> Batch:
     """The batch on the model's device. The model must get it next: its mask is read here."""
-    attention_masks.see(batch)
+    attention_masks.read_batch(batch)
     sent = {n: value.to(accelerator.device, non_blocking=True) for n, value in batch.items()}
-    padding_free.see(batch, sent)
+    padding_free.read_batch(batch, sent)
     return sent

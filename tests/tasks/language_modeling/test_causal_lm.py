@@ -400,21 +400,21 @@ class TestJob:
         self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The loss is made in the parts that the training began with, the evaluations' as well."""
-        chosen, made = chunked_cross_entropy.rows_of_parts, chunked_cross_entropy.Parts.of
+        chosen, made = chunked_cross_entropy.choose_chunk_rows, chunked_cross_entropy.Chunks.of
         gpu = torch.device("cuda", 0)
         of_16_rows = 32 * 8 * 400 * 16
         free, rows = [of_16_rows], set()
-        monkeypatch.setattr(chunked_cross_entropy, "_FEWEST_ROWS", 1)
+        monkeypatch.setattr(chunked_cross_entropy, "_MIN_ROWS", 1)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 1 << 40))
         for name in ("memory_reserved", "memory_allocated"):
             monkeypatch.setattr(torch.cuda, name, lambda _: 0)
         monkeypatch.setattr(
             chunked_cross_entropy,
-            "rows_of_parts",
+            "choose_chunk_rows",
             lambda linear, _, paths: chosen(linear, gpu, paths),
         )
         monkeypatch.setattr(
-            chunked_cross_entropy.Parts, "of", lambda size, own: rows.add(own) or made(size, own)
+            chunked_cross_entropy.Chunks, "of", lambda size, own: rows.add(own) or made(size, own)
         )
         whole, _ = self.job(make, tmp_path, save_steps=4).train()
         job = self.job(make, tmp_path, save_steps=4)
@@ -459,7 +459,7 @@ def test_the_loss_needs_no_logits_of_whole_batches(
     runs = []
     for whole in (False, True):
         if whole:
-            monkeypatch.setattr(chunked_cross_entropy, "linear_of", lambda _model: None)
+            monkeypatch.setattr(chunked_cross_entropy, "plain_head", lambda _model: None)
         job = make(block_size=16, training={"max_steps": 3, "save_strategy": "no", **options})
         if adapter:
             job.body["peft"] = adapter
@@ -489,7 +489,7 @@ def test_an_evaluation_needs_no_logits_of_whole_blocks(tmp_path: Path, separate:
             yield indices, found
 
     written, lengths_of = [], []
-    for linear in (None, chunked_cross_entropy.linear_of(model)):
+    for linear in (None, chunked_cross_entropy.plain_head(model)):
         lengths.clear()
         evaluation = objective_of(rows, model, linear).evaluate("test", forward, tmp_path)
         assert evaluation is not None

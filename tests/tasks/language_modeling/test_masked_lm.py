@@ -24,7 +24,7 @@ from worker.tasks.language_modeling.features import word_starts
 from worker.tasks.language_modeling.masked_lm import MaskedLMObjective
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
 from worker.training.batches import samplers
-from worker.training.kernels.padding_free import rounded
+from worker.training.kernels.padding_free import round_up
 
 TEXTS = [
     "The lobster's unmistakable bioluminescence was catalogued near Gothenburg.",
@@ -442,7 +442,7 @@ def test_an_evaluation_makes_logits_of_masked_tokens_alone(
     assert seen[:2] == [26, 5]
     masks = MaskedFeatures(rows, Masking.of(tokenizer, 1, 0.5))
     counts = [int((masks[index]["labels"] != -100).sum()) for index in range(3)]
-    assert seen[2:] == [rounded(counts[2] + counts[0]), rounded(counts[1])]
+    assert seen[2:] == [round_up(counts[2] + counts[0]), round_up(counts[1])]
     assert min(counts) > 0
     assert selected.metrics == pytest.approx(whole.metrics, rel=1e-6)
     assert selected.samples == whole.samples

@@ -42,7 +42,7 @@ def test_is_torchs(
     monkeypatch: pytest.MonkeyPatch, numbers: int, smoothing: float, bias: bool
 ) -> None:
     """In pieces of one token, of seven with a rest, and all at once."""
-    monkeypatch.setattr(chunked_cross_entropy, "_NUMBERS", numbers)
+    monkeypatch.setattr(chunked_cross_entropy, "_CHUNK_NUMBERS", numbers)
     torch.manual_seed(0)
     linear = torch.nn.Linear(16, 50, bias=bias)
     states = torch.randn(3, 11, 16, requires_grad=True)
@@ -50,7 +50,7 @@ def test_is_torchs(
     labels[0, :4] = labels[2] = chunked_cross_entropy.IGNORED
     inputs = [states, *linear.parameters()]
     expected = reference(linear(states), labels, smoothing)
-    head = chunked_cross_entropy.Head(states, torch.float32)
+    head = chunked_cross_entropy.HeadInput(states, torch.float32)
     found = chunked_cross_entropy.loss_sum(linear, head, labels, smoothing)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     assert_near(
@@ -80,7 +80,7 @@ class TestRowsOnAGPU:
         ],
     )
     def test_are_a_share_of_the_memory(self, vocabulary: int, free: float, rows: int) -> None:
-        found = chunked_cross_entropy.rows_for(vocabulary, int(free * self.GIB))
+        found = chunked_cross_entropy.chunk_rows_for(vocabulary, int(free * self.GIB))
         assert found == rows
         used = rows * vocabulary * 8
         assert used <= self.GIB
@@ -97,7 +97,7 @@ class TestRowsOnAGPU:
         linear = torch.nn.Linear(2, 1024)
         paths = FastPaths()
         # 128 MiB: a part may have 4 of them, half a million logits.
-        assert chunked_cross_entropy.rows_of_parts(linear, device, paths) == 512
+        assert chunked_cross_entropy.choose_chunk_rows(linear, device, paths) == 512
         assert asked == [device] * 3
         assert paths.chosen == {"rows_of_loss": 512}
 
@@ -105,15 +105,17 @@ class TestRowsOnAGPU:
         linear, gpu = torch.nn.Linear(2, 50), torch.device("cuda", 0)
         for recorded, rows in (({"rows_of_loss": 320}, 320), ({}, None)):
             assert (
-                chunked_cross_entropy.rows_of_parts(linear, gpu, FastPaths.of(recorded, Ranks()))
+                chunked_cross_entropy.choose_chunk_rows(
+                    linear, gpu, FastPaths.of(recorded, Ranks())
+                )
                 == rows
             )
 
     def test_a_cpu_chooses_nothing(self) -> None:
         linear, paths = torch.nn.Linear(2, 50), FastPaths()
-        assert chunked_cross_entropy.rows_of_parts(linear, torch.device("cpu"), paths) is None
+        assert chunked_cross_entropy.choose_chunk_rows(linear, torch.device("cpu"), paths) is None
         assert paths.chosen == {}
-        assert chunked_cross_entropy.Parts.of(128_256, None) == (57, 4)
+        assert chunked_cross_entropy.Chunks.of(128_256, None) == (57, 4)
 
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     @pytest.mark.parametrize("rows", [1, 8, 33, 64])
@@ -124,7 +126,7 @@ class TestRowsOnAGPU:
         labels = torch.randint(50, (3, 11))
         labels[0, :4] = chunked_cross_entropy.IGNORED
         inputs = [states, *linear.parameters()]
-        head = chunked_cross_entropy.Head(states, torch.float32)
+        head = chunked_cross_entropy.HeadInput(states, torch.float32)
         losses = [
             chunked_cross_entropy.loss_sum(linear, head, labels, smoothing, r) for r in (None, rows)
         ]
@@ -144,14 +146,14 @@ class TestRowsOnAGPU:
     def _by_weight(
         linear: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor, rows: int
     ) -> torch.Tensor:
-        head = chunked_cross_entropy.Head(states, linear.weight.dtype)
+        head = chunked_cross_entropy.HeadInput(states, linear.weight.dtype)
         loss = chunked_cross_entropy.loss_sum(linear, head, labels, rows=rows)
         return torch.autograd.grad(loss, linear.weight)[0].float()
 
     def test_make_no_more_logits(self) -> None:
         linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
         states, labels = torch.randn(1, 200, 2, requires_grad=True), torch.randint(50, (1, 200))
-        head = chunked_cross_entropy.Head(states, torch.float32)
+        head = chunked_cross_entropy.HeadInput(states, torch.float32)
         with _Largest() as largest:
             chunked_cross_entropy.loss_sum(linear, head, labels, rows=64)
         assert largest.rows == 64
@@ -161,7 +163,7 @@ class TestRowsOnAGPU:
             seen.append(len(logits))
             return (labels,)
 
-        chunked_cross_entropy.in_parts(linear, head, labels, judge, rows=64)
+        chunked_cross_entropy.map_chunks(linear, head, labels, judge, rows=64)
         assert seen == [64, 64, 64, 8]
 
 
@@ -182,13 +184,13 @@ def test_no_more_logits_are_made_than_four_parts_have(
     monkeypatch: pytest.MonkeyPatch, tokens: int, rows: int
 ) -> None:
     """Of seven tokens each; nor more than there are tokens."""
-    monkeypatch.setattr(chunked_cross_entropy, "_NUMBERS", 7 * 50)
+    monkeypatch.setattr(chunked_cross_entropy, "_CHUNK_NUMBERS", 7 * 50)
     linear = torch.nn.Linear(2, 50, bias=False).requires_grad_(False)
     states = torch.randn(1, tokens, 2, requires_grad=True)
     labels = torch.randint(50, (1, tokens))
     with _Largest() as largest:
         chunked_cross_entropy.loss_sum(
-            linear, chunked_cross_entropy.Head(states, torch.float32), labels
+            linear, chunked_cross_entropy.HeadInput(states, torch.float32), labels
         )
     assert largest.rows == rows
 
@@ -203,7 +205,7 @@ def test_judging_in_parts(
         losses = functional.cross_entropy(logits.float(), labels, reduction="none")
         return losses, logits.argmax(dim=-1) == labels
 
-    monkeypatch.setattr(chunked_cross_entropy, "_NUMBERS", numbers)
+    monkeypatch.setattr(chunked_cross_entropy, "_CHUNK_NUMBERS", numbers)
     torch.manual_seed(0)
     linear, states = torch.nn.Linear(16, 50), torch.randn(3, 11, 16)
     logits = linear.to(dtype)(states.to(dtype)).flatten(0, 1)
@@ -211,8 +213,8 @@ def test_judging_in_parts(
     labels[5:9] = chunked_cross_entropy.IGNORED
     seen: list[int] = []
     expected = [each.view(3, 11) for each in judge(logits, labels)]
-    head = chunked_cross_entropy.Head(states, dtype)
-    found = chunked_cross_entropy.in_parts(linear.float(), head, labels.view(3, 11), judge)
+    head = chunked_cross_entropy.HeadInput(states, dtype)
+    found = chunked_cross_entropy.map_chunks(linear.float(), head, labels.view(3, 11), judge)
     assert max(seen[1:]) == min(max(1, numbers // 50), 33)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-6)
     assert torch.equal(found[1], expected[1])
@@ -223,7 +225,7 @@ def test_judging_in_parts(
 def test_a_frozen_head_gets_no_gradient() -> None:
     linear = torch.nn.Linear(16, 50, bias=False).requires_grad_(False)
     states = torch.randn(1, 5, 16, requires_grad=True)
-    head = chunked_cross_entropy.Head(states, torch.float32)
+    head = chunked_cross_entropy.HeadInput(states, torch.float32)
     chunked_cross_entropy.loss_sum(linear, head, torch.arange(5)[None]).backward()
     assert states.grad is not None
     assert linear.weight.grad is None
@@ -233,7 +235,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
 def test_a_model_with_tied_embeddings(autocast: bool) -> None:
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(GPT2).eval()
-    linear = chunked_cross_entropy.linear_of(model)
+    linear = chunked_cross_entropy.plain_head(model)
     assert linear is model.lm_head
     assert linear.weight is model.transformer.wte.weight
     ids, labels = torch.randint(50, (2, 9)), torch.randint(50, (2, 9))
@@ -244,7 +246,7 @@ def test_a_model_with_tied_embeddings(autocast: bool) -> None:
             if whole:
                 logits = model(input_ids=ids).logits
             else:
-                with chunked_cross_entropy.Capture(model) as capture:
+                with chunked_cross_entropy.CaptureHeadInput(model) as capture:
                     short = model(input_ids=ids).logits
         if whole:
             loss = reference(logits.float(), labels, 0.0)
@@ -281,14 +283,14 @@ def test_decoders_with_an_encoder(scaled: bool, biased: float) -> None:
         )  # fmt: skip
         model.final_logits_bias.uniform_(0, biased)
     model.eval()
-    linear = chunked_cross_entropy.linear_of(model)
+    linear = chunked_cross_entropy.plain_head(model)
     assert (linear is None) == (biased > 0)
     if linear is None:
         return
     assert linear.weight is model.get_input_embeddings().weight
     ids, labels = torch.randint(50, (2, 9)), torch.randint(50, (2, 5))
     run = {"input_ids": ids, "decoder_input_ids": labels.roll(1, 1)}
-    head = chunked_cross_entropy.seen_by_head(model, lambda: model(**run))
+    head = chunked_cross_entropy.head_input(model, lambda: model(**run))
     expected = reference(model(**run).logits, labels, 0.0)
     torch.testing.assert_close(chunked_cross_entropy.loss_sum(linear, head, labels), expected)
 
@@ -302,6 +304,6 @@ def test_decoders_with_an_encoder(scaled: bool, biased: float) -> None:
 )
 def test_logits_that_are_more_than_a_product_stay_whole(config: Any) -> None:
     assert (
-        chunked_cross_entropy.linear_of(transformers.AutoModelForCausalLM.from_config(config))
+        chunked_cross_entropy.plain_head(transformers.AutoModelForCausalLM.from_config(config))
         is None
     )

@@ -102,7 +102,7 @@ class TestShared:
 
         monkeypatch.setattr(atomic_dir, "writing", full)
         compile_into(make_compiled(), graph="1")
-        assert "not kept for later jobs: [Errno 28] No space left" in capsys.readouterr().err
+        assert "Cannot save the compiled code for later jobs: [Errno 28]" in capsys.readouterr().err
 
     def test_without_a_compiler_nothing_is_looked_for(
         self, make_compiled: Callable[..., StageRequest]

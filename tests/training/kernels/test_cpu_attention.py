@@ -80,7 +80,7 @@ def test_tiles_are_no_part_of_the_result(
     monkeypatch.setattr(cpu_attention, "_TILE", tile)
     monkeypatch.setattr(cpu_attention, "_CAUSAL_ROWS", rows)
     monkeypatch.setattr(
-        cpu_attention.dropouts, "keep_bits", lambda like, _p: torch.full(like.shape, -1).short()
+        cpu_attention.cpu_dropout, "keep_bits", lambda like, _p: torch.full(like.shape, -1).short()
     )
     seen = torch.rand(2, 1, LENGTH, LENGTH) < 0.7
     options: dict[str, Any] = {"scaling": 0.5, "is_causal": "causal" in kind}

@@ -113,7 +113,7 @@ def test_the_train_stage_takes_the_quick_ones(
 ) -> None:
     """GPT-2's activation, too; but where what the Trainer computes is asked for."""
     used = set()
-    for kind in (cpu_dropout._QuickDropout, fused_gelu._FusedGELU):
+    for kind in (cpu_dropout._FastDropout, fused_gelu._FusedGELU):
         forward = kind.forward
 
         def noted(self: Any, given: torch.Tensor, forward: Any = forward) -> Any:
@@ -122,7 +122,7 @@ def test_the_train_stage_takes_the_quick_ones(
 
         monkeypatch.setattr(kind, "forward", noted)
     run(make_job(max_steps=1, save_strategy="no", padding_free=free).request())
-    assert used == ({cpu_dropout._QuickDropout, fused_gelu._FusedGELU} if quick else set())
+    assert used == ({cpu_dropout._FastDropout, fused_gelu._FusedGELU} if quick else set())
 
 
 class TestChoice:
@@ -147,5 +147,5 @@ class TestChoice:
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1))
         shown, names = repr(model[0]), list(model.state_dict())
         build.quicken(model, spec, device)
-        assert isinstance(model[1], cpu_dropout._QuickDropout) == chosen
+        assert isinstance(model[1], cpu_dropout._FastDropout) == chosen
         assert (repr(model[0]), list(model.state_dict())) == (shown, names)

@@ -28,10 +28,10 @@ from worker.training.kernels import (
     attention_masks,
     equivalence_probe,
     gpu_padding_free,
+    padding_free,
     varlen_attention,
 )
-from worker.training.kernels import padding_free as packing
-from worker.training.kernels.equivalence_check import Equivalence
+from worker.training.kernels.equivalence_check import EquivalenceChecker
 
 CPU = torch.device("cpu")
 CAUSAL = transformers.AutoModelForCausalLM
@@ -80,16 +80,18 @@ def spec(**training: Any) -> JobSpec:
     )
 
 
-def given(tmp_path: Path, recorder: Recorder, recorded: Any = None) -> gpu_padding_free.Given:
+def given(
+    tmp_path: Path, recorder: Recorder, recorded: Any = None
+) -> gpu_padding_free.ChoiceInputs:
     ranks = Ranks()
-    return gpu_padding_free.Given(
-        (), FastPaths.of(recorded, ranks), Equivalence(tmp_path, CPU, ranks, recorder.send)
+    return gpu_padding_free.ChoiceInputs(
+        (), FastPaths.of(recorded, ranks), EquivalenceChecker(tmp_path, CPU, ranks, recorder.send)
     )
 
 
 def shown(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    attention_masks.see(batch)
-    packing.see(batch, batch)
+    attention_masks.read_batch(batch)
+    padding_free.read_batch(batch, batch)
     return batch
 
 
@@ -154,7 +156,7 @@ class TestNumbers:
 
     def test_an_empty_sequence_is_not_given_to_a_kernel(self) -> None:
         mask = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 0, 0]])
-        sequences = packing._Layout.of(mask).for_kernel("varlen")
+        sequences = padding_free._Layout.of(mask).for_kernel("varlen")
         assert sequences.starts.tolist() == [0, 3, 4, 8]
         assert (sequences.longest, sequences.starts.dtype) == (4, torch.int32)
 
@@ -204,7 +206,7 @@ class TestKernels:
     def test_dropout_is_required_to_act(self, kernels: PackedKernels) -> None:
         gpu_padding_free.require_dropout("efficient", 0.25, torch.float32, CPU)
         kernels.forgets_dropout = True
-        with pytest.raises(RuntimeError, match="its dropout is not that of single weights"):
+        with pytest.raises(RuntimeError, match="its dropout does not drop single weights"):
             gpu_padding_free.require_dropout("efficient", 0.4, torch.float32, CPU)
 
 
@@ -261,8 +263,8 @@ class TestChoice:
         assert (why, chosen["kernel"]) == (None, "efficient")
         (notice,) = recorder.of(Notice)
         assert notice.message == (
-            "The fast path `varlen` is left out: it fails: RuntimeError: no kernel image is "
-            "available. The kernel `efficient` is tried in its place"
+            "The fast path `varlen` is not used: it fails: RuntimeError: no kernel image is "
+            "available. The kernel `efficient` is tried instead"
         )
         assert notice.data["fast_path"] == "varlen"
         kernels.error = None  # what failed once is tried again
@@ -283,7 +285,7 @@ class TestChoice:
         assert chosen == {"kernel": "padded"}
         messages = [each.message for each in recorder.of(Notice)]
         assert len(messages) == (2 if precision == "bf16" else 1)
-        assert "a sequence would see another" in messages[-1]
+        assert "sequences would attend to each other" in messages[-1]
         assert "group_by_length" in messages[-1]
 
     @pytest.mark.parametrize("name", MODELS)
@@ -307,7 +309,7 @@ class TestChoice:
         why, chosen = self.choose(tmp_path, recorder, precision="bf16", model=name)
         assert (why, chosen["kernel"]) == (None, "efficient")
         (notice,) = recorder.of(Notice)
-        assert "`varlen` is left out: it differs by" in notice.message
+        assert "`varlen` is not used: it differs: relative difference" in notice.message
         assert notice.data["difference"] > notice.data["allowed"]
 
     def test_dropout_is_never_left_out(
@@ -359,7 +361,7 @@ class TestChoice:
         kept = {"kernel": "varlen", "is_body": False, "first": 0}
         why, _ = self.choose(tmp_path, recorder, {"attention": kept}, precision="fp16")
         assert why is not None
-        assert "resume on a GPU of its model" in recorder.of(Notice)[0].message
+        assert "resume on a GPU of the same model" in recorder.of(Notice)[0].message
 
     def test_a_model_without_positions_stays_padded_in_silence(
         self, kernels: PackedKernels, ampere: None, tmp_path: Path, recorder: Recorder
@@ -449,7 +451,7 @@ class TestShortBatches:
             num_key_value_heads=1,
         )
         config.layer_types = ["full_attention"] * 3 + ["sliding_attention"] * 3
-        model = equivalence_probe.shallow(CAUSAL.from_config(config).bfloat16(), CPU)
+        model = equivalence_probe.small_model(CAUSAL.from_config(config).bfloat16(), CPU)
         assert model.config.layer_types == ["full_attention"] * 3 + ["sliding_attention"]
         assert (len(model.model.layers), model.config.vocab_size) == (4, 1024)
         assert model.config.pad_token_id == 1023

@@ -14,8 +14,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.training.kernels.padding import LENGTHS, LLAMA, QA, SIZES, batch, gradients, right
 from tests.training.support import Job, run
-from worker.training.kernels import cpu_attention, padding_free, selective_head
-from worker.training.kernels import cpu_dropout as dropouts
+from worker.training.kernels import cpu_attention, cpu_dropout, padding_free, selective_head
 
 BERT = transformers.BertConfig(**SIZES)
 ROBERTA = transformers.RobertaConfig(**{**SIZES, "pad_token_id": 1})
@@ -53,7 +52,7 @@ def test_a_models_numbers_are_those_of_the_padded_batch(name: str) -> None:
     )
     assert padding_free.install(model) is not None
     packed = model(**given)
-    assert seen[-1] == (1, padding_free.rounded(sum(LENGTHS)), 32)
+    assert seen[-1] == (1, padding_free.round_up(sum(LENGTHS)), 32)
     torch.testing.assert_close(packed.start_logits[real], padded.start_logits[real])
     lowest = torch.finfo(torch.float32).min
     assert packed.end_logits[~real].unique().tolist() == [lowest]
@@ -116,7 +115,9 @@ def test_a_head_at_some_tokens_alone(name: str, padded: bool) -> None:
     assert selective_head.can_select(model)
     if not padded:
         assert padding_free.install(model) is not None
-    with selective_head.only_at(model, selective_head.places_of(wanted), given["attention_mask"]):
+    with selective_head.only_at(
+        model, selective_head.positions_of(wanted), given["attention_mask"]
+    ):
         found = model(**given).logits
     assert found.shape == (1, int(wanted.sum()), 99)
     torch.testing.assert_close(found[0], expected)
@@ -221,9 +222,9 @@ def test_rows_of_few_lengths_occur_in_an_epoch() -> None:
     generator = torch.Generator().manual_seed(0)
     totals = torch.randint(40, 385, (2000, 8), generator=generator).sum(dim=1).tolist()
     assert len(set(totals)) > 800
-    assert len({padding_free.rounded(total) for total in totals}) <= 64
+    assert len({padding_free.round_up(total) for total in totals}) <= 64
     for tokens in (1, 8, 63, 64, 65, 1000, 1024, 1025, 4097, 100_000):
-        assert tokens <= padding_free.rounded(tokens) <= max(tokens + 7, tokens * 33 // 32)
+        assert tokens <= padding_free.round_up(tokens) <= max(tokens + 7, tokens * 33 // 32)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -234,7 +235,7 @@ def test_filler_changes_neither_the_loss_nor_its_gradient(
     """With dropout, too: the real tokens' numbers are drawn as without filler."""
     sizes = {**SIZES, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     model = model_of(QA, transformers.BertConfig(**sizes))
-    dropouts.install(model)
+    cpu_dropout.install(model)
     given = batch() if side == "left" else right(batch())
     real = given["attention_mask"].bool()
     assert padding_free.install(model) is not None
@@ -255,7 +256,7 @@ def test_filler_changes_neither_the_loss_nor_its_gradient(
         return loss.detach(), gradients(model, loss)
 
     with_filler = step()
-    monkeypatch.setattr(padding_free, "rounded", lambda tokens: tokens)
+    monkeypatch.setattr(padding_free, "round_up", lambda tokens: tokens)
     without = step()
     assert widths == [32, sum(LENGTHS)]
     torch.testing.assert_close(with_filler[0], without[0], rtol=1e-6, atol=0)
@@ -275,8 +276,8 @@ def test_the_head_is_asked_at_few_different_numbers_of_places() -> None:
     wanted[0, 3:14] = True
     unwanted = ~wanted
     unwanted[0, 0] = False  # padding
-    places = selective_head.places_of(wanted, unwanted)
-    assert len(places) == padding_free.rounded(11) == 16
+    places = selective_head.positions_of(wanted, unwanted)
+    assert len(places) == padding_free.round_up(11) == 16
     assert places.tolist() == [*[1] * 5, *range(3, 14)]
-    assert selective_head.places_of(wanted).tolist() == [*range(3, 14)]
-    assert len(selective_head.places_of(wanted, torch.zeros_like(wanted))) == 11
+    assert selective_head.positions_of(wanted).tolist() == [*range(3, 14)]
+    assert len(selective_head.positions_of(wanted, torch.zeros_like(wanted))) == 11

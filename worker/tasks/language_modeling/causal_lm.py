@@ -72,7 +72,7 @@ class CausalLM:
     ) -> Objective:
         if parameters_of(spec, CausalLMSpec).separate_documents:
             require_separable(model)
-        linear = chunked_cross_entropy.linear_of(model) if build.may_capture_head(spec) else None
+        linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
         return CausalLMObjective(splits, model, tokenizer, linear)
 
 
@@ -112,7 +112,7 @@ class CausalLMObjective:
         linear = self._head()
         if linear is None:
             return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
-        head, labels = self._seen_by_head(model, batch)
+        head, labels = self._head_input(model, batch)
         return chunked_cross_entropy.loss_sum(linear, head, labels, factor, self.rows)
 
     def logits_and_labels(
@@ -137,13 +137,13 @@ class CausalLMObjective:
 
     def _head(self) -> torch.nn.Linear | None:
         """The head, if logits need not be made for the whole batch."""
-        return chunked_cross_entropy.standing(self._bare_model, self.linear)
+        return chunked_cross_entropy.current_head(self._bare_model, self.linear)
 
-    def _seen_by_head(
+    def _head_input(
         self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[chunked_cross_entropy.Head, torch.Tensor]:
+    ) -> tuple[chunked_cross_entropy.HeadInput, torch.Tensor]:
         """What the head is given, and beside it the token that follows each."""
-        head = chunked_cross_entropy.seen_by_head(
+        head = chunked_cross_entropy.head_input(
             self._bare_model, lambda: self._output(model, batch)
         )
         return head, functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
@@ -154,9 +154,9 @@ class CausalLMObjective:
         if linear is None:
             logits, labels = self.logits_and_labels(model, batch)
             return judged(logits, labels), labels
-        head, labels = self._seen_by_head(model, batch)
+        head, labels = self._head_input(model, batch)
         return Judged(
-            *chunked_cross_entropy.in_parts(linear, head, labels, judged, self.rows)
+            *chunked_cross_entropy.map_chunks(linear, head, labels, judged, self.rows)
         ), labels
 
     def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:

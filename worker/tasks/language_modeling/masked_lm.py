@@ -115,7 +115,7 @@ class MaskedLMObjective(TokenLabels):
             return batch
         wanted = batch["labels"] != IGNORED
         unwanted = ~wanted & batch["attention_mask"].bool()
-        return {**batch, "places": selective_head.places_of(wanted, unwanted)}
+        return {**batch, "places": selective_head.positions_of(wanted, unwanted)}
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
         """Places count through the rows one after the other."""

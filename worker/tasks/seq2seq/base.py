@@ -109,7 +109,7 @@ class Seq2Seq:
         languages = self.languages(parameters)
         set_languages(tokenizer, languages)
         _set_first_tokens(model, tokenizer, parameters, languages)
-        linear = chunked_cross_entropy.linear_of(model) if build.may_capture_head(spec) else None
+        linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
         return Seq2SeqObjective(spec, tokenizer, model, splits, self.metrics, linear)
 
 
@@ -306,7 +306,7 @@ class Seq2SeqObjective:
         self, model: torch.nn.Module, batch: Batch, factor: float
     ) -> torch.Tensor:
         """Without the logits of the whole batch where that can be."""
-        linear = chunked_cross_entropy.standing(self._bare_model, self.linear)
+        linear = chunked_cross_entropy.current_head(self._bare_model, self.linear)
         if linear is None:
             return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
         head = self._seen(model, batch)
@@ -365,7 +365,7 @@ class Seq2SeqObjective:
 
     def _token_losses(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """(batch, target length) cross entropies in float32; 0 where there is no label."""
-        linear = chunked_cross_entropy.standing(self._bare_model, self.linear)
+        linear = chunked_cross_entropy.current_head(self._bare_model, self.linear)
         if linear is None:
             return token_scores.losses(*self.logits_and_labels(model, batch))
 
@@ -373,11 +373,13 @@ class Seq2SeqObjective:
             return (token_scores.losses(logits, labels),)
 
         head = self._seen(model, batch)
-        (losses,) = chunked_cross_entropy.in_parts(linear, head, batch["labels"], judge, self.rows)
+        (losses,) = chunked_cross_entropy.map_chunks(
+            linear, head, batch["labels"], judge, self.rows
+        )
         return losses
 
-    def _seen(self, model: torch.nn.Module, batch: Batch) -> chunked_cross_entropy.Head:
-        return chunked_cross_entropy.seen_by_head(self._bare_model, lambda: _logits(model, batch))
+    def _seen(self, model: torch.nn.Module, batch: Batch) -> chunked_cross_entropy.HeadInput:
+        return chunked_cross_entropy.head_input(self._bare_model, lambda: _logits(model, batch))
 
     def _collate_sources(self, features: list[Mapping[str, Any]]) -> Batch:
         rows = [feature["input_ids"] for feature in features]

@@ -1,9 +1,9 @@
-"""Attention masks that are made without a look at the device.
+"""Building attention masks without a device sync.
 
-transformers leaves a mask out that hides nothing, so that torch may take its fastest attention, and
-reads each batch's mask to find that out; of a batch without a mask it reads the positions, to see
-whether several sequences share a row. On a GPU this waits, in every forward pass, for all that the
-device was given before. Here both are known from the batch while it is on the CPU.
+transformers drops a mask that hides nothing, so that torch can use its fastest attention. To find
+out, it reads each batch's mask; for a batch without a mask it reads the positions, to see whether
+several sequences share a row. On a GPU each read waits, in every forward pass, for all work that is
+queued. Here both facts are read from the batch while it is still on the CPU.
 """
 
 from typing import Any, Final
@@ -16,32 +16,32 @@ from worker.training.kernels import cpu_attention
 from worker.training.objective import Batch
 
 _hides_nothing: bool | None = None
-"""The padding mask of the batch in hand; None without one."""
+"""Whether the current batch has no padding; None if it has no mask."""
 _counts_up = False
-"""Whether the batch in hand leaves the positions to the model, which then counts each row's from
-its first token to its last."""
+"""Whether the current batch leaves the positions to the model, which then counts them from the
+first token of each row to the last."""
 _read_positions: Final = masking_utils.find_packed_sequence_indices
 
 
 def install() -> None:
-    """In this process, the padding masks for models with torch's attention, the positions for
-    all."""
+    """Replace transformers' functions in this process: masks for models with torch's attention,
+    positions for all models."""
     AttentionMaskInterface.register("sdpa", mask)
     masking_utils.find_packed_sequence_indices = _packed_sequences
 
 
-def see(batch: Batch) -> None:
-    """`batch` is what the model is given next, still on the CPU."""
-    global _hides_nothing, _counts_up  # transformers asks without saying for which batch
+def read_batch(batch: Batch) -> None:
+    """Note what the masks need to know of the model's next batch, which is still on the CPU."""
+    global _hides_nothing, _counts_up  # transformers does not pass the batch
     mask = batch.get("attention_mask")
     _hides_nothing = None if mask is None else bool(mask.all())
-    # Of a padded batch the sequences may be joined into one row, with positions of their own.
+    # A padded batch may be packed into one row, where each sequence has positions of its own.
     _counts_up = "position_ids" not in batch and _hides_nothing is not False
 
 
 def _packed_sequences(position_ids: torch.Tensor) -> torch.Tensor | None:
-    """As `find_packed_sequence_indices`: transformers asks where the model was given no mask."""
-    if _counts_up or cpu_attention.is_packed():  # of a packed batch the attention keeps them apart
+    """As `find_packed_sequence_indices`, which transformers calls where the model got no mask."""
+    if _counts_up or cpu_attention.is_packed():  # our attention separates packed sequences itself
         return None
     return _read_positions(position_ids)
 
@@ -54,7 +54,7 @@ def mask(
     **options: Any,
 ) -> torch.Tensor | None:
     """As `sdpa_mask`."""
-    # A mask that ends before the keys hides those that are beyond it.
+    # A mask that is shorter than the keys hides those beyond its end.
     covers = attention_mask is not None and attention_mask.shape[-1] >= kv_length + kv_offset
     if covers and _hides_nothing is True:
         attention_mask = None

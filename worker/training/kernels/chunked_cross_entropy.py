@@ -1,9 +1,9 @@
 """Cross entropy of a linear head without the logits of a whole batch.
 
 A language model's logits are the largest tensor of its step: tokens x vocabulary in float32, with a
-gradient as large. Here both are made for a few tokens at a time, in the forward pass already; what
-is kept has the size of the hidden states and of the head's weight. Of an evaluation there remain a
-few numbers for each token.
+gradient of the same size. Here both are computed for a few tokens at a time, during the forward
+pass. What is kept has the size of the hidden states and of the head's weight; an evaluation keeps
+only a few numbers for each token.
 """
 
 from collections.abc import Callable
@@ -13,40 +13,40 @@ import torch
 from torch.nn import functional
 
 from worker.training.fast_paths import FastPaths
-from worker.training.kernels.equivalence_probe import RTOL, Refusal, small_batch, tried_out
+from worker.training.kernels.equivalence_probe import PROBE_ERRORS, RTOL, probing, small_batch
 
 IGNORED: Final = -100
 
-_NUMBERS: Final = 7 << 20
-"""Of the logits that there are at a time: 28 MiB in float32. They stay in the cache of a processor
-that has 32, and glibc's malloc, which asks the kernel for larger ones each time, keeps them."""
-_TOGETHER: Final = 4
-"""Parts whose gradients make one product: of fewer rows it takes longer to add it up."""
+_CHUNK_NUMBERS: Final = 7 << 20
+"""Logits that exist at a time: 28 MiB in float32. They fit into a CPU cache of 32 MiB, and glibc's
+malloc keeps blocks of this size, while it requests larger ones from the kernel each time."""
+_CHUNKS_PER_PRODUCT: Final = 4
+"""Chunks whose gradients are multiplied at once: adding up products of fewer rows is slower."""
 
 _GPU_BYTES: Final = 1 << 30
 _GPU_SHARE: Final = 32
-"""On a GPU a part has logits of so many bytes, or of one in so many of those that are free: each
-part reads the head's weight three times, and there is no cache to stay in."""
+"""On a GPU the logits of a chunk take this many bytes, or this share (1 / 32) of the free memory if
+that is less: each chunk reads the head's weight three times, and there is no cache to fit into."""
 _LOGIT_BYTES: Final = 8
-"""Of memory for each: in 16 bits the product, its copy in float32, and the gradient in 16 bits; in
-float32 there is no copy."""
-_FEWEST_ROWS: Final = 64
-"""Of a part on a GPU: a tile of its matrix units."""
+"""Bytes for each logit: the product in 16 bits, its copy in float32, and the gradient in 16 bits;
+in float32 there is no copy."""
+_MIN_ROWS: Final = 64
+"""Rows of a chunk on a GPU at least: one tile of its matrix units."""
 
 
-class Parts(NamedTuple):
-    """How many tokens' logits there are at a time."""
+class Chunks(NamedTuple):
+    """How a batch is split into chunks of tokens."""
 
     rows: int
-    """Tokens of a part."""
-    together: int
-    """Parts whose gradients make one product."""
+    """Tokens of a chunk."""
+    per_product: int
+    """Chunks whose gradients are multiplied at once."""
 
     @classmethod
-    def of(cls, vocabulary: int, rows: int | None) -> "Parts":
-        """`rows` as `rows_of_parts` has chosen them."""
+    def of(cls, vocabulary: int, rows: int | None) -> "Chunks":
+        """`rows`: what `choose_chunk_rows` returned."""
         if rows is None:
-            return cls(max(1, _NUMBERS // vocabulary), _TOGETHER)
+            return cls(max(1, _CHUNK_NUMBERS // vocabulary), _CHUNKS_PER_PRODUCT)
         return cls(rows, 1)
 
     def over(self, tokens: int) -> list[slice]:
@@ -57,55 +57,57 @@ class Parts(NamedTuple):
         return [slice(start, min(start + self.rows, span.stop)) for start in starts]
 
 
-def rows_of_parts(linear: torch.nn.Linear, device: torch.device, paths: FastPaths) -> int | None:
-    """Tokens whose logits are made together on this GPU; None on a processor, whose cache says it.
+def choose_chunk_rows(
+    linear: torch.nn.Linear, device: torch.device, paths: FastPaths
+) -> int | None:
+    """Tokens of a chunk on this GPU; None on a CPU, where the cache size decides.
 
-    Sums of other parts are rounded otherwise, so that a resumed training keeps its own. One that
-    was begun where nothing was chosen, on a CPU or by an older release, keeps small parts.
+    Another chunk size rounds the sums differently, so a resumed training keeps its own. One that
+    began without this choice, on a CPU or with an older release, keeps small chunks.
     """
     if device.type != "cuda":
         return None
 
     def measure() -> int | None:
-        return rows_for(linear.out_features, _free_bytes(device))
+        return chunk_rows_for(linear.out_features, _free_bytes(device))
 
     return paths.choose("rows_of_loss", measure, before=None)
 
 
-def rows_for(vocabulary: int, free: int) -> int:
-    """A power of two, as the tokens of most batches are: no short part is left. `free`: bytes of
-    the GPU's memory that nobody has."""
+def chunk_rows_for(vocabulary: int, free: int) -> int:
+    """A power of two, as is the number of tokens of most batches, so that no short chunk remains.
+    `free`: bytes of the GPU's memory that are not in use."""
     fitting = min(_GPU_BYTES, free // _GPU_SHARE) // _LOGIT_BYTES // vocabulary
-    return max(_FEWEST_ROWS, 1 << fitting.bit_length() >> 1)
+    return max(_MIN_ROWS, 1 << fitting.bit_length() >> 1)
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Of a GPU: what the driver has, and what torch holds for tensors to come."""
+    """Free bytes of a GPU: those of the driver, and those that torch has reserved but not used."""
     free, _total = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-Judge = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
-"""(tokens, vocabulary) logits and (tokens,) labels to numbers of each token, (tokens,)."""
+PerToken = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+"""(tokens, vocabulary) logits and (tokens,) labels → values for each token, (tokens,)."""
 
 
-class Head(NamedTuple):
-    """What a model's head was given in one forward pass."""
+class HeadInput(NamedTuple):
+    """The input of a model's head in one forward pass."""
 
     states: torch.Tensor
     """(batch, length, hidden)."""
     dtype: torch.dtype
-    """That its products are made in: autocast's where that is on."""
+    """The dtype that the head computes in: autocast's if that is on."""
 
 
-class Capture:
-    """Inside, the head sees one token of each sequence, and what it was given is in `head`."""
+class CaptureHeadInput:
+    """While open, the head gets one token of each sequence only; its full input is in `head`."""
 
     def __init__(self, model: Any) -> None:
         self._module = model.get_output_embeddings()
-        self.head: Head | None = None
+        self.head: HeadInput | None = None
 
-    def __enter__(self) -> "Capture":
+    def __enter__(self) -> "CaptureHeadInput":
         self._handle = self._module.register_forward_pre_hook(self._take)
         return self
 
@@ -117,38 +119,38 @@ class Capture:
         kind = states.device.type
         autocast = torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if autocast else module.weight.dtype
-        self.head = Head(states, dtype)
+        self.head = HeadInput(states, dtype)
         return (states[:, :1],)
 
 
-def seen_by_head(model: Any, run: Callable[[], object]) -> Head:
-    """What the head of the bare `model` is given while `run` runs it; a head that `linear_of`
-    found, or one in its place."""
-    with Capture(model) as capture:
+def head_input(model: Any, run: Callable[[], object]) -> HeadInput:
+    """The input of the bare `model`'s head while `run` runs the model. The head must be the one
+    that `plain_head` returned, or its replacement."""
+    with CaptureHeadInput(model) as capture:
         run()
-    assert capture.head is not None, "tried out when the job was loaded"
+    assert capture.head is not None, "plain_head has tested this head"
     return capture.head
 
 
-def standing(model: Any, linear: torch.nn.Linear | None) -> torch.nn.Linear | None:
-    """`linear`, if it still is the head of the bare `model`: an adapter may have taken its place
-    since `linear_of` found it."""
+def current_head(model: Any, linear: torch.nn.Linear | None) -> torch.nn.Linear | None:
+    """`linear`, if it is still the head of the bare `model`: an adapter may have replaced it after
+    `plain_head` returned it."""
     return linear if model.get_output_embeddings() is linear else None
 
 
 def loss_sum(
     linear: torch.nn.Linear,
-    head: Head,
+    head: HeadInput,
     labels: torch.Tensor,
     smoothing: float = 0.0,
     rows: int | None = None,
 ) -> torch.Tensor:
-    """Sum of what `functional.cross_entropy` with `label_smoothing` gives, a float32 scalar.
+    """Sum of `functional.cross_entropy` with `label_smoothing`, a float32 scalar.
 
-    `labels`: (batch, length), those of `head.states`, IGNORED where nothing is asked for. `rows` as
-    `rows_of_parts` has chosen them.
+    `labels`: (batch, length), one for each of `head.states`, IGNORED where there is none. `rows`:
+    what `choose_chunk_rows` returned.
     """
-    total: torch.Tensor = _LinearLoss.apply(
+    total: torch.Tensor = _ChunkedCrossEntropy.apply(
         head.states.flatten(0, 1),
         linear.weight,
         linear.bias,
@@ -161,20 +163,22 @@ def loss_sum(
 
 
 @torch.no_grad()
-def in_parts(
+def map_chunks(
     linear: torch.nn.Linear,
-    head: Head,
+    head: HeadInput,
     labels: torch.Tensor,
-    judge: Judge,
+    per_token: PerToken,
     rows: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """What `judge` makes of the logits, asked for a few tokens at a time; each (batch, length) as
-    `labels`, which with `rows` are as for `loss_sum`."""
+    """The values of `per_token` for all tokens, computed chunk by chunk; each (batch, length).
+
+    `labels` and `rows` are as for `loss_sum`.
+    """
     weight, bias = _cast(linear.weight, linear.bias, head.dtype)
     states, flat = head.states.flatten(0, 1), labels.flatten()
     parts = [
-        judge(functional.linear(states[part].to(head.dtype), weight, bias), flat[part])
-        for part in Parts.of(len(weight), rows).over(len(states))
+        per_token(functional.linear(states[part].to(head.dtype), weight, bias), flat[part])
+        for part in Chunks.of(len(weight), rows).over(len(states))
     ]
     return tuple(torch.cat(column).view(labels.shape) for column in zip(*parts, strict=True))
 
@@ -185,7 +189,7 @@ def _cast(
     return weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
-class _LinearLoss(torch.autograd.Function):
+class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -197,12 +201,14 @@ class _LinearLoss(torch.autograd.Function):
         smoothing: float,
         rows: int | None,
     ) -> torch.Tensor:
-        by_states, by_weight, by_bias = _room(ctx.needs_input_grad, states, weight, bias)
+        by_states, by_weight, by_bias = _gradient_buffers(
+            ctx.needs_input_grad, states, weight, bias
+        )
         cast, added = _cast(weight, bias, dtype)
         total = torch.zeros((), device=states.device)
-        sizes = Parts.of(len(weight), rows)
-        factors = cast.new_empty((min(len(states), sizes.rows * sizes.together), len(weight)))
-        for group in Parts(sizes.rows * sizes.together, 1).over(len(states)):
+        sizes = Chunks.of(len(weight), rows)
+        factors = cast.new_empty((min(len(states), sizes.rows * sizes.per_product), len(weight)))
+        for group in Chunks(sizes.rows * sizes.per_product, 1).over(len(states)):
             narrow = states[group].to(dtype)
             for part in sizes.within(group):
                 here = slice(part.start - group.start, part.stop - group.start)
@@ -215,25 +221,25 @@ class _LinearLoss(torch.autograd.Function):
                 by_states[group] = factors[: len(narrow)] @ cast
             if by_weight is not None:
                 _add_product(by_weight, factors[: len(narrow)].T, narrow)
-        by_weight, by_bias = _as(by_weight, weight), _as(by_bias, bias)
+        by_weight, by_bias = _cast_like(by_weight, weight), _cast_like(by_bias, bias)
         ctx.save_for_backward(by_states, by_weight, by_bias)
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        # Its own: saved tensors must stay as they are.
+        # New tensors: saved ones must not be changed.
         scaled = (None if one is None else one * gradient for one in ctx.saved_tensors)
         return *scaled, None, None, None, None
 
 
-def _room(
+def _gradient_buffers(
     needed: tuple[bool, ...],
     states: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """For the gradients that are wanted. What is summed up over the parts is float32: in the
-    numbers of a half-precision weight each part would be rounded away a little."""
+    """Buffers for the gradients that are needed. Sums over chunks are float32: in half precision
+    each chunk would lose digits."""
     return (
         torch.empty_like(states) if needed[0] else None,
         torch.zeros_like(weight, dtype=torch.float32) if needed[1] else None,
@@ -241,7 +247,7 @@ def _room(
     )
 
 
-def _as(gradient: torch.Tensor | None, weight: torch.Tensor | None) -> torch.Tensor | None:
+def _cast_like(gradient: torch.Tensor | None, weight: torch.Tensor | None) -> torch.Tensor | None:
     return None if gradient is None or weight is None else gradient.to(weight.dtype)
 
 
@@ -252,11 +258,11 @@ def _chunk(
     labels: torch.Tensor,
     smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of the losses of a few tokens, and its gradient by their logits, in float32."""
+    """Sum of the losses of a few tokens, and its gradient with respect to their logits; float32."""
     logits = functional.linear(states, weight, bias).float()
     asked = (labels != IGNORED)[:, None]
     places = labels.clamp(min=0)[:, None]
-    # In place: of a tensor of this size each copy costs as much as a step of the computation.
+    # In place: copying a tensor of this size costs as much as a step of the computation.
     highest = logits.amax(dim=-1, keepdim=True)
     losses = highest - (1 - smoothing) * logits.gather(1, places)
     if smoothing:
@@ -279,28 +285,28 @@ def _add_product(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> No
 
 
 @torch.no_grad()
-def linear_of(model: Any) -> torch.nn.Linear | None:
-    """The head of `model`, if its logits are those of a plain linear layer and no more: tried out
-    on a small batch."""
+def plain_head(model: Any) -> torch.nn.Linear | None:
+    """The head of `model`, if its logits are exactly those of a plain linear layer; tested on a
+    small batch."""
     linear = model.get_output_embeddings()
     if type(linear) is not torch.nn.Linear:
         return None
-    with tried_out(model):
-        # Without a mask: padding and packing are the body's affair.
+    with probing(model):
+        # Without a mask: only the body handles padding and packing.
         ids = small_batch(model)["input_ids"]
         batch = {"input_ids": ids}
         if model.config.is_encoder_decoder:
             batch["decoder_input_ids"] = ids
         try:
             expected = model(**batch).logits
-            with Capture(model) as capture:
+            with CaptureHeadInput(model) as capture:
                 model(**batch)
             if capture.head is None:
                 return None
             found = linear(capture.head.states)
-        except Refusal:
+        except PROBE_ERRORS:
             return None
-    # Of weights in bfloat16, too: the very same product is rounded to the very same numbers.
+    # This also holds for bfloat16 weights: the same product is rounded to the same numbers.
     same = found.shape == expected.shape and bool(
         (found.float() - expected.float()).abs().max() <= RTOL * expected.float().std()
     )

@@ -1,8 +1,8 @@
-"""What torch.compile has made, and whether it is faster, handed from job to job.
+"""torch.compile's cache, and the verdict whether compiling is faster, passed from job to job.
 
-A stage compiles into a folder of its own, because one that is killed meanwhile leaves half a file,
-and all that share a cache would load it. What earlier jobs of its kind have compiled it finds there
-already; what it has compiled itself it leaves for later ones when it has ended well.
+Each stage compiles into a folder of its own: a stage that is killed leaves half a file, which all
+users of a shared cache would load. The folder starts with what earlier jobs of this kind have
+compiled; a stage that succeeds saves what it has added for later jobs.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from worker.storage import atomic_dir, content_cache
 
 _VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
-# What shapes the graphs. torch knows its own graphs again: a key that is too coarse costs space.
+# What shapes the graphs. torch checks that a graph fits: a key that is too coarse only costs space.
 _OPTIONS: Final = (
     *("precision", "per_device_train_batch_size", "per_device_eval_batch_size"),
     *("activation_checkpointing", "activation_checkpointing_kwargs", "neftune_noise_alpha"),
@@ -34,7 +34,7 @@ _OPTIONS: Final = (
 
 
 class Verdict:
-    """Whether compiled layers are faster in a kind of job, as one of them has measured it."""
+    """Whether compiled layers are faster in a kind of job, as an earlier job has measured."""
 
     _FILE: Final = "verdict.json"
 
@@ -43,26 +43,26 @@ class Verdict:
         self._key = f"{_key(request)}-verdict"
 
     def read(self) -> bool | None:
-        """None where none is kept, or only a damaged one."""
+        """None if there is no verdict, or a damaged one."""
         folder = self._root / self._key
         with prepared_data.locked(self._root, self._key):
             if not atomic_dir.verify(folder):
                 return None
             return bool(json.loads((folder / self._FILE).read_bytes()))
 
-    def write(self, faster: bool) -> None:
+    def write(self, *, faster: bool) -> None:
         folder = self._root / self._key
         try:
             with prepared_data.locked(self._root, self._key), atomic_dir.writing(folder) as partial:
                 (partial / self._FILE).write_text(json.dumps(faster))
         except OSError as error:  # a full disk: the next job measures again
-            sys.stderr.write(f"Whether compiled layers are faster is not kept: {error}\n")
+            sys.stderr.write(f"Cannot save whether compiled layers are faster: {error}\n")
 
 
 @contextmanager
 def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[None]:
-    """Around a stage: one that compiles finds what others have compiled, and leaves its own; of
-    several processes the first does."""
+    """Around a stage that may compile: provide what earlier jobs have compiled, and save what the
+    first process has added."""
     if not may_compile:
         yield
         return
@@ -77,12 +77,12 @@ def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[N
         try:
             with prepared_data.locked(root, key), atomic_dir.writing(root / key) as partial:
                 shutil.copytree(own, partial, dirs_exist_ok=True)
-        except OSError as error:  # a full disk: the training has ended well all the same
-            sys.stderr.write(f"What was compiled is not kept for later jobs: {error}\n")
+        except OSError as error:  # a full disk must not fail a training that has succeeded
+            sys.stderr.write(f"Cannot save the compiled code for later jobs: {error}\n")
 
 
 def _fetch(entry: Path, own: Path) -> frozenset[str]:
-    """Copy what is whole in `entry`; the names of the files that `own` holds then."""
+    """Copy `entry` if it is complete; returns the names of the files that `own` then holds."""
     if atomic_dir.verify(entry):
         shutil.copytree(entry, own, ignore=shutil.ignore_patterns(atomic_dir.MANIFEST))
     return _files(own)
@@ -111,7 +111,7 @@ def _key(request: StageRequest) -> str:
 
 
 def _machine() -> Mapping[str, Any]:
-    """What the code is compiled for: workers may share a disk but not a processor."""
+    """What the code is compiled for: workers may share a disk but have different processors."""
     gpus = range(torch.cuda.device_count())
     facts = _CPU_FACTS.read_text() if _CPU_FACTS.is_file() else ""
     flags = [line for line in facts.splitlines() if line.startswith(("flags", "Features"))]

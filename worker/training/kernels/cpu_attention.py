@@ -1,11 +1,9 @@
-"""Attention on a CPU whose dropout costs little, one sequence after the other where batches are
-packed.
+"""Attention on a CPU with cheap dropout, computed one sequence at a time for packed batches.
 
-With dropout, torch's fused attention leaves its fast path on a CPU, and most of what then remains
-is the drawing of the dropout's mask: one call of the generator for each of the L x L weights. Here
-they are drawn together (`worker.training.kernels.cpu_dropout`) and applied by a bitwise "and". What
-is computed is ordinary attention: softmax, then dropout of single weights, then their product with
-the values.
+With dropout, torch's fused attention leaves its fast path on a CPU. Most of the time then goes into
+drawing the dropout mask, with one call of the generator for each of the L x L weights. Here all are
+drawn at once (`worker.training.kernels.cpu_dropout`) and applied by a bitwise "and". The result is
+ordinary attention: softmax, dropout of single weights, product with the values.
 """
 
 from collections.abc import Iterator
@@ -19,21 +17,21 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from worker.training.kernels import cpu_dropout as dropouts
+from worker.training.kernels import cpu_dropout
 
 NAME: Final = "finetune_cpu"
-"""What transformers knows the attention by."""
+"""The name of this attention in transformers."""
 
 _TILE: Final = 1 << 20
-"""Weights that are computed together at most. 8 x 12 heads of 512 tokens took 415 ms at once, and
+"""Most weights that are computed at once. 8 x 12 heads of 512 tokens took 415 ms at once, and
 205 ms in tiles (forward and backward, two cores with 2 MB of second-level cache)."""
 _CAUSAL_ROWS: Final = 128
-# Arguments that change the scores in ways that only the model's own attention knows.
+# Arguments that change the scores in a way that only the model's own attention implements.
 FOREIGN: Final = ("softcap", "position_bias", "s_aux", "sliding_window", "cache")
 
 Sequences = tuple[int, ...]
-"""Where each sequence of a packed batch starts, and at last where the last one ends; the filler
-after it sees nothing, and nobody sees it."""
+"""The start of each sequence of a packed batch, then the end of the last one. The filler after it
+takes no part in attention."""
 
 
 def register() -> None:
@@ -54,10 +52,10 @@ def attention(
     sequences: Sequences | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """(batch, heads, length, width) each, to (batch, length, heads, width).
+    """(batch, heads, length, width) each → (batch, length, heads, width).
 
-    `sequences` comes from `worker.training.kernels.padding_free`, and then `batch` is 1: no token
-    sees another sequence.
+    `sequences` comes from `worker.training.kernels.padding_free`; `batch` is then 1, and no token
+    attends to another sequence.
     """
     if any(others.get(name) is not None for name in FOREIGN):
         arguments = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
@@ -76,7 +74,7 @@ def attention(
         mixed_heads = _fused(query, key, value, attention_mask, scale, sequences, causal=causal)
     else:
         if attention_mask is not None:
-            attention_mask = _added(attention_mask, query.dtype)
+            attention_mask = _additive(attention_mask, query.dtype)
             attention_mask = attention_mask.expand(*query.shape[:3], key.shape[2])
         tiles = list(_tiles(query.shape, key.shape[2], sequences, causal=causal))
         with torch.autocast("cpu", enabled=False):
@@ -111,8 +109,8 @@ def _fused(
     return torch.cat([*(whole(*part) for part in parts), torch.zeros_like(left)], dim=2)
 
 
-def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to the scores."""
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The mask as what is added to the scores."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
@@ -120,7 +118,7 @@ def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some heads of some queries of one sequence, and the keys that they see."""
+    """Some heads of some queries of one sequence, and the keys that they attend to."""
 
     batch: int
     heads: slice
@@ -137,10 +135,10 @@ class _Tile:
 def _tiles(
     shape: torch.Size, keys: int, sequences: Sequences | None, *, causal: bool
 ) -> Iterator[_Tile]:
-    """So small that the weights of one stay in the processor's cache from one step of the
-    computation to the next; causal ones leave out what no query sees.
+    """Tiles so small that their weights stay in the CPU's cache between the steps of the
+    computation; causal tiles leave out keys that no query attends to.
 
-    `shape` is that of the queries, `keys` how many keys there are.
+    `shape` is that of the queries, `keys` the number of keys.
     """
     batch, heads, length, _width = shape
     ranges = [(0, length, 0, keys)]
@@ -188,8 +186,8 @@ class _Attention(torch.autograd.Function):
             weights = torch.softmax(scores, dim=-1)
             every.append(weights)
             if dropout:
-                kept.append(dropouts.keep_bits(weights, dropout))
-                weights = dropouts.masked(weights, kept[-1])
+                kept.append(cpu_dropout.keep_bits(weights, dropout))
+                weights = cpu_dropout.masked(weights, kept[-1])
             tile.of_queries(mixed).copy_(weights @ tile.of_keys(value))
         ctx.save_for_backward(query, key, value, *every, *kept)
         return mixed
@@ -204,8 +202,8 @@ class _Attention(torch.autograd.Function):
             by_weights = tile.of_queries(gradient) @ tile.of_keys(value).transpose(-1, -2)
             left = weights
             if kept:
-                by_weights = dropouts.masked(by_weights, kept[number])
-                left = dropouts.masked(weights, kept[number])
+                by_weights = cpu_dropout.masked(by_weights, kept[number])
+                left = cpu_dropout.masked(weights, kept[number])
             tile.of_keys(by_value).add_(left.transpose(-1, -2) @ tile.of_queries(rescaled))
             by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
             tile.of_queries(by_query).copy_(by_scores @ tile.of_keys(key))
@@ -214,7 +212,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _hide_later(scores: torch.Tensor) -> None:
-    """The last query sees all keys, the one before it all but one, and so on."""
+    """The last query attends to all keys, the one before it to all but one, and so on."""
     rows = scores.shape[-2]
     later = torch.ones((rows, rows), dtype=torch.bool).triu_(1)
     scores[..., -rows:].masked_fill_(later, torch.finfo(scores.dtype).min)
@@ -223,10 +221,10 @@ def _hide_later(scores: torch.Tensor) -> None:
 _packed = False
 
 
-def packed(now: bool) -> None:
-    """Whether batches are packed: then no mask is made, the attention keeps sequences apart."""
-    global _packed  # transformers asks for masks without saying for which model
-    _packed = now
+def set_packed(*, packed: bool) -> None:
+    """Whether batches are packed. If so, no mask is made: the attention separates sequences."""
+    global _packed  # transformers asks for masks without passing the model
+    _packed = packed
 
 
 def is_packed() -> bool:

@@ -1,8 +1,9 @@
-"""Whether a fast way of computing gives what the plain one gives, on this machine.
+"""Whether a fast path computes the same as the plain one on this machine.
 
-A fast path may differ with the GPU, its driver and the libraries, and nobody has tried them all. So
-at the first job of a kind each path is compared with the plain one on three short batches, and left
-out, with an event, where it differs or fails. What came out is kept for later jobs of the kind.
+The result of a fast path may depend on the GPU, its driver and the libraries, and not all of them
+can be tested in advance. So the first job of a kind compares each path with the plain one on three
+short batches. A path that differs or fails is not used, and an event says so. The verdict is kept
+for later jobs of that kind.
 """
 
 import json
@@ -23,21 +24,21 @@ from worker.training import rng
 from worker.training.distributed.ranks import Ranks
 
 FOLDER: Final = "equivalence"
-"""Of the cache directory: one small file for each kind of job and path."""
+"""In the cache directory; it holds one small file for each kind of job and path."""
 _KEPT: Final = 500
-"""Verdicts on disk, the last used ones."""
+"""Verdicts kept on disk: the ones used last."""
 _ROUNDING: Final = 3.0
-"""A fast path may be this much farther from the exact numbers than the plain one is. Two orders of
-summation differ by less than twice; a sequence that sees another gives a multiple of it."""
+"""A fast path may be this many times as far from the exact numbers as the plain one. Two orders of
+summation differ by a factor below 2; a sequence that attends to another by many times that."""
 _FLOOR: Final = {torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""Of the numbers' size, and allowed where the plain path happens to be exact."""
+"""Relative difference that is allowed even where the plain path happens to be exact."""
 _SMALL: Final = 0.01
-"""Of the largest of its group: what is below is compared by this size, for it may be nothing but
-rounding."""
+"""A tensor whose norm is below this share of the largest in its group is compared relative to that
+share: it may be nothing but rounding."""
 
 
 class Numbers(NamedTuple):
-    """What one way of computing gives; in the same order whichever way it is."""
+    """The results of one path; all paths give them in the same order."""
 
     outputs: Sequence[torch.Tensor]
     gradients: Sequence[torch.Tensor] = ()
@@ -45,46 +46,44 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one path in one kind of job."""
+    """The verdict on one path in one kind of job."""
 
     difference: float = 0.0
-    """The largest, of the numbers' own size."""
+    """The largest relative difference."""
     allowed: float = 0.0
     error: str | None = None
-    """Why it failed; nothing was compared then."""
+    """Why the path failed; nothing was compared then."""
     found: dict[str, Any] = field(default_factory=dict)
-    """What the comparison found out and the path needs, plain JSON values."""
+    """What the comparison found out and the path needs; plain JSON values."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.difference):  # JSON has no such numbers
             object.__setattr__(self, "difference", sys.float_info.max)
 
     @property
-    def beyond(self) -> float:
+    def excess(self) -> float:
         return self.difference - self.allowed
 
     @property
     def same(self) -> bool:
-        return self.error is None and self.beyond <= 0
+        return self.error is None and self.excess <= 0
 
     def __str__(self) -> str:
         if self.error is not None:
             return f"fails: {self.error}"
         verb = "agrees" if self.same else "differs"
-        return (
-            f"{verb} by {self.difference:.2g} of its numbers' size; {self.allowed:.2g} is allowed"
-        )
+        return f"{verb}: relative difference {self.difference:.2g}, allowed {self.allowed:.2g}"
 
 
-def compared(exact: Numbers, plain: Numbers, fast: Numbers, dtype: torch.dtype) -> Verdict:
-    """The worst of all tensors. `exact`: the plain path's in float32; `dtype`: what the others were
-    computed in. What is not finite differs."""
+def compare(exact: Numbers, plain: Numbers, fast: Numbers, dtype: torch.dtype) -> Verdict:
+    """The verdict on the tensor that differs most. `exact`: the plain path in float32; `dtype`:
+    what the others were computed in. Numbers that are not finite always differ."""
     worst: Verdict | None = None
     for right, usual, found in zip(exact, plain, fast, strict=True):
         if [each.shape for each in found] != [each.shape for each in right]:
             return Verdict(error="its numbers have other shapes")
         for verdict in _verdicts(right, usual, found, _FLOOR[dtype]):
-            if worst is None or verdict.beyond > worst.beyond:
+            if worst is None or verdict.excess > worst.excess:
                 worst = verdict
     return worst or Verdict()
 
@@ -107,28 +106,28 @@ def _verdicts(
 
 
 @dataclass
-class Equivalence:
-    """Tries paths out, or remembers what earlier jobs of the kind have found."""
+class EquivalenceChecker:
+    """Checks paths, or reads the verdicts of earlier jobs of the same kind."""
 
     folder: Path
     device: torch.device
     ranks: Ranks
     send: Callable[[StageEvent], None]
 
-    def agreed(
+    def check(
         self, path: str, kind: Mapping[str, Any], measure: Callable[[], Verdict], instead: str
     ) -> Verdict | None:
-        """The verdict if the path may be taken, in every process; None after an event if not. All
-        must ask, in the same order.
+        """The verdict if the path may be used, in every process; otherwise sends an event and
+        returns None. All processes must call this, in the same order.
 
-        `kind`: what of the job decides about it, plain JSON values; `instead` is for the event:
-        what is done without the path, and what the user may do.
+        `kind`: the properties of the job that decide, plain JSON values; `instead` is for the
+        event: what happens without the path, and what the user can do.
         """
         verdicts = self.ranks.gathered(self._verdict(path, kind, measure))
         against = next((each for each in verdicts if not each.same), None)
         if against is None:
             return verdicts[0]
-        message = f"The fast path `{path}` is left out: it {against}. {instead}"
+        message = f"The fast path `{path}` is not used: it {against}. {instead}"
         self.send(Notice(message=message, data={"fast_path": path, **asdict(against)}))
         return None
 
@@ -142,12 +141,12 @@ class Equivalence:
         try:
             with rng.preserved():
                 verdict = measure()
-        # Whatever a library raises where a path is not to be had, a compiler's errors included.
+        # Libraries and compilers raise all kinds of errors where they do not support a path.
         except Exception as error:
             verdict = Verdict(error=f"{type(error).__name__}: {str(error).strip()[:500]}")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if verdict.error is None and self.ranks.is_first:  # what failed may not fail again
+        if verdict.error is None and self.ranks.is_first:  # a failed path is tried again next time
             _write(file, verdict)
         return verdict
 
@@ -165,7 +164,7 @@ class Equivalence:
 
 
 def _read(file: Path) -> Verdict | None:
-    """None of one that is not there, or damaged."""
+    """None if the file is missing or damaged."""
     try:
         verdict = Verdict(**json.loads(file.read_bytes()))
         os.utime(file)
@@ -184,4 +183,4 @@ def _write(file: Path, verdict: Verdict) -> None:
         for old in ages[_KEPT:]:
             old.unlink(missing_ok=True)
     except OSError as error:  # a full disk: the next job compares again
-        sys.stderr.write(f"What was compared is not kept for later jobs: {error}\n")
+        sys.stderr.write(f"Cannot save the verdict for later jobs: {error}\n")

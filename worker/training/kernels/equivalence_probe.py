@@ -1,4 +1,4 @@
-"""Trying a model out on a few short sequences, to see what it can do; it remains as it was."""
+"""Running a model on a few short sequences to find out what it supports, without changing it."""
 
 import copy
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ _LAYERS: Final = 2
 _VOCABULARY: Final = 1024
 
 RTOL: Final = 1e-4
-"""Of the outputs' spread, in float32: rounding gave up to 1.3e-5 (MiniLM, another attention), a
-sequence that sees another gives 1e-3 and more."""
+"""Tolerance relative to the outputs' standard deviation, in float32: rounding gave up to 1.3e-5
+(MiniLM, another attention), a sequence that attends to another gives 1e-3 and more."""
 
-Refusal = (TypeError, ValueError, RuntimeError, LookupError, AssertionError, AttributeError)
-"""What models raise that want more than tokens, or cannot take them so."""
+PROBE_ERRORS = (TypeError, ValueError, RuntimeError, LookupError, AssertionError, AttributeError)
+"""What models raise that need more than tokens, or do not accept them in this form."""
 
 
 @contextmanager
-def tried_out(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; no random number is drawn."""
+def probing(model: torch.nn.Module) -> Iterator[None]:
+    """While open, the model is in evaluation mode; the random state is restored at the end."""
     was_training = model.training
     model.eval()
     try:
@@ -45,10 +45,12 @@ def small_batch(model: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": ids.view(mask.shape), "attention_mask": mask}
 
 
-def shallow(model: Any, device: torch.device) -> Any:
-    """A model of the same class and shape in float32 on `device`, in evaluation mode, with random
-    weights that are always the same: of as few layers as show each kind of them, two at least, and
-    of a small vocabulary. It is quick to make, and says of the paths what the whole one would say.
+def small_model(model: Any, device: torch.device) -> Any:
+    """A small model of the same class and shape in float32 on `device`, in evaluation mode.
+
+    It has a small vocabulary, as few layers as include each kind of layer (at least two), and
+    random weights that are always the same. It is quick to create, and a path that agrees on it
+    agrees on the whole model.
     """
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
@@ -71,7 +73,7 @@ def shallow(model: Any, device: torch.device) -> Any:
 
 @torch.no_grad()
 def _sharpen(model: Any) -> None:
-    """Models begin with such small weights that attention hardly shows in what they give."""
+    """Initial weights are so small that attention hardly affects the outputs: enlarge them."""
     embeddings = model.get_input_embeddings().weight
     for weight in model.parameters():
         if weight.dim() == 2 and weight is not embeddings:
@@ -85,8 +87,8 @@ def _layers_of_each_kind(config: Any) -> int:
 
 
 def short_batches(model: Any, features: Features) -> list[dict[str, torch.Tensor]]:
-    """Three of a job's own tokens on the CPU, each of three sequences of different lengths, padded
-    on the right; of invented tokens where the job has none."""
+    """Three batches of a job's own tokens on the CPU, each of three sequences of different lengths,
+    padded on the right; of made-up tokens if the job has none."""
     vocabulary = model.get_input_embeddings().num_embeddings
     batches = []
     for number, lengths in enumerate(_THREE_BATCHES):

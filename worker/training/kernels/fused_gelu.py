@@ -1,8 +1,8 @@
-"""GPT-2's activation in one kernel: transformers computes its formula in eight steps, and keeps
-the result of each for the backward pass.
+"""GPT-2's activation as one kernel: transformers computes it in eight steps, and keeps the result
+of each for the backward pass.
 
-6 layers of (4096, 1536) float32 on two cores: the multiplications alone took 8 % of the step of a
-small GPT-2, and the kernel takes 4 %, with its backward pass.
+6 layers of (4096, 1536) float32 on two cores: the multiplications alone took 8 % of a step of a
+small GPT-2; this kernel takes 4 %, including its backward pass.
 """
 
 import torch
@@ -13,7 +13,7 @@ _TANH_GELU = (NewGELUActivation, FastGELUActivation)
 
 
 def install(model: torch.nn.Module) -> None:
-    """Let the model's modules of this formula compute it at once: the same but for rounding."""
+    """Make the model's modules of this kind use the kernel: the same result except for rounding."""
     for module in model.modules():
         if type(module) in _TANH_GELU:
             module.__class__ = _FusedGELU

@@ -1,7 +1,8 @@
-"""Padding-free batches on a GPU: which kernel, and whether it gives what padded batches give.
+"""Padding-free batches on a GPU: which kernel computes them, and whether it gives the same result
+as padded batches.
 
-The comparison is made on a small model of the job's shape (`probing.shallow`): the whole one may be
-sharded later, and is not on the device yet.
+The comparison uses a small model of the job's shape (`equivalence_probe.small_model`): the whole
+model is not on the device yet, and may be sharded later.
 """
 
 import hashlib
@@ -25,51 +26,51 @@ from worker.training.kernels import (
     padding_free,
     varlen_attention,
 )
-from worker.training.kernels.equivalence_check import Equivalence, Numbers, Verdict, compared
-from worker.training.kernels.padding_free import Packing
+from worker.training.kernels.equivalence_check import EquivalenceChecker, Numbers, Verdict, compare
+from worker.training.kernels.padding_free import PaddingFreeHooks
 from worker.training.kernels.varlen_attention import Kernel
 from worker.training.objective import Batch, Features
 
 PATH: Final = "attention"
-"""Its name in the record of a training's fast paths."""
+"""The key in a training's record of fast paths."""
 PADDED: Final[dict[str, Any]] = {"kernel": "padded"}
 _LOSS_SCALE: Final = 1024.0
-"""So that float16 gradients do not vanish."""
+"""Keeps float16 gradients from vanishing."""
 _INSTEAD: Final = (
-    "Batches are computed with padding: `training.train_sampling_strategy: group_by_length` leaves "
-    "the least of it, `training.padding_free: false` leaves this comparison out, and `finetune "
-    "doctor` examines the machine"
+    "Batches are computed with padding. `training.train_sampling_strategy: group_by_length` keeps "
+    "padding to a minimum, `training.padding_free: false` skips this comparison, and `finetune "
+    "doctor` checks the machine"
 )
-_OTHER_KERNEL: Final = "The kernel `efficient` is tried in its place"
+_OTHER_KERNEL: Final = "The kernel `efficient` is tried instead"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the hooks go in a model of some kind, and its first position."""
+class HookPlace:
+    """Where the hooks go in a model, and the model's first position."""
 
     is_body: bool
     first: int
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the choice is made with."""
+class ChoiceInputs:
+    """What the choice of a kernel depends on."""
 
     features: Features
-    """Of the job's data, for the tokens of three short batches."""
+    """The job's data, from which the tokens of three short batches are taken."""
     fast_paths: FastPaths
-    equivalence: Equivalence
+    equivalence: EquivalenceChecker
 
 
-class NoPlaceError(Exception):
-    """No hooks on the model give what padded batches give."""
+class NoHookPlaceError(Exception):
+    """No place for the hooks gives the same result as padded batches."""
 
 
-def install(model: Any, spec: JobSpec, device: torch.device, given: Given) -> str | None:
-    """Let `model` compute without padding on this GPU from now on: as the training that is resumed
-    did, or where a kernel is found to give the same numbers. None, or why batches stay padded."""
-    if not any(padding_free.places(model)):
-        return "does not go with this model, whose positions cannot be given to it"
+def install(model: Any, spec: JobSpec, device: torch.device, given: ChoiceInputs) -> str | None:
+    """Make `model` compute without padding on this GPU from now on, if the training that is resumed
+    did so, or if a kernel gives the same numbers. Returns None, or why batches stay padded."""
+    if not any(padding_free.hook_places(model)):
+        return "cannot be used with this model, which takes no `position_ids`"
     dtype = compute_dtype(model, spec)
     resumed = given.fast_paths.resumed
     chosen = given.fast_paths.choose(
@@ -77,33 +78,34 @@ def install(model: Any, spec: JobSpec, device: torch.device, given: Given) -> st
     )
     if chosen["kernel"] == "padded":
         if resumed:
-            return "differs from the training that is resumed, which computed padded batches"
-        return "gives other numbers here, or fails: an event of this job says how"
+            return "cannot be used in this resumed training, which began with padded batches"
+        return "gives other numbers on this machine, or fails: see the events of this job"
     capability = torch.cuda.get_device_capability(device)
     if chosen["kernel"] not in varlen_attention.kernels(capability, dtype, 0.0):
-        why = f"the attention `{chosen['kernel']}`, which this GPU does not have"
+        why = f"the attention `{chosen['kernel']}`, which this GPU does not support"
         message = (
             f"The checkpoint was computed with {why}. Batches are padded, and the numbers are not "
-            "exactly those of the training that is resumed: for that, resume on a GPU of its model"
+            "exactly those of the interrupted training. To get the same numbers, resume on a GPU "
+            "of the same model"
         )
         given.equivalence.send(Notice(message=message, data={"fast_path": chosen["kernel"]}))
-        return f"was had with {why}"
+        return f"was computed with {why}"
     varlen_attention.register()
     model.set_attn_implementation(varlen_attention.NAME)
-    _hooked(model, Place(chosen["is_body"], chosen["first"]), chosen["kernel"])
+    _install_hooks(model, HookPlace(chosen["is_body"], chosen["first"]), chosen["kernel"])
     return None
 
 
 def compute_dtype(model: Any, spec: JobSpec) -> torch.dtype:
-    """What the model's products are computed in."""
+    """The dtype that the model computes in."""
     names = {"bf16": torch.bfloat16, "fp16": torch.float16}
     dtype: torch.dtype = names.get(spec.training.precision, model.dtype)
     return dtype
 
 
 def attention_dropout(config: Any) -> float:
-    """The largest probability with which the model drops a single weight of its attention; models
-    name it `attention_dropout`, `attn_pdrop`, `attention_probs_dropout_prob` and so on."""
+    """The highest dropout probability in the model's attention. Its names in configurations are
+    `attention_dropout`, `attn_pdrop`, `attention_probs_dropout_prob` and so on."""
     found = (
         value
         for name, value in config.to_dict().items()
@@ -112,21 +114,21 @@ def attention_dropout(config: Any) -> float:
     return float(max(found, default=0.0))
 
 
-def _hooked(model: Any, place: Place, kernel: Kernel) -> Packing:
+def _install_hooks(model: Any, place: HookPlace, kernel: Kernel) -> PaddingFreeHooks:
     part = model.base_model if place.is_body else model
-    return Packing(part, place.first, is_body=place.is_body, kernel=kernel)
+    return PaddingFreeHooks(part, place.first, is_body=place.is_body, kernel=kernel)
 
 
 def _measured(
-    model: Any, spec: JobSpec, dtype: torch.dtype, device: torch.device, given: Given
+    model: Any, spec: JobSpec, dtype: torch.dtype, device: torch.device, given: ChoiceInputs
 ) -> dict[str, Any]:
-    """The fastest kernel that gives the same numbers, and where the hooks go, as plain JSON."""
+    """The fastest kernel that gives the same numbers, and where the hooks go; plain JSON."""
     dropout = attention_dropout(model.config)
     able = varlen_attention.kernels(torch.cuda.get_device_capability(device), dtype, dropout)
     elsewhere = given.fast_paths.ranks.gathered(able)
     common = [name for name in able if all(name in each for each in elsewhere)]
     autocast = spec.training.precision != "fp32"
-    trial: list[Trial] = []  # made when a kernel of no known verdict comes up
+    trial: list[Trial] = []  # created for the first kernel without a known verdict
 
     def measure(kernel: Kernel) -> Verdict:
         if not trial:
@@ -136,7 +138,7 @@ def _measured(
     kind = {"model": _identity(model), "dtype": str(dtype), "autocast": autocast}
     for kernel in common:
         instead = _INSTEAD if kernel == common[-1] else _OTHER_KERNEL
-        verdict = given.equivalence.agreed(kernel, kind, partial(measure, kernel), instead)
+        verdict = given.equivalence.check(kernel, kind, partial(measure, kernel), instead)
         if verdict is not None:
             return {"kernel": kernel, **verdict.found}
     return PADDED
@@ -149,9 +151,9 @@ def _identity(model: Any) -> str:
 
 
 class Trial:
-    """A small model of the job's shape on its device, and what it computes with padding.
+    """A small model of the job's shape on its device, and its results with padding.
 
-    Raises NoPlaceError, and whatever a device raises.
+    Raises NoHookPlaceError, and any error of the device.
     """
 
     def __init__(
@@ -164,12 +166,12 @@ class Trial:
         autocast: bool,
     ) -> None:
         self._device, self._dtype = device, dtype
-        self._model = equivalence_probe.shallow(model, device)
+        self._model = equivalence_probe.small_model(model, device)
         self._batches = equivalence_probe.short_batches(self._model, features)
         self._precision: AbstractContextManager[Any] = nullcontext()
         varlen_attention.register()
         self._exact = self._numbers()
-        self._place = self._found_place()
+        self._place = self._find_place()
         if autocast:
             self._precision = torch.autocast(device.type, dtype)
         else:
@@ -177,56 +179,57 @@ class Trial:
         self._plain = self._numbers()
 
     def verdict(self, kernel: Kernel, dropout: float) -> Verdict:
-        """`dropout`: that of the model's attention while it trains."""
+        """`dropout`: the model's attention dropout during training."""
         with self._packed(self._place, kernel) as hooks:
             fast = self._numbers()
             assert hooks.used
-        verdict = compared(self._exact, self._plain, fast, self._dtype)
+        verdict = compare(self._exact, self._plain, fast, self._dtype)
         if verdict.same and dropout:
             require_dropout(kernel, dropout, self._dtype, self._device)
         return replace(verdict, found=asdict(self._place))
 
     @contextmanager
-    def _packed(self, place: Place, kernel: Kernel) -> Iterator[Packing]:
+    def _packed(self, place: HookPlace, kernel: Kernel) -> Iterator[PaddingFreeHooks]:
         before = self._model.config._attn_implementation
         self._model.set_attn_implementation(varlen_attention.NAME)
-        hooks = _hooked(self._model, place, kernel)
+        hooks = _install_hooks(self._model, place, kernel)
         try:
             yield hooks
         finally:
             hooks.remove()
-            cpu_attention.packed(False)
+            cpu_attention.set_packed(packed=False)
             self._model.set_attn_implementation(before)
 
     @torch.no_grad()
-    def _found_place(self) -> Place:
-        """In float32, where a sequence that sees another cannot pass for rounding."""
+    def _find_place(self) -> HookPlace:
+        """Where hooks give the right result; in float32, so that attention to another sequence
+        cannot be mistaken for rounding."""
         expected = [self._outputs(batch) for batch in self._batches]
-        why = "a sequence would see another, or other positions"
-        for part, first in padding_free.places(self._model):
-            place = Place(part is not self._model, first)
+        why = "sequences would attend to each other, or get other positions"
+        for part, first in padding_free.hook_places(self._model):
+            place = HookPlace(part is not self._model, first)
             try:
                 with self._packed(place, "efficient"):
                     found = [self._outputs(batch) for batch in self._batches]
-            except equivalence_probe.Refusal as error:
+            except equivalence_probe.PROBE_ERRORS as error:
                 why = f"{type(error).__name__}: {error}"
                 continue
             if all(
-                padding_free.alike(*each, rtol=_rtol())
+                padding_free.are_close(*each, rtol=_rtol())
                 for each in zip(found, expected, strict=True)
             ):
                 return place
-        raise NoPlaceError(f"the model cannot compute packed batches ({why})")
+        raise NoHookPlaceError(f"the model cannot compute packed batches ({why})")
 
     def _outputs(self, batch: Batch) -> list[torch.Tensor]:
         sent = {name: value.to(self._device) for name, value in batch.items()}
-        attention_masks.see(batch)
-        padding_free.see(batch, sent)
+        attention_masks.read_batch(batch)
+        padding_free.read_batch(batch, sent)
         with self._precision:
-            return padding_free.values(self._model, sent)
+            return padding_free.real_outputs(self._model, sent)
 
     def _numbers(self) -> Numbers:
-        """What comes out for the real tokens, and the gradient of its mean square, in float32."""
+        """The outputs for the real tokens, and the gradient of their mean square; float32."""
         self._model.zero_grad()
         outputs: list[torch.Tensor] = []
         for batch in self._batches:
@@ -239,7 +242,7 @@ class Trial:
 
 
 def _rtol() -> float:
-    """TF32 rounds a thousand times as coarsely."""
+    """TF32 rounds a thousand times more coarsely."""
     exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
     return equivalence_probe.RTOL if exact else 100 * equivalence_probe.RTOL
 
@@ -247,11 +250,11 @@ def _rtol() -> float:
 def require_dropout(
     kernel: Kernel, dropout: float, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Require that the kernel drops single weights, as often as asked, and the same ones in its
-    backward pass. RuntimeError otherwise.
+    """RuntimeError unless the kernel drops single weights with this probability, and the same ones
+    in its backward pass.
 
-    Without scores all weights of a sequence of L tokens are 1 / L; with the identity for values
-    they come out as they are, and with the identity for gradients they come back for the values.
+    With scores of 0 all weights of a sequence of L tokens are 1 / L. With the identity matrix as
+    values the output is the weights; as gradient it makes the values' gradient their transpose.
     """
     lengths, heads = (64, 32, 48), 8
     eye = torch.eye(64, dtype=dtype, device=device)
@@ -277,9 +280,9 @@ def require_dropout(
             back, block.transpose(1, 2), rtol=0.02
         )
         if not same:
-            raise RuntimeError("its dropout is not that of single weights")
+            raise RuntimeError("its dropout does not drop single weights")
         dropped += int(block.eq(0).sum())
         total += block.numel()
     share, spread = dropped / total, math.sqrt(dropout * (1 - dropout) / total)
     if abs(share - dropout) > 6 * spread:
-        raise RuntimeError(f"it drops {share:.1%} of the weights in the place of {dropout:.1%}")
+        raise RuntimeError(f"it drops {share:.1%} of the weights instead of {dropout:.1%}")

@@ -1,12 +1,12 @@
 """Padding-free batches: a padded batch goes into the model as one row without any padding.
 
-Two hooks on the model do it, so that neither a task nor a model knows of it: before the forward
-pass the real tokens are joined into one row whose positions restart with each sequence, and after
-it every output that has a place for each token is laid out as a padded rectangle again. The
-attention (`worker.training.kernels.cpu_attention`, on a GPU
-`worker.training.kernels.varlen_attention`) keeps the sequences apart.
+Two hooks on the model do this, so that tasks and models need no change. Before the forward pass the
+real tokens are packed into one row, whose positions restart with each sequence; after it every
+output with a value for each token is unpacked into a padded rectangle again. The attention
+(`worker.training.kernels.cpu_attention`, on a GPU `worker.training.kernels.varlen_attention`)
+separates the sequences.
 
-A GPU is not asked how long the sequences are: `see` reads each batch's mask while it is on the CPU.
+On a GPU there is no device sync: `read_batch` reads each batch's mask while it is on the CPU.
 """
 
 import inspect
@@ -19,24 +19,25 @@ from weakref import WeakSet
 import torch
 
 from worker.training.kernels import cpu_attention, varlen_attention
-from worker.training.kernels.equivalence_probe import RTOL, Refusal, small_batch, tried_out
+from worker.training.kernels.equivalence_probe import PROBE_ERRORS, RTOL, probing, small_batch
 from worker.training.kernels.varlen_attention import Kernel
 from worker.training.objective import Batch
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the tokens of a padded batch lie in its row."""
+    """Where the tokens of a padded batch are in its packed row."""
 
     batch: int
     length: int
     places: torch.Tensor
-    """(tokens,) of each real token in the flattened rectangle."""
+    """(tokens,) the index of each real token in the flattened rectangle."""
     sequences: cpu_attention.Sequences
     width: int
-    """Of the row: its tokens, and filler that no token sees and that no output is taken of."""
+    """Length of the row: its tokens, and filler that no token attends to and whose output is
+    dropped."""
     positions: torch.Tensor
-    """(1, width): counted anew in each sequence, and all the first one after them."""
+    """(1, width): they restart with each sequence; the filler has the first position."""
 
     @classmethod
     def of(cls, mask: torch.Tensor, first: int = 0) -> "_Layout":
@@ -44,8 +45,8 @@ class _Layout:
         first position."""
         places = mask.flatten().nonzero()[:, 0]
         ends = tuple(accumulate(mask.ne(0).sum(dim=1).tolist(), initial=0))
-        width = rounded(len(places))
-        if (1, width) == mask.shape:  # a row is told from a rectangle by its shape
+        width = round_up(len(places))
+        if (1, width) == mask.shape:  # packed and padded outputs must differ in shape
             width = len(places)
         positions = torch.full((1, width), first)
         for start, end in pairwise(ends):
@@ -53,66 +54,68 @@ class _Layout:
         return cls(mask.shape[0], mask.shape[1], places, ends, width, positions)
 
     def on(self, device: torch.device) -> "_Layout":
-        """With its tensors there, without a wait for the device."""
+        """A copy with its tensors on `device`, without a device sync."""
         return replace(
-            self, places=_sent(self.places, device), positions=_sent(self.positions, device)
+            self,
+            places=_to_device(self.places, device),
+            positions=_to_device(self.positions, device),
         )
 
     def for_kernel(self, kernel: Kernel) -> varlen_attention.Sequences:
-        """Without empty sequences, which no kernel need know of."""
+        """The sequences as the kernel takes them, without empty ones."""
         starts = sorted({*self.sequences, self.width})
         longest = max(end - start for start, end in pairwise(starts))
         device = self.places.device
         return varlen_attention.Sequences(
-            _sent(torch.tensor(starts, dtype=torch.int32), device), longest, kernel
+            _to_device(torch.tensor(starts, dtype=torch.int32), device), longest, kernel
         )
 
-    def joined(self, rectangle: torch.Tensor, fill: int = 0) -> torch.Tensor:
-        """(batch, length) to (1, width)."""
+    def packed(self, rectangle: torch.Tensor, fill: int = 0) -> torch.Tensor:
+        """(batch, length) → (1, width)."""
         row = rectangle.new_full((self.width,), fill)
         row[: len(self.places)] = rectangle.flatten()[self.places]
         return row[None]
 
-    def laid_out(self, row: torch.Tensor, fill: float) -> torch.Tensor:
-        """(1, width, …) to (batch, length, …), `fill` where there is padding."""
+    def unpacked(self, row: torch.Tensor, fill: float) -> torch.Tensor:
+        """(1, width, …) → (batch, length, …), `fill` where there is padding."""
         shape = (self.batch * self.length, *row.shape[2:])
         tokens = row[0, : len(self.places)]
         rectangle = row.new_full(shape, fill).index_copy(0, self.places, tokens)
         return rectangle.view(self.batch, self.length, *row.shape[2:])
 
 
-def rounded(tokens: int) -> int:
-    """`tokens` or a little more, so that rows of few different lengths occur: at most 32 between a
-    power of two and the next.
+def round_up(tokens: int) -> int:
+    """`tokens` or a little more, so that few different lengths occur: at most 32 between two powers
+    of two.
 
-    oneDNN keeps a program for each shape that it has met, a third of a megabyte each, and the C
-    library's malloc finds no room for tensors of ever new sizes among those that are left.
+    oneDNN keeps a program of a third of a megabyte for each shape, and tensors of ever new sizes
+    fragment the heap of the C library's malloc.
     """
     step = max(8, 1 << max(0, (tokens - 1).bit_length() - 6))
     return -(-tokens // step) * step
 
 
-def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if device.type == "cuda":  # from other memory the copy would not be asynchronous
+def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type == "cuda":  # only copies from pinned memory are asynchronous
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
-class _Seen(NamedTuple):
-    """A batch that was read before it was sent to the device."""
+class _KnownBatch(NamedTuple):
+    """A batch that was read before it was copied to the device."""
 
     mask: torch.Tensor
-    """On the device."""
+    """The mask on the device."""
     layout: _Layout | None
-    """None of a batch without padding."""
+    """None for a batch without padding."""
     sequences: varlen_attention.Sequences | None
 
 
-class Packing:
+class PaddingFreeHooks:
     """Hooks on a model, or on its body. `first` is the model's first position.
 
-    With a `kernel` only batches are joined that were shown to `see`, so that nothing is read from
-    the device, and `worker.training.kernels.varlen_attention` keeps the sequences apart.
+    With a `kernel`, only batches that were passed to `read_batch` are packed, so that nothing is
+    read from the device, and `worker.training.kernels.varlen_attention` separates the sequences.
     """
 
     def __init__(
@@ -121,37 +124,37 @@ class Packing:
         self.first = first
         self.is_body = is_body
         self._kernel = kernel
-        self._seen: _Seen | None = None
+        self._known: _KnownBatch | None = None
         if kernel is not None:
-            _seeing.add(self)
+            _batch_readers.add(self)
         self._names = tuple(inspect.signature(model.forward).parameters)
         self.used = False
         self._layout: _Layout | None = None
         self._handles = [
-            model.register_forward_pre_hook(self._join, with_kwargs=True),
-            model.register_forward_hook(self._lay_out, with_kwargs=True, always_call=True),
+            model.register_forward_pre_hook(self._pack, with_kwargs=True),
+            model.register_forward_hook(self._unpack, with_kwargs=True, always_call=True),
         ]
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
-        _seeing.discard(self)
+        _batch_readers.discard(self)
 
-    def see(self, mask: torch.Tensor, sent: torch.Tensor) -> None:
-        """`mask` is a batch's, (batch, length) on the CPU; the model is given it as `sent`."""
+    def read_mask(self, mask: torch.Tensor, sent: torch.Tensor) -> None:
+        """`mask` is a batch's mask on the CPU, (batch, length); the model will get it as `sent`."""
         assert self._kernel is not None
-        self._seen = _Seen(sent, None, None)
+        self._known = _KnownBatch(sent, None, None)
         if not bool(mask.all()):
             layout = _Layout.of(mask, self.first).on(sent.device)
-            self._seen = _Seen(sent, layout, layout.for_kernel(self._kernel))
+            self._known = _KnownBatch(sent, layout, layout.for_kernel(self._kernel))
 
-    def _read(self, mask: torch.Tensor) -> _Seen | None:
-        """What is known of the mask that the model is given; None if it must stay as it is."""
+    def _read(self, mask: torch.Tensor) -> _KnownBatch | None:
+        """What is known about the mask that the model got; None if the batch cannot be packed."""
         if self._kernel is not None:
-            return self._seen if self._seen is not None and self._seen.mask is mask else None
-        return _Seen(mask, None if bool(mask.all()) else _Layout.of(mask, self.first), None)
+            return self._known if self._known is not None and self._known.mask is mask else None
+        return _KnownBatch(mask, None if bool(mask.all()) else _Layout.of(mask, self.first), None)
 
-    def _join(
+    def _pack(
         self, _model: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         given = {**dict(zip(self._names, arguments, strict=False)), **named}
@@ -160,26 +163,26 @@ class Packing:
         if mask is None or mask.dim() != 2 or not _only_tokens(inputs, mask.shape):
             return None
         if "past_key_values" in inputs or inputs.get("use_cache"):
-            return None  # it generates
-        seen = self._read(mask)
-        if seen is None:
+            return None  # the model is generating
+        known = self._read(mask)
+        if known is None:
             return None
-        layout = seen.layout
+        layout = known.layout
         if layout is None:
-            # A rectangle already: without a mask it is attended to whole, and at once.
+            # There is no padding: without a mask the attention takes its fastest path.
             return (), {name: value for name, value in inputs.items() if name != "attention_mask"}
         self.used = True
         self._layout = layout
-        cpu_attention.packed(True)
-        joined = {
-            name: layout.joined(value) if isinstance(value, torch.Tensor) else value
+        cpu_attention.set_packed(packed=True)
+        packed = {
+            name: layout.packed(value) if isinstance(value, torch.Tensor) else value
             for name, value in inputs.items()
             if name != "attention_mask"
         }
-        joined["position_ids"] = layout.positions
-        return (), {**joined, "sequences": seen.sequences or layout.sequences}
+        packed["position_ids"] = layout.positions
+        return (), {**packed, "sequences": known.sequences or layout.sequences}
 
-    def _lay_out(
+    def _unpack(
         self,
         model: torch.nn.Module,
         _arguments: tuple[Any, ...],
@@ -187,69 +190,70 @@ class Packing:
         output: Any,
     ) -> Any:
         layout, self._layout = self._layout, None
-        cpu_attention.packed(False)
+        cpu_attention.set_packed(packed=False)
         if layout is None or output is None:
             return None
         for name, value in output.items():
             if isinstance(value, torch.Tensor) and value.shape[:2] == (1, layout.width):
-                # Padding gets the lowest logit there is: no softmax over places sees it. A head
-                # goes over the body's output, and must stay finite there.
+                # Padding gets the lowest logit, so that a softmax over positions ignores it. The
+                # body's output goes into a head, whose result must stay finite.
                 fill = 0.0 if self.is_body else torch.finfo(value.dtype).min
-                output[name] = layout.laid_out(value, fill)
+                output[name] = layout.unpacked(value, fill)
         pooler: Any = getattr(model, "pooler", None)
         if self.is_body and pooler is not None:
             output["pooler_output"] = pooler(output[0])  # of each sequence's first token
         return output
 
 
-_seeing: WeakSet[Packing] = WeakSet()
-"""Those that must be shown each batch; each lives as long as the model that it is hooked on."""
+_batch_readers: WeakSet[PaddingFreeHooks] = WeakSet()
+"""Hooks that need to read each batch; each lives as long as its model."""
 
 
-def see(batch: Batch, sent: Batch) -> None:
-    """`batch` is what the model is given next, still on the CPU, and `sent` the same on its
-    device."""
+def read_batch(batch: Batch, sent: Batch) -> None:
+    """Read the model's next batch while it is on the CPU; `sent` is the same on its device."""
     mask = batch.get("attention_mask")
     if mask is not None and mask.dim() == 2:
-        for packing in _seeing:
-            packing.see(mask, sent["attention_mask"])
+        for hooks in _batch_readers:
+            hooks.read_mask(mask, sent["attention_mask"])
 
 
 def _only_tokens(inputs: Mapping[str, Any], shape: torch.Size) -> bool:
-    """Whether each tensor has one number for each token: labels and generation go as they are."""
+    """Whether each tensor has one number for each token, unlike some labels and generation."""
     tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
     return "position_ids" not in inputs and all(value.shape == shape for value in tensors)
 
 
 @torch.no_grad()
-def install(model: Any) -> Packing | None:
-    """Let `model` compute without padding from now on, with our attention, if it can: tried out on
-    three short sequences, which must give what they give in a padded batch with the attention that
-    it has. None if not: then batches stay padded, and the attention is ours only where it gives the
-    same on them."""
+def install(model: Any) -> PaddingFreeHooks | None:
+    """Make `model` compute without padding and with our attention from now on, if it can.
+
+    Three short sequences must give the same as in a padded batch with the model's own attention.
+    Otherwise this returns None and batches stay padded; our attention is then used only if it gives
+    the same on padded batches.
+    """
     if model.dtype != torch.float32:
-        return None  # too coarse to tell an attention that mixes sequences from one that does not
-    with tried_out(model):
+        return None  # too coarse to notice that an attention mixes sequences
+    with probing(model):
         batch = small_batch(model)
         try:
-            expected = values(model, batch)
-        except Refusal:
+            expected = real_outputs(model, batch)
+        except PROBE_ERRORS:
             return None
         before = model.config._attn_implementation
         cpu_attention.register()
         model.set_attn_implementation(cpu_attention.NAME)
-        for part, first in places(model):
-            packing = Packing(part, first, is_body=part is not model)
-            if _agrees(model, batch, expected) and packing.used:
-                return packing
-            packing.remove()
+        for part, first in hook_places(model):
+            hooks = PaddingFreeHooks(part, first, is_body=part is not model)
+            if _agrees(model, batch, expected) and hooks.used:
+                return hooks
+            hooks.remove()
         if not _agrees(model, batch, expected):
             model.set_attn_implementation(before)
     return None
 
 
-def places(model: Any) -> Iterator[tuple[Any, int]]:
-    """Where the hooks may go, with the first position there."""
+def hook_places(model: Any) -> Iterator[tuple[Any, int]]:
+    """Modules that the hooks may go on, each with the first position there."""
     for part in (model, model.base_model):
         if "position_ids" in inspect.signature(part.forward).parameters:
             for first in _first_positions(model):
@@ -257,21 +261,23 @@ def places(model: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _first_positions(model: Any) -> tuple[int, ...]:
-    """RoBERTa's positions start after its padding id; most start with 0."""
+    """RoBERTa's positions start after its padding id; most models start with 0."""
     pad = getattr(model.config, "pad_token_id", None)
     return (0,) if pad is None else (0, pad + 1)
 
 
 def _agrees(model: Any, batch: dict[str, torch.Tensor], expected: list[torch.Tensor]) -> bool:
     try:
-        found = values(model, batch)
-    except Refusal:
+        found = real_outputs(model, batch)
+    except PROBE_ERRORS:
         return False
-    return alike(found, expected)
+    return are_close(found, expected)
 
 
-def alike(found: list[torch.Tensor], expected: list[torch.Tensor], *, rtol: float = RTOL) -> bool:
-    """`rtol`: of the spread of what is `expected`."""
+def are_close(
+    found: list[torch.Tensor], expected: list[torch.Tensor], *, rtol: float = RTOL
+) -> bool:
+    """`rtol` is relative to the standard deviation of `expected`."""
     return len(found) == len(expected) and all(
         one.shape == other.shape and bool((one - other).abs().max() <= rtol * other.std())
         for one, other in zip(found, expected, strict=True)
@@ -279,12 +285,12 @@ def alike(found: list[torch.Tensor], expected: list[torch.Tensor], *, rtol: floa
 
 
 def _is_number(value: Any) -> bool:
-    """Places among the highest logits, for example, are whole, and follow from what is not."""
+    """Integers, such as indices of the highest logits, follow from the floating-point outputs."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def values(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """What the model says, only of real tokens where it says something of each."""
+def real_outputs(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The model's outputs; those with a value for each token without the padding."""
     real = batch["attention_mask"].bool()
     tensors = [value for value in model(**batch).values() if _is_number(value)]
     return [value[real] if value.shape[:2] == real.shape else value for value in tensors]

@@ -1,4 +1,4 @@
-"""A model's head only where there is a label: most tokens of a masked batch have none."""
+"""Computing a model's head only where there is a label: most tokens of a masked batch have none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,19 +6,19 @@ from typing import Any
 
 import torch
 
-from worker.training.kernels.equivalence_probe import RTOL, Refusal, small_batch, tried_out
-from worker.training.kernels.padding_free import rounded
+from worker.training.kernels.equivalence_probe import PROBE_ERRORS, RTOL, probing, small_batch
+from worker.training.kernels.padding_free import round_up
 
 
-def places_of(wanted: torch.Tensor, unwanted: torch.Tensor | None = None) -> torch.Tensor:
-    """(places,) of the `wanted` tokens in the flattened rectangle, bool, (batch, length). To be
-    asked of a batch on the CPU: how many there are, a device would have to tell.
+def positions_of(wanted: torch.Tensor, unwanted: torch.Tensor | None = None) -> torch.Tensor:
+    """(places,) sorted indices of the `wanted` tokens, bool (batch, length), when flattened. For a
+    batch on the CPU: on a device their number would need a sync.
 
-    Given `unwanted` tokens as well, the first of them is repeated until there is a `rounded` number
-    of places, so that logits of few different sizes occur. Places are sorted.
+    Given `unwanted` tokens as well, the first of them is repeated until `round_up` is reached, so
+    that logits of few different sizes occur.
     """
     places = wanted.flatten().nonzero()[:, 0]
-    missing = rounded(len(places)) - len(places)
+    missing = round_up(len(places)) - len(places)
     if unwanted is None or not missing or not bool(unwanted.any()):
         return places
     filler = unwanted.flatten().to(torch.uint8).argmax().expand(missing)
@@ -29,10 +29,10 @@ def places_of(wanted: torch.Tensor, unwanted: torch.Tensor | None = None) -> tor
 def only_at(
     model: Any, places: torch.Tensor, attention_mask: torch.Tensor | None = None
 ) -> Iterator[None]:
-    """Inside, the head of `model` sees the hidden states at `places` alone.
+    """While open, the head of `model` gets only the hidden states at `places`.
 
-    The logits come as (1, places, classes). The body may itself work on packed batches
-    (`worker.training.kernels.padding_free`), and then needs the mask, (batch, length).
+    The logits are (1, places, classes). A body that computes packed batches
+    (`worker.training.kernels.padding_free`) needs the mask, (batch, length).
     """
 
     def select(_body: torch.nn.Module, _inputs: Any, output: Any) -> Any:
@@ -52,16 +52,17 @@ def only_at(
 
 @torch.no_grad()
 def can_select(model: Any) -> bool:
-    """Whether `only_at` gives what the whole head gives there: tried out on a small batch."""
-    with tried_out(model):
+    """Whether `only_at` gives the same as the whole head at those places; tested on a small
+    batch."""
+    with probing(model):
         batch = small_batch(model)
         wanted = batch["attention_mask"].bool()
         wanted[:, ::2] = False
         try:
             expected = model(**batch).logits[wanted]
-            with only_at(model, places_of(wanted), batch["attention_mask"]):
+            with only_at(model, positions_of(wanted), batch["attention_mask"]):
                 found = model(**batch).logits
-        except Refusal:
+        except PROBE_ERRORS:
             return False
     return found.shape == (1, *expected.shape) and bool(
         (found[0] - expected).abs().max() <= RTOL * expected.std()

@@ -1,10 +1,10 @@
-"""Attention over the sequences of a packed batch on a GPU: each sees itself alone.
+"""Attention over the sequences of a packed batch on a GPU, each of which attends only to itself.
 
-`worker.training.kernels.padding_free` joins the sequences; two kernels of torch's keep them apart,
-both given the places where each one starts. `varlen` is flash attention: half precision, GPUs from
-Ampere on, no dropout. `efficient` is the memory-efficient attention that torch has for nested
-tensors: any precision and any GPU, with dropout. Neither asks the device for a number, and both
-have a deterministic backward pass where torch's deterministic algorithms are asked for.
+`worker.training.kernels.padding_free` packs the sequences; two kernels of torch separate them,
+given where each starts. `varlen` is flash attention: half precision, GPUs from Ampere on, no
+dropout. `efficient` is torch's memory-efficient attention for nested tensors: any precision, any
+GPU, with dropout. Neither needs a device sync, and both have a deterministic backward pass if
+torch's deterministic algorithms are on.
 """
 
 from typing import Any, Final, Literal, NamedTuple
@@ -14,12 +14,11 @@ from torch.nn.attention import varlen
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from worker.training.kernels import attention_masks
-from worker.training.kernels import cpu_attention as packed_batches
+from worker.training.kernels import attention_masks, cpu_attention
 from worker.training.kernels.cpu_attention import FOREIGN
 
 NAME: Final = "finetune_varlen"
-"""What transformers knows the attention by."""
+"""The name of this attention in transformers."""
 
 Kernel = Literal["varlen", "efficient"]
 
@@ -28,17 +27,17 @@ _AMPERE: Final = (8, 0)
 
 
 class Sequences(NamedTuple):
-    """Those of a packed row, with its filler as one more: every token of the row is in one, or the
-    kernels would leave its numbers undefined."""
+    """The sequences of a packed row. Its filler counts as one more: the kernels leave the result
+    undefined for tokens outside all sequences."""
 
     starts: torch.Tensor
-    """int32, on the device: where each starts, and at last where the last one ends."""
+    """int32, on the device: the start of each, then the end of the last one."""
     longest: int
     kernel: Kernel
 
 
 def kernels(capability: tuple[int, int], dtype: torch.dtype, dropout: float) -> list[Kernel]:
-    """Those that can compute this, the fastest first. `dropout`: of single weights."""
+    """The kernels that can compute this, the fastest first. `dropout`: of single weights."""
     flash = capability >= _AMPERE and dtype in _HALF and dropout == 0
     return ["varlen", "efficient"] if flash else ["efficient"]
 
@@ -61,10 +60,10 @@ def attention(
     sequences: Sequences | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """(batch, heads, length, width) each, to (batch, length, heads, width).
+    """(batch, heads, length, width) each → (batch, length, heads, width).
 
-    With `sequences`, from `worker.training.kernels.padding_free`, `batch` is 1; else torch's own
-    attention. Raises ValueError for a packed batch under a mask, or where the scores depend on
+    With `sequences`, from `worker.training.kernels.padding_free`, `batch` is 1; without, this is
+    torch's own attention. ValueError for a packed batch with a mask, or if the scores depend on
     more.
     """
     if sequences is None:
@@ -77,10 +76,10 @@ def attention(
         raise ValueError("this attention cannot be computed over packed sequences")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if torch.is_autocast_enabled(query.device.type):  # rotary positions may have made it float32
+    if torch.is_autocast_enabled(query.device.type):  # rotary positions may have cast to float32
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = (each.to(dtype) for each in (query, key, value))
-    # float32 also comes in an evaluation without autocast.
+    # An evaluation without autocast is in float32.
     flash = sequences.kernel == "varlen" and dropout == 0 and query.dtype in _HALF
     if flash:
         return _varlen(query, key, value, sequences, scale, causal=causal), None
@@ -142,4 +141,4 @@ def _efficient(
 
 
 def _mask(**options: Any) -> torch.Tensor | None:
-    return None if packed_batches.is_packed() else attention_masks.mask(**options)
+    return None if cpu_attention.is_packed() else attention_masks.mask(**options)
