@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test heavy deepspeed lint chaos containers bench docs site constraints clean
+.PHONY: help demo up test heavy deepspeed lint chaos mutants containers bench docs site constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,6 +53,9 @@ lint: $(VENV)/.dev ## Check style, types, and which folder may import which
 
 chaos: $(VENV)/.dev ## Attack a running service and print the results; ARGS="--only kills --seed 7"
 	$(BIN)/python -m chaos $(ARGS)
+
+mutants: $(VENV)/.dev ## Change core modules at random and print what their tests miss; ARGS="--sample 20 service/jobs"
+	$(BIN)/python -m scripts.mutants $(ARGS)
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py

@@ -38,8 +38,8 @@ def run(_seed: int, scale: Scale) -> Row:
         pid = stack.parts[worker].process.pid
         for _ in range(rounds):
             send_forged(stack.broker.url, trap)
-            _ring(stack, "job-unknown")
-            _ring(stack, newer)
+            _enqueue(stack, "job-unknown")
+            _enqueue(stack, newer)
         honest = stack.submit(stub_body())
         stack.wait_for_ends([honest])
         said = (stack.home / f"{worker}.log").read_text()
@@ -78,7 +78,7 @@ def _job_of_a_newer_version(stack: FaultStack) -> str:
     return job_id
 
 
-def _ring(stack: FaultStack, job_id: str) -> None:
+def _enqueue(stack: FaultStack, job_id: str) -> None:
     dispatcher = Dispatcher(Settings(home=Path(), redis_url=SecretStr(stack.broker.url)))
-    assert dispatcher.wake(job_id, "cpu", 0)
+    assert dispatcher.enqueue(job_id, "cpu", 0)
     dispatcher.close()

@@ -1,4 +1,4 @@
-"""How API, reconciler and worker speak to the broker: one set of Celery options for all."""
+"""The Celery application that API, reconciler and worker share, and how a job is enqueued."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from service.contract.routing import CPU_QUEUE, QUEUES, WAKE_TASK
 CONNECT_SECONDS: Final = 0.4
 ANSWER_SECONDS: Final = 0.6
 
-# What a publisher may take; a worker's own connection waits for messages and has no such limit.
+# Limits of a publisher; a worker's connection waits for messages and has none.
 _PUBLISH_OPTIONS: Final[dict[str, Any]] = {
     "socket_connect_timeout": CONNECT_SECONDS,
     "socket_timeout": ANSWER_SECONDS,
@@ -25,7 +25,7 @@ _PRIORITY_OPTIONS: Final[dict[str, Any]] = {
 
 
 def make_app(redis_url: str, *, publisher: bool) -> Celery:
-    """A Celery application of its own; `publisher` bounds the time that a send may take."""
+    """A new Celery application; `publisher` bounds the time that a send may take."""
     app = Celery("finetune", broker=redis_url, set_as_current=not publisher)
     options = _PRIORITY_OPTIONS | (_PUBLISH_OPTIONS if publisher else {})
     app.conf.update(
@@ -42,10 +42,10 @@ def make_app(redis_url: str, *, publisher: bool) -> Celery:
     return app
 
 
-def ring(app: Celery, job_id: str, queue: str, priority: int) -> bool:
-    """Send the wake-up by name; False when the broker is away: the row is the outbox.
+def enqueue(app: Celery, job_id: str, queue: str, priority: int) -> bool:
+    """Send the wake-up message; False when the broker is unreachable: the row is the outbox.
 
-    Tried twice, because a connection from before the broker's restart says nothing about now.
+    Tried twice: the first try may use a connection from before a restart of the broker.
     """
     try:
         app.send_task(

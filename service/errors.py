@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 
 class DomainError(Exception):
-    """Base of all that a request can do wrong; `detail` is shown to the user."""
+    """Base class of errors that a request causes; `detail` is shown to the user."""
 
     status: ClassVar[int] = 400
     code: ClassVar[str] = "bad_request"
@@ -33,9 +33,9 @@ class DataGoneError(DomainError):
 
 
 class SourceJobError(DomainError):
-    """What a job is to begin with is not there; `reason` is the code of the fault in a spec."""
+    """The job would start from something that does not exist; `reason` is the fault's code."""
 
-    status, code, title = 409, "source_job", "The other job has not what this one begins with"
+    status, code, title = 409, "source_job", "The other job does not have what this one starts from"
 
 
 class JobInUseError(DomainError):

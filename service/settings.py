@@ -54,15 +54,17 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     max_upload_bytes: int = Field(5 * 1024**3, ge=1)
-    max_body_bytes: int = Field(1024**2, ge=1, description="Of any request but an upload.")
+    max_body_bytes: int = Field(1024**2, ge=1, description="Of any request except an upload.")
 
     lease_seconds: float = Field(60, gt=0)
     beat_seconds: float = Field(10, gt=0)
     poll_seconds: float = Field(
-        2, gt=0, description="How often a supervisor looks for the user's wish."
+        2, gt=0, description="How often a supervisor checks for the user's requests."
     )
     kill_seconds: float = Field(
-        45, gt=0, description="Without a beat for so long it ends its child."
+        45,
+        gt=0,
+        description="After this long without a successful heartbeat a supervisor ends its stage.",
     )
     drain_grace_seconds: float = Field(
         60,
@@ -71,7 +73,7 @@ class Settings(BaseSettings):
     )
     stop_grace_seconds: float = Field(10, gt=0, description="From SIGTERM to SIGKILL of a stage.")
     hung_seconds: float = Field(
-        600, gt=0, description="Without a sign of life for so long a stage is ended as hung."
+        600, gt=0, description="A stage that reports nothing for this long is ended as hung."
     )
     republish_seconds: float = Field(30, gt=0)
     reconcile_seconds: float = Field(1, gt=0)
@@ -80,14 +82,14 @@ class Settings(BaseSettings):
         10, gt=0, description="First wait; doubles, at most 10 min."
     )
 
-    retention_sweep_seconds: float = Field(
-        300, gt=0, description="How often is looked for what may go."
-    )
+    retention_sweep_seconds: float = Field(300, gt=0, description="How often retention runs.")
     retention_workspace_days: float | None = Field(
-        None, gt=0, description="Since the job ended; unset: its files are kept."
+        None, gt=0, description="Time since the job ended; unset: its files are kept."
     )
     retention_workspace_bytes: int | None = Field(
-        None, ge=0, description="Of the files of all ended jobs together; the longest ended go."
+        None,
+        ge=0,
+        description="Of all ended jobs' files together; the oldest are removed first.",
     )
     retention_upload_days: float | None = Field(
         None, gt=0, description="Since the last job that names the file; unset: it is kept."
@@ -108,7 +110,7 @@ class Settings(BaseSettings):
         "job can have more.",
     )
     warm_start: bool = Field(
-        True, description="Fork stages from a process that has imported torch; Linux only."
+        True, description="Fork stages from a process that has imported torch already; Linux only."
     )
     doctor_at_start: bool = Field(
         True,

@@ -167,7 +167,7 @@ def receiver() -> Receiver:
         database=database,
         tracker=tracker,
         supervisor=Supervisor(database, settings, tracker, start=start, shutdown=SHUTDOWN),
-        ring=lambda message: broker.ring(
+        ring=lambda message: broker.enqueue(
             publisher, message.job_id, message.queue, message.priority
         ),
         gpus=devices,

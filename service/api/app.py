@@ -30,7 +30,7 @@ from service.api.dependencies import Services
 from service.api.errors import add_handlers
 from service.api.middleware import Authentication, BodyLimit, RequestContext
 from service.jobs.dispatch import Dispatcher
-from service.jobs.submissions import Arrivals
+from service.jobs.submissions import Submissions
 from service.settings import Settings, get_settings
 from service.store.database import Database
 
@@ -59,7 +59,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     logging.configure(settings)
     database, dispatcher = Database(settings.sqlalchemy_url), Dispatcher(settings)
-    services = Services(settings, database, dispatcher, Arrivals(database, dispatcher))
+    services = Services(settings, database, dispatcher, Submissions(database, dispatcher))
     counters = metrics.Metrics()
     app = FastAPI(
         title="Fine-tuning service",

@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Request
 from service.api.body import read_json
 from service.errors import JobNotFoundError
 from service.jobs.dispatch import Dispatcher
-from service.jobs.submissions import Arrivals
+from service.jobs.submissions import Submissions
 from service.settings import Settings
 from service.store.database import Database
 
@@ -23,7 +23,7 @@ class Services:
     settings: Settings
     database: Database
     dispatcher: Dispatcher
-    arrivals: Arrivals
+    submissions: Submissions
 
 
 # Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.

@@ -163,7 +163,7 @@ def delete_file(file_id: str, database: DatabaseDep, settings: SettingsDep) -> F
     """Refused with 409 while a job that has not ended needs the file."""
     with database.write() as session:
         path = files.remove(session, file_id)
-    removal.carry_out(database, settings.home, [path])
+    removal.remove_paths(database, settings.home, [path])
     return FileDeleted(id=file_id)
 
 

@@ -56,12 +56,12 @@ def submit(
     digest = job_id = None
     if key is not None:
         digest = _digest(request)
-        job_id = services.arrivals.earlier(key, digest)
+        job_id = services.submissions.earlier(key, digest)
     if not job_id:
         findings = examine(spec, services)
         if findings.faults or findings.spec is None:
             raise InvalidSpecError(findings.faults)
-        made = services.arrivals.submit(
+        made = services.submissions.submit(
             findings.spec,
             idempotency_key=key,
             request_sha256=digest,

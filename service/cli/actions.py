@@ -1,4 +1,4 @@
-"""`finetune pause|resume|cancel|retry|clone|delete`: what can be done to a job."""
+"""`finetune pause|resume|cancel|retry|clone|delete`: act on a job."""
 
 import uuid
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def pause_job(job_id: str, json: output.AsJson = False) -> None:
 
 
 def resume_job(job_id: str, json: output.AsJson = False) -> None:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     _show(lambda client: client.act(job_id, Action.RESUME), json=json)
 
 
@@ -29,7 +29,7 @@ def cancel_job(job_id: str, json: output.AsJson = False) -> None:
 
 
 def retry_job(job_id: str, json: output.AsJson = False) -> None:
-    """Let a failed or cancelled job go on where it failed."""
+    """Retry a failed or cancelled job from the stage that failed."""
     _show(lambda client: client.retry(job_id), json=json)
 
 
@@ -52,7 +52,7 @@ def clone_job(
     ] = None,
     json: output.AsJson = False,
 ) -> None:
-    """Make a job like another one, with changes."""
+    """Make a new job from another job's spec, with changes."""
     patch = merge_patch(changes or [])
     with Client.from_environment() as client:
         job = client.clone(job_id, patch, idempotency_key or str(uuid.uuid4()))

@@ -8,7 +8,7 @@ from service.store.database import Database
 
 
 class PublicAddressError(UsageError):
-    """Nobody needs a key yet: only this machine may reach the service."""
+    """No key is required yet, so only this machine may reach the service."""
 
 
 def check_address(host: str, database: Database) -> None:
@@ -29,7 +29,7 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name: who knows where it leads
+    except ValueError:  # a host name may resolve to anything
         return False
 
 

@@ -1,4 +1,4 @@
-"""`finetune checkpoints|promote|publish`: what a job has saved, and what becomes of its model."""
+"""`finetune checkpoints|promote|publish`: a job's checkpoints and its model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def show_checkpoints(
     to: Annotated[Path, typer.Option(help="Folder; made if it is missing.")] = Path(),
     json: output.AsJson = False,
 ) -> None:
-    """A job's checkpoints by step, those that were removed to make room included."""
+    """List a job's checkpoints by step, including those that were removed."""
     with Client.from_environment() as client:
         if download is not None:
             _download(client, job_id, download, to, json=json)
@@ -64,7 +64,7 @@ def publish_job(
     ] = None,
     json: output.AsJson = False,
 ) -> None:
-    """Push the finished model of an ended job, to another place than before if you like."""
+    """Push the finished model of an ended job, to another repository if you like."""
     wanted = {
         "model_id": model_id,
         "private": not public,

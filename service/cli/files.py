@@ -52,7 +52,7 @@ def check(
     max_bad_fraction: float = MAX_BAD_FRACTION,
     json: output.AsJson = False,
 ) -> None:
-    """What a job would find wrong with the rows of a file; 1 if one could not use it as it is."""
+    """Check a file's rows as a job would; exits with 1 if a job could not use the file as it is."""
     given = {
         "task": task,
         "split": split,

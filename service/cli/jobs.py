@@ -1,4 +1,4 @@
-"""`finetune list|get|logs|events|download`: look at jobs and what they made."""
+"""`finetune list|get|logs|events|download`: show jobs and what they made."""
 
 import time
 from pathlib import Path, PurePosixPath
@@ -23,7 +23,7 @@ def list_jobs(
     task: str | None = None,
     name: str | None = None,
     limit: Annotated[int, typer.Option(min=1, max=100)] = 20,
-    after: Annotated[str | None, typer.Option(help="Go on after this job id.")] = None,
+    after: Annotated[str | None, typer.Option(help="Start after this job id.")] = None,
     json: output.AsJson = False,
 ) -> None:
     """Jobs, the newest first."""
@@ -51,7 +51,7 @@ def _row(job: Json) -> Json:
 
 
 def get_job(job_id: str, json: output.AsJson = False) -> None:
-    """All about one job."""
+    """Show one job."""
     with Client.from_environment() as client:
         job = client.get(f"/v1/jobs/{job_id}")
     if json:
@@ -127,7 +127,7 @@ def download(
 def _download(client: Client, artifact: Json, job_id: str, to: Path) -> Json:
     name = PurePosixPath(artifact["name"])
     if name.is_absolute() or ".." in name.parts:
-        raise UsageError(f"the service names an artifact {str(name)!r}, which leads out of {to}")
+        raise UsageError(f"the service names an artifact {str(name)!r}, which is outside {to}")
     target = to / name
     client.download(f"/v1/jobs/{job_id}/artifacts/{quote(str(name))}", target)
     return {"name": artifact["name"], "path": str(target), "bytes": artifact["bytes"]}

@@ -54,7 +54,7 @@ def create(
 
 @app.command("list")
 def list_keys(json: output.AsJson = False) -> None:
-    """All keys that were ever made, without the keys themselves."""
+    """List all keys ever made, without the secrets."""
     with _database() as database, database.read() as session:
         rows = [_row(row) for row in keys.list_all(session)]
     if json:
@@ -65,7 +65,7 @@ def list_keys(json: output.AsJson = False) -> None:
 
 @app.command()
 def revoke(key_id: str, json: output.AsJson = False) -> None:
-    """Refuse a key from now on."""
+    """Revoke a key."""
     with _database() as database, database.write() as session:
         revoked = keys.revoke(session, key_id)
     if not revoked:

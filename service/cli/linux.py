@@ -1,4 +1,4 @@
-"""What Linux offers to leave no process behind: death signals, a subreaper, /proc, free ports.
+"""Linux tools that leave no process behind: death signals, a subreaper, /proc, free ports.
 
 Elsewhere the first two do nothing and no descendant is found; an orderly stop works everywhere.
 """
@@ -19,7 +19,7 @@ from typing import NoReturn
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# Loaded here, once: between fork and exec is no time to import.
+# Loaded once, here: nothing may be imported between fork and exec.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -133,7 +133,7 @@ def run_guarded(main: Callable[[StopEvent], int], clean_up: Callable[[], None]) 
     adopt_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Held back until the handlers stand, or a Ctrl-C in between would end only one of the two.
+    # Blocked until the handlers are set, or a Ctrl-C in between would end only one of the two.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     last_watch = _LastWatch(clean_up)
     parent = os.getpid()
@@ -171,7 +171,7 @@ def _run_child(main: Callable[[StopEvent], int], parent: int) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        # Not a plain return: what stands above in the stack belongs to the parent.
+        # Not a plain return: the rest of the call stack belongs to the parent.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -21,7 +21,7 @@ class StackAddress(BaseModel):
 
 
 class StackRunningError(UsageError):
-    """Another `finetune up` serves this home."""
+    """Another `finetune up` is running in this home."""
 
 
 def _address_file(home: Path) -> Path:

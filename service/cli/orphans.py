@@ -43,7 +43,7 @@ class Mark:
 
 
 def _end(is_meant: Callable[[str], bool]) -> None:
-    """Not for ever: a process in an uninterruptible system call ends when that returns."""
+    """Bounded: a process in an uninterruptible system call ends when that returns."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     while _kill(is_meant) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -31,7 +31,7 @@ def print_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Something for the person at the terminal, never part of the output."""
+    """A message for the person at the terminal, never part of the output."""
     stderr().print(escape(text), style="dim")
 
 

@@ -19,7 +19,7 @@ STEADY_SECONDS = 60.0
 
 Say = Callable[[str], None]
 Ready = Callable[[int], str | None]
-"""Asks a part, given its process id, whether it serves; returns what to tell the user then."""
+"""Checks whether a part, by its process id, is ready; returns what to tell the user then."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ProcessManager:
     def start(self, parts: Sequence[Part]) -> bool:
         """Start a tier; True when all of it serves, False when a stop was asked for meanwhile.
 
-        Raises PartFailedError: what fails at the very start, a restart does not mend.
+        Raises PartFailedError: a restart does not fix what fails at the first start.
         """
         tier = [_Running(part) for part in parts]
         self._tiers.append(tier)

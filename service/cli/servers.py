@@ -25,7 +25,7 @@ DRAIN_SECONDS = 5
 
 
 REMOVAL_SECONDS = 5
-"""What a removal in progress is given likewise; the next reconciler goes on with it."""
+"""The same for a removal in progress; the next reconciler continues it."""
 
 
 def api(
@@ -55,7 +55,7 @@ def api(
 
 
 def reconciler() -> None:
-    """Ring for due jobs, end those whose worker is lost and make room, until SIGTERM."""
+    """Send due jobs to workers, end attempts of lost workers, apply retention; until SIGTERM."""
     settings = get_settings()
     database = Database(settings.sqlalchemy_url)
     dispatcher = Dispatcher(settings)
@@ -66,7 +66,7 @@ def reconciler() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         typer.echo(reconciler_mark(os.getpid()))
-        # On a thread of its own: removing a large folder must not keep the bell from ringing.
+        # On a thread of its own: removing a large folder must not delay wake-up messages.
         retention = threading.Thread(
             target=Retention(database, settings).run, args=(stop,), daemon=True
         )
@@ -92,7 +92,7 @@ def require_schema(database: Database) -> None:
 
 
 def migrate() -> None:
-    """Bring the database to the newest schema; safe to run at any time."""
+    """Migrate the database to the newest schema; safe to run at any time."""
     database = Database(get_settings().sqlalchemy_url)
     try:
         schema.upgrade(database.engine)

@@ -1,4 +1,4 @@
-"""`finetune submit`: read a spec, upload the files beside it, make the job."""
+"""`finetune submit`: read a spec, upload its local files, make the job."""
 
 import hashlib
 import json as jsonlib

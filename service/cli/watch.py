@@ -19,7 +19,7 @@ from service.contract.states import ENDED, JobState
 
 POLL_SECONDS = 0.5
 AWAY_SECONDS = 120.0
-"""How long a service that does not answer is waited for: it may be restarting."""
+"""How long to wait for a service that does not answer: it may be restarting."""
 _STATE_STYLES = {
     JobState.SUCCEEDED: "bold green",
     JobState.FAILED: "bold red",
@@ -56,20 +56,20 @@ def exit_status(job: Json) -> int:
 
 
 def activity(job: Json) -> str:
-    """What it is busy with or waits for, in a few words."""
+    """What the job is doing or waiting for, in a few words."""
     if job["state"] == JobState.QUEUED:
         position = job.get("queue_position")
         place = f", number {position} in the queue" if position else ""
         return f"{job['stage']} · waiting{place}"
     if job["state"] == JobState.PAUSED:
-        return f"{job['stage']} · paused: `finetune resume` lets it go on"
+        return f"{job['stage']} · paused: `finetune resume` continues it"
     words = [job["stage"], *([job["phase"].replace("_", " ")] if job["phase"] else [])]
     return " · ".join(words)
 
 
 def numbers(progress: Json) -> str:
     """Step, loss, speed and time left, as far as they are known."""
-    # While rows are still being read nobody knows how many there will be.
+    # While rows are still being read, their number is unknown.
     words = [f"{progress['step']}/{progress['of']}" if progress["of"] else f"{progress['step']}"]
     if progress.get("loss") is not None:
         words.append(f"loss {_short(progress['loss'])}")
@@ -196,7 +196,7 @@ def watch(client: Client, job_id: str, *, json: bool) -> int:
         with display(json=json) as shown:
             job = follow(client, job_id, shown.show)
     except KeyboardInterrupt:
-        output.note(f"the job goes on; `finetune cancel {job_id}` ends it")
+        output.note(f"the job continues; `finetune cancel {job_id}` ends it")
         return INTERRUPTED
     if not json:
         show_result(job)
@@ -237,7 +237,7 @@ def show_result(job: Json) -> None:
 
 
 def _files_of(job: Json) -> str | None:
-    """Of a job that makes no model, which the files are all about."""
+    """For a job that makes no model: its files."""
     if job.get("spec", {}).get("mode", "train") == "train" or not job["result"]:
         return None
     return ", ".join(artifact["name"] for artifact in job["result"]["artifacts"])

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 def cancel(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
-    """Cancel at once, or have the supervisor stop the stage; the state the job is in now.
+    """Cancel at once, or have the supervisor stop the stage. Returns the job's new state.
 
     Raises JobNotFoundError, and JobEndedError when there is nothing left to cancel. Asking again
     while the job is being cancelled changes nothing.
@@ -37,13 +37,13 @@ def cancel(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
         row = _living(session, job_id)
         state, priority = user_actions.cancel(session, row), row.priority
     if state is JobState.CANCELLED:
-        # A run in MLflow, if the job has one already, is to end with it.
-        dispatcher.wake(job_id, CPU_QUEUE, priority)
+        # If the job has a run in MLflow already, a worker ends it too.
+        dispatcher.enqueue(job_id, CPU_QUEUE, priority)
     return state
 
 
 def pause(database: Database, job_id: str) -> JobState:
-    """Pause at once, or have the supervisor stop the stage at a checkpoint; the state now.
+    """Pause at once, or have the supervisor stop the stage at a checkpoint. Returns the state.
 
     Raises JobNotFoundError, JobEndedError, and WrongStateError while the job is being cancelled.
     """
@@ -52,7 +52,7 @@ def pause(database: Database, job_id: str) -> JobState:
 
 
 def resume(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
-    """Queue a paused job, or take a pause back that has not happened yet; the state now.
+    """Queue a paused job, or withdraw a pause that has not happened yet. Returns the state.
 
     Raises JobNotFoundError, JobEndedError, and WrongStateError while the job is being cancelled.
     """
@@ -61,7 +61,7 @@ def resume(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
         was, state = row.state, user_actions.resume(session, row)
         message = jobs.Message(row.id, row.queue, row.priority)
     if was == JobState.PAUSED:
-        _ring(database, dispatcher, message)
+        _enqueue(database, dispatcher, message)
     return state
 
 
@@ -83,14 +83,14 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
         stage, missing = _first_stage(session, row, Stage(row.stage), settings)
         state = user_actions.retry(session, row, stage, missing)
         message = jobs.Message(row.id, row.queue, row.priority)
-    _ring(database, dispatcher, message)
+    _enqueue(database, dispatcher, message)
     return state
 
 
 def promote(
     database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str, step: int
 ) -> JobState:
-    """Have an ended job make the model of a checkpoint its model, and publish it; the state now.
+    """Make a checkpoint the model of an ended job, and publish it. Returns the state.
 
     Asking again while it does so, or when it has done so, changes nothing. Raises JobNotFoundError,
     CheckpointNotFoundError, CheckpointGoneError, WrongStateError, and as `retry` where the job has
@@ -107,14 +107,14 @@ def promote(
         if not _may_follow(row, wanted):
             return JobState(row.state)
         message = _follow_up(session, row, wanted, settings)
-    _ring(database, dispatcher, message)
+    _enqueue(database, dispatcher, message)
     return JobState.QUEUED
 
 
 def publish(
     database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str, hub: HubSpec
 ) -> JobState:
-    """Have an ended job push its finished model to `hub`; the state now.
+    """Have an ended job push its finished model to `hub`. Returns the state.
 
     Asking again while it does so changes nothing. Raises JobNotFoundError, WrongStateError, and
     ArtifactGoneError when the model was removed.
@@ -132,12 +132,12 @@ def publish(
                 "The job's finished model was removed to make room: clone the job to make it again."
             )
         message = _follow_up(session, row, wanted, settings)
-    _ring(database, dispatcher, message)
+    _enqueue(database, dispatcher, message)
     return JobState.QUEUED
 
 
 def _may_follow(row: JobRow, wanted: Promote | Publish) -> bool:
-    """False when the job is at it already. Raises WrongStateError."""
+    """False when the job is doing it already. Raises WrongStateError."""
     if JobState(row.state) not in ENDED and row.follow_up == wanted.model_dump(mode="json"):
         return False
     _require(row, wanted.action, f"Only an ended job can be asked to {wanted.action}")
@@ -169,7 +169,7 @@ def _first_stage(
 
 
 def _require_files_of_follow_up(session: Session, row: JobRow) -> None:
-    """A follow-up builds on what the job had made, and does not make that again."""
+    """A follow-up uses the job's earlier results and does not repeat the stages that made them."""
     wanted = follow_up.parsed(row.follow_up)
     if isinstance(wanted, Promote):
         _require_checkpoint(session, row.id, wanted.step)
@@ -200,7 +200,7 @@ def delete(database: Database, settings: Settings, job_id: str) -> None:
         _require(row, Action.DELETE, "Only an ended job can be deleted, so cancel it first")
         lineage.require_unused(session, job_id)
         folder = user_actions.remove(session, row)
-    removal.carry_out(database, settings.home, [folder])
+    removal.remove_paths(database, settings.home, [folder])
 
 
 def _locked(session: Session, job_id: str) -> JobRow:
@@ -229,17 +229,17 @@ def _require(row: JobRow, action: Action, rule: str) -> None:
         raise WrongStateError(f"{rule}; this one is {row.state}.", state=row.state)
 
 
-def _ring(database: Database, dispatcher: Dispatcher, message: jobs.Message) -> None:
-    if dispatcher.wake(message.job_id, message.queue, message.priority):
+def _enqueue(database: Database, dispatcher: Dispatcher, message: jobs.Message) -> None:
+    if dispatcher.enqueue(message.job_id, message.queue, message.priority):
         _mark_sent(database, message.job_id, dispatcher.republish_seconds)
     else:
-        log.warning("the broker is away; the reconciler will send the job", job_id=message.job_id)
+        log.warning("broker.unreachable", job_id=message.job_id)
 
 
 def _mark_sent(database: Database, job_id: str, again_in: float) -> None:
-    """The job exists and is on its way: a fault here only means one message too many."""
+    """The message is sent already: if this fails, the job only gets a second one."""
     try:
         with database.write() as session:
             jobs.mark_sent(session, [job_id], again_in)
     except SQLAlchemyError as error:
-        log.warning("could not note that the message was sent", job_id=job_id, error=str(error))
+        log.warning("message.sent_mark_failed", job_id=job_id, error=str(error))

@@ -1,4 +1,4 @@
-"""Rings the doorbell: a message by name, after commit, in bounded time."""
+"""Sends wake-up messages to the broker: after commit, in bounded time."""
 
 import queue as queues
 import threading
@@ -18,27 +18,27 @@ log = structlog.get_logger(__name__)
 
 _MARK = "finetune:holds-our-messages"
 _BACKLOG: Final = 64
-"""Beyond it new jobs come faster than they could start: the reconciler rings for the rest."""
+"""Beyond it new jobs arrive faster than they could start; the reconciler sends the rest."""
 _HEAD_START: Final = 5.0
-_SHARE: Final = 0.1
-"""Of the time that this process can compute, which a burst of new jobs needs for its answers."""
+_CPU_SHARE: Final = 0.1
+"""Share of this process's CPU time for sending; a burst of requests needs the rest."""
 _LONGEST_PAUSE: Final = 0.02
-_LAST_RINGS_SECONDS: Final = 2.0
+_DRAIN_SECONDS: Final = 2.0
 
 
 class Dispatcher:
-    """Built once per process. Never raises when the broker is away: the row will be sent again."""
+    """One per process. Never raises when the broker is unreachable: the reconciler sends again."""
 
     def __init__(self, settings: Settings) -> None:
-        """Without `redis_url` no message is ever sent, as if the broker were always away."""
+        """Without `redis_url` no message is ever sent, as if the broker were unreachable."""
         self._soon: queues.Queue[tuple[str, str, int] | None] = queues.Queue(_BACKLOG)
-        self._bell: threading.Thread | None = None
+        self._sender: threading.Thread | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self.head_start = 0.0 if settings.redis_url is None else _HEAD_START
-        """Seconds that `wake_soon` has before the reconciler rings."""
+        """Seconds that `enqueue_soon` has before the reconciler sends the message."""
         self.republish_seconds = settings.republish_seconds
-        """Until the reconciler sends a message again that was sent here: a worker has this long."""
+        """Seconds for a worker to claim a job before the reconciler sends its message again."""
         self._app = None
         self._probe = None
         if settings.redis_url is not None:
@@ -51,31 +51,31 @@ class Dispatcher:
                 retry=Retry(NoBackoff(), 0),
             )
 
-    def wake(self, job_id: str, queue: str, priority: int) -> bool:
+    def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
         """Whether the broker took the message; takes 2 s at most."""
-        return self._app is not None and broker.ring(self._app, job_id, queue, priority)
+        return self._app is not None and broker.enqueue(self._app, job_id, queue, priority)
 
-    def wake_soon(self, job_id: str, queue: str, priority: int) -> None:
-        """As `wake`, on a thread of its own; dropped when it cannot keep up, or at the end."""
+    def enqueue_soon(self, job_id: str, queue: str, priority: int) -> None:
+        """Like `enqueue`, on a background thread; dropped if that cannot keep up or stops."""
         if self._app is None:
             return
         with self._lock:
-            if self._bell is None:
-                self._bell = threading.Thread(target=self._ring, name="bell", daemon=True)
-                self._bell.start()
+            if self._sender is None:
+                self._sender = threading.Thread(
+                    target=self._send_queued, name="message-sender", daemon=True
+                )
+                self._sender.start()
         try:
             self._soon.put_nowait((job_id, queue, priority))
         except queues.Full:
-            log.debug("the reconciler will ring", job_id=job_id)
+            log.debug("message.left_to_reconciler", job_id=job_id)
 
-    def _ring(self) -> None:
+    def _send_queued(self) -> None:
         while (message := self._soon.get()) is not None:
             begun = time.thread_time()
-            if not self.wake(*message):
-                log.warning(
-                    "the broker is away; the reconciler will send the job", job_id=message[0]
-                )
-            pause = (time.thread_time() - begun) * (1 / _SHARE - 1)
+            if not self.enqueue(*message):
+                log.warning("broker.unreachable", job_id=message[0])
+            pause = (time.thread_time() - begun) * (1 / _CPU_SHARE - 1)
             self._closing.wait(min(pause, _LONGEST_PAUSE))
 
     def ping(self) -> bool:
@@ -87,10 +87,10 @@ class Dispatcher:
         except redis.RedisError:
             return False
 
-    def lost_all(self) -> bool:
-        """Whether the broker has forgotten all it held since anyone asked last, as by a restart.
+    def was_emptied(self) -> bool:
+        """Whether the broker has lost its messages since the last call, by a restart for example.
 
-        A mark among its keys tells it; the first who finds it gone sets it again and hears True.
+        A marker key tells: the first caller that finds it missing sets it again and gets True.
         """
         if self._probe is None:
             return False
@@ -100,12 +100,12 @@ class Dispatcher:
             return False
 
     def close(self) -> None:
-        """What waits is rung first, if the broker is there."""
+        """Waiting messages are sent first, if the broker is reachable."""
         self._closing.set()
-        if self._bell is not None:
+        if self._sender is not None:
             with suppress(queues.Full):
-                self._soon.put(None, timeout=_LAST_RINGS_SECONDS)
-                self._bell.join(_LAST_RINGS_SECONDS)
+                self._soon.put(None, timeout=_DRAIN_SECONDS)
+                self._sender.join(_DRAIN_SECONDS)
         if self._app is not None:
             self._app.close()
         if self._probe is not None:

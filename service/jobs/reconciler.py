@@ -1,4 +1,4 @@
-"""Sends what is due, ends what has expired; repairs whatever a crash left half done."""
+"""Sends due messages, ends expired leases, repairs whatever a crash left half done."""
 
 import threading
 from dataclasses import dataclass
@@ -20,39 +20,41 @@ LOWEST_PRIORITY = 9
 
 
 @dataclass
-class _Outage:
-    """Says once that something is away and once that it is back; the waits grow in between."""
+class Outage:
+    """An outage of `service`: logged when it begins and ends; the waits in between grow."""
 
-    what: str
+    service: str
     failures: int = 0
 
     def happened(self, error: str, base: float) -> float:
         """Seconds to wait before the next try."""
         self.failures += 1
         wait = min(MAX_BACKOFF_SECONDS, base * 2.0 ** min(self.failures, 10))
-        log.warning(f"the {self.what} is away", error=error, again_in=wait, failures=self.failures)
+        log.warning(
+            f"{self.service}.unreachable", error=error, retry_in=wait, failures=self.failures
+        )
         return wait
 
     def over(self) -> None:
         if self.failures:
-            log.info(f"the {self.what} is back", failures=self.failures)
+            log.info(f"{self.service}.reachable", failures=self.failures)
         self.failures = 0
 
 
-class BrokerAwayError(Exception):
-    """The broker did not take a message; the rows still hold it."""
+class BrokerUnreachableError(Exception):
+    """The broker did not accept a message; its job stays due in the database."""
 
 
 class Reconciler:
-    """Any number may run at once: what two of them do twice changes nothing."""
+    """Any number may run at once: every repair is idempotent."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
         self._database = database
         self._dispatcher = dispatcher
         self._settings = settings
         self._policy = endings.Policy(settings.crash_limit, settings.retry_backoff_seconds)
-        self._database_outage = _Outage("database")
-        self._broker_outage = _Outage("broker")
+        self._database_outage = Outage("database")
+        self._broker_outage = Outage("broker")
 
     def run(self, stop: threading.Event) -> None:
         """Step until `stop` is set; an outage of database or broker only slows it down."""
@@ -66,7 +68,7 @@ class Reconciler:
             self.step()
         except SQLAlchemyError as error:
             return self._database_outage.happened(str(error.__cause__ or error), base)
-        except BrokerAwayError as error:
+        except BrokerUnreachableError as error:
             self._database_outage.over()
             return self._broker_outage.happened(str(error), base)
         self._database_outage.over()
@@ -74,9 +76,9 @@ class Reconciler:
         return base
 
     def step(self) -> None:
-        """All repairs once. Raises BrokerAwayError after the repairs that need no broker."""
+        """All repairs once. Raises BrokerUnreachableError after the repairs that need no broker."""
         self._end_expired()
-        self._forget_silent_workers()
+        self._remove_silent_workers()
         self._send_due()
         self._send_untracked()
 
@@ -87,19 +89,19 @@ class Reconciler:
             with self._database.write() as session:
                 state = endings.expire(session, job_id, self._policy)
             if state is not None:
-                log.warning("a worker was lost", job_id=job_id, state=state)
+                log.warning("lease.expired", job_id=job_id, state=state)
 
-    def _forget_silent_workers(self) -> None:
+    def _remove_silent_workers(self) -> None:
         with self._database.write() as session:
             gone = workers.remove_silent(session, self._settings.lease_seconds)
         for worker_id in gone:
-            log.warning("a worker has gone without a word", worker=worker_id)
+            log.warning("worker.heartbeat_expired", worker=worker_id)
 
     def _send_due(self) -> None:
-        if self._dispatcher.lost_all():
+        if self._dispatcher.was_emptied():
             with self._database.write() as session:
                 again = jobs.send_all_again(session)
-            log.info("the broker holds no message of ours", sent_again=again)
+            log.info("broker.emptied", resent=again)
         with self._database.read() as session:
             messages = jobs.due(session, BATCH)
         sent = self._send(messages)
@@ -120,14 +122,14 @@ class Reconciler:
         self._require_all(messages, sent)
 
     def _send(self, messages: list[jobs.Message]) -> list[str]:
-        """Ids of the jobs whose message the broker took; stops at the first that it did not."""
+        """Ids of the jobs whose message the broker accepted; stops at the first refusal."""
         sent: list[str] = []
         for message in messages:
-            if not self._dispatcher.wake(message.job_id, message.queue, message.priority):
+            if not self._dispatcher.enqueue(message.job_id, message.queue, message.priority):
                 break
             sent.append(message.job_id)
         return sent
 
     def _require_all(self, messages: list[jobs.Message], sent: list[str]) -> None:
         if len(sent) < len(messages):
-            raise BrokerAwayError(f"{len(messages) - len(sent)} messages wait")
+            raise BrokerUnreachableError(f"{len(messages) - len(sent)} messages wait")

@@ -1,4 +1,4 @@
-"""Removes what a transaction has let go of, files too; what a crash leaves is done later."""
+"""Removes files that a committed transaction has scheduled for removal."""
 
 import shutil
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from service.store.database import Database
 log = structlog.get_logger(__name__)
 
 
-def carry_out(database: Database, home: Path, paths: Iterable[str]) -> None:
-    """Remove these, relative to `home`, and their rows; what resists stays for later.
+def remove_paths(database: Database, home: Path, paths: Iterable[str]) -> None:
+    """Remove these paths, relative to `home`, and their rows; failures are retried later.
 
     Any number of processes may do this at once.
     """
@@ -25,11 +25,11 @@ def carry_out(database: Database, home: Path, paths: Iterable[str]) -> None:
             with database.write() as session:
                 retention.removed(session, path)
         except (OSError, SQLAlchemyError) as error:
-            log.warning("something cannot be removed yet", path=path, error=str(error))
+            log.warning("removal.failed", path=path, error=str(error))
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove `folder` with all in it, or a file; what is gone, or goes meanwhile, is no error."""
+    """Remove a folder with its contents, or a file; a missing file is no error."""
     if folder.is_file():
         folder.unlink(missing_ok=True)
     else:

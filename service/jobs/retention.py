@@ -1,4 +1,4 @@
-"""Makes room: workspaces of ended jobs, uploads and prepared data, by age and by size.
+"""Retention by age and by size: workspaces of ended jobs, uploads and prepared data.
 
 Never what a job that has not ended needs; and nothing goes within an hour of its last use, so that
 a file that was just uploaded is there for the job that is about to name it.
@@ -33,7 +33,7 @@ _PARTIAL: Final = ".tmp"
 
 @dataclass(frozen=True)
 class Limits:
-    """How long something is kept, and how much of its kind. None: without end."""
+    """How long and how much of a kind is kept. None: without limit."""
 
     seconds: float | None
     bytes: int | None
@@ -73,7 +73,7 @@ def prune(items: Iterable[Item], limits: Limits, remove: Callable[[Item], bool])
 
 
 class Retention:
-    """Any number may run at once: what two of them do twice changes nothing."""
+    """Any number may run at once: every removal is idempotent."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -86,14 +86,14 @@ class Retention:
             try:
                 self.step()
             except (SQLAlchemyError, OSError) as error:
-                log.warning("what may go could not be removed", error=str(error))
+                log.warning("retention.failed", error=str(error))
             stop.wait(self._settings.retention_sweep_seconds)
 
     def step(self) -> None:
-        """All kinds once, and first the folders that were let go of before."""
+        """All kinds once; first the folders that earlier runs scheduled for removal."""
         with self._database.read() as session:
-            let_gone = retention.let_gone(session, _BATCH)
-        removal.carry_out(self._database, self._settings.home, let_gone)
+            scheduled_removals = retention.scheduled_removals(session, _BATCH)
+        removal.remove_paths(self._database, self._settings.home, scheduled_removals)
         self._prune_workspaces()
         self._prune_uploads()
         self._prune_prepared("prepared data", prepared_data.FOLDER)
@@ -118,7 +118,7 @@ class Retention:
         _tell("workspace", prune(items, limits, lambda item: self._let_go(ended[item.key])))
 
     def _size(self, job: EndedJob) -> int:
-        """Looked up once after each end: nothing writes there any more."""
+        """Measured once after each end: nothing writes there any more."""
         known = self._sizes.get(job)
         return (
             _tree_bytes(self._settings.workspace(job.id) / "attempts") if known is None else known
@@ -127,7 +127,7 @@ class Retention:
     def _let_go(self, job: EndedJob) -> bool:
         with self._database.write() as session:
             folders = retention.prune_workspace(session, job)
-        removal.carry_out(self._database, self._settings.home, folders)
+        removal.remove_paths(self._database, self._settings.home, folders)
         return bool(folders)
 
     # ---- uploads ------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Retention:
             return False
         except UploadNotFoundError:
             return True
-        removal.carry_out(self._database, self._settings.home, [path])
+        removal.remove_paths(self._database, self._settings.home, [path])
         return True
 
     # ---- prepared data ------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Retention:
         _tell(what, prune(items, limits, lambda item: self._remove_prepared(root, item)))
 
     def _remove_prepared(self, root: Path, item: Item) -> bool:
-        """Renamed where no retry can look and no `prepare` can find it, then removed at leisure."""
+        """Renamed first, so that no retry and no `prepare` finds it, then removed."""
         aside = root / f"{item.key}{_PRUNED}"
         with prepared_data.locked_if_free(root, item.key) as free:
             if not free:
@@ -202,7 +202,7 @@ def _remove_leftovers(root: Path) -> None:
 
 
 def _tree_bytes(folder: Path) -> int:
-    """Of all files under `folder`, links not followed; what goes meanwhile counts nothing."""
+    """Of all files under `folder`, links not followed; files that vanish meanwhile count 0."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -215,4 +215,4 @@ def _tree_bytes(folder: Path) -> int:
 
 def _tell(what: str, gone: list[str]) -> None:
     if gone:
-        log.info("removed to make room", what=what, count=len(gone), ids=gone[:20])
+        log.info("retention.removed", what=what, count=len(gone), ids=gone[:20])

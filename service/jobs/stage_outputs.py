@@ -1,4 +1,4 @@
-"""What each stage leaves for the next one, and whether it is still there."""
+"""What each stage produces for the next one, and whether it still exists."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def stage_to_retry(
 def first_stage(
     job: JobRow, stage: Stage, settings: Settings, lost: Collection[str]
 ) -> tuple[Stage, list[str]]:
-    """The stage, or an earlier one when what that left is gone; and what is gone.
+    """The stage to begin with, an earlier one if its outputs are gone; and what is gone.
 
     `lost`: ids of jobs whose files are gone or about to go.
 
@@ -62,7 +62,7 @@ def _gone_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> 
 
 
 def _is_gone(path: Path, job: JobRow, settings: Settings) -> bool:
-    """The operator's own folders may lie where only workers see them: those count as there."""
+    """The operator's folders may be visible to workers only: those count as present."""
     if path.is_relative_to(settings.workspace(job.id)) and job.workspace_pruned_at is not None:
         return True
     return path.is_relative_to(settings.home) and not path.is_dir()

@@ -1,4 +1,4 @@
-"""New jobs: each made once, and those that come together in one transaction."""
+"""New jobs: each is made once; concurrent requests share a transaction."""
 
 import json
 import threading
@@ -37,13 +37,13 @@ class Submitted:
         return self.job is not None
 
 
-class Arrivals:
-    """Makes jobs and rings for them. One for each process, used by all its threads."""
+class Submissions:
+    """Makes jobs and sends their wake-up messages. One per process, used by all its threads."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self._database = database
         self._dispatcher = dispatcher
-        self._together = _Together(self._make)
+        self._group = GroupCommit(self._make)
 
     def submit(
         self,
@@ -61,18 +61,18 @@ class Arrivals:
         new = New(jobs.new_job_id(), spec, cloned_from)
         if idempotency_key is not None:
             made = self._make_once(new, idempotency_key, request_sha256 or _digest(spec))
-        elif uploads(spec) or lineage.sources(spec):  # may have to wait for who removes them
+        elif uploads(spec) or lineage.sources(spec):  # may wait for a removal
             (made,) = self._make([new])
         else:
-            made = self._together.of(new)
+            made = self._group.run(new)
         if made.job is not None:
-            self._dispatcher.wake_soon(made.job_id, made.job.queue, made.job.priority)
+            self._dispatcher.enqueue_soon(made.job_id, made.job.queue, made.job.priority)
         return made
 
     def earlier(self, key: str, request_sha256: str) -> str | None:
-        """The job that this key made with this request, before anything else of it is looked at.
+        """The job that this key and request made; called before the body is validated.
 
-        What was valid then may not be now: a file may have been deleted. Raises
+        A spec that was valid then may be invalid now: a file may have been deleted. Raises
         IdempotencyKeyReusedError.
         """
         with self._database.read() as session:
@@ -102,27 +102,27 @@ class Arrivals:
         lineage.note(session, [(one.job_id, one.spec) for one in new])
         made = []
         for row, place in zip(rows, places, strict=True):
-            mine = (row.priority, row.id)  # all were queued at one time
+            mine = (row.priority, row.id)  # all were queued at the same time
             ahead = sum(r.queue == row.queue and (r.priority, r.id) < mine for r in rows)
             made.append(Submitted(row.id, row, arrivals[place][1] + ahead))
         return made
 
 
-class _Together(Generic[Given, Made]):
-    """What several threads want done, done for all of them at once by one of them.
+class GroupCommit(Generic[Given, Made]):
+    """Runs the requests of several threads as one batch.
 
-    Those that come while it is being done wait, and the first of them then does it for the others.
+    Requests that arrive while a batch runs wait; one of them then runs all of them.
     """
 
     def __init__(self, do: Callable[[list[Given]], list[Made]]) -> None:
-        """`do` raises where nothing was done; or where it cannot know, a database's error."""
+        """`do` raises if nothing was done, or a database error if that is unknown."""
         self._do = do
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._waiting: list[tuple[Given, Future[Made]]] = []
 
-    def of(self, given: Given) -> Made:
-        """What `do` made of it, or raised."""
+    def run(self, given: Given) -> Made:
+        """The result of `do` for this request, or what it raised."""
         mine: Future[Made] = Future()
         with self._lock:
             self._waiting.append((given, mine))
@@ -141,7 +141,7 @@ class _Together(Generic[Given, Made]):
                 for _, future in batch:
                     future.set_exception(error)
                 return
-            # Of what is wrong with one the others are to hear nothing.
+            # One bad request must not fail the rest of the batch.
             for one in batch:
                 self._do_all([one])
             return

@@ -1,4 +1,4 @@
-"""A claim: a lease on a job with an epoch, from the doorbell to the end of the attempt."""
+"""A claim: a lease on a job with an epoch, from the wake-up message to the attempt's end."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from service.store.models import AttemptRow, JobRow
 
 @dataclass(frozen=True)
 class Claim:
-    """What the winner of a job knows about it."""
+    """What a worker knows about the job that it has claimed."""
 
     job_id: str
     epoch: int
@@ -48,7 +48,7 @@ def claim(
     gpus: Sequence[str],
     lease_seconds: float,
 ) -> Claim | None:
-    """Win the job for one attempt of the stage it waits for; None: someone else has, drop it.
+    """Claim the job for one attempt of the stage it waits for; None: someone else has it.
 
     `queues`: one of which it waits in; `gpus`: UUIDs of those that the attempt gets.
     """
@@ -97,7 +97,7 @@ def claim(
 
 
 def _claimable(gpus: int) -> list[ColumnElement[bool]]:
-    """What a queued job must be for a worker that has so many GPUs for it."""
+    """The condition that a queued job can be claimed by a worker with this many GPUs."""
     return [
         JobRow.not_before <= db_now(),
         JobRow.min_gpus <= gpus,
@@ -107,7 +107,7 @@ def _claimable(gpus: int) -> list[ColumnElement[bool]]:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job that can be claimed with so many GPUs."""
+    """A job that can be claimed with this many GPUs."""
 
     job_id: str
     queue: str
@@ -164,8 +164,8 @@ def is_committed(session: Session, claimed: Claim) -> bool:
     )
 
 
-def beat(session: Session, job_id: str, epoch: int, lease_seconds: float) -> JobState | None:
-    """Prolong the lease; returns the state, which holds the user's wish. None: epoch is stale."""
+def renew(session: Session, job_id: str, epoch: int, lease_seconds: float) -> JobState | None:
+    """Renew the lease; returns the state, which says what the user asked for. None: stale epoch."""
     state = session.scalar(
         update(JobRow)
         .where(JobRow.id == job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD))
@@ -176,8 +176,8 @@ def beat(session: Session, job_id: str, epoch: int, lease_seconds: float) -> Job
     return None if state is None else JobState(state)
 
 
-def wish(session: Session, job_id: str, epoch: int) -> JobState | None:
-    """Like `beat`, but only looks."""
+def requested_state(session: Session, job_id: str, epoch: int) -> JobState | None:
+    """Like `renew`, but only reads."""
     state = session.scalar(
         select(JobRow.state).where(
             JobRow.id == job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD)

@@ -1,4 +1,4 @@
-"""How an attempt ends, and what follows for its job: the reason decides, in one place."""
+"""How an attempt ends, and what follows for its job: decided here, by the reason alone."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,7 +98,8 @@ def expire(session: Session, job_id: str, policy: Policy) -> JobState | None:
     if row is None or row.lease_until is None:
         return None
     lost = Failure.of(
-        FailureCode.WORKER_LOST, f"Worker {row.worker_id} has not been heard of during {row.stage}."
+        FailureCode.WORKER_LOST,
+        f"Worker {row.worker_id} has not renewed its lease during {row.stage}.",
     )
     return _apply(session, row, Ending("lost", failure=lost), policy, row.lease_until)
 
@@ -151,7 +152,7 @@ def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
     spec = JobSpec.model_validate(row.spec)
     values = {"results": results, **jobs.waiting_for(following, spec, now)}
     if following is Stage.PUBLISH:
-        # It counts no steps of its own: how far the training came is still what a user looks for.
+        # It counts no steps of its own; users still want to see how far the training got.
         del values["progress"]
     return _Step(_waiting(row), "stage_finished", {"next_stage": following}, values)
 
@@ -191,7 +192,7 @@ def _as_json(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def _waiting(row: JobRow) -> JobState:
-    """Where a job rests that is not done: the user may have asked for a pause meanwhile."""
+    """The state of an unfinished job: the user may have asked for a pause meanwhile."""
     return JobState.PAUSED if row.state == JobState.PAUSING else JobState.QUEUED
 
 

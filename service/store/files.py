@@ -1,4 +1,4 @@
-"""Uploaded files: their rows. The bytes are the API's business."""
+"""Rows of uploaded files. The API stores the bytes."""
 
 import re
 import secrets
@@ -32,7 +32,7 @@ def is_id(value: str) -> bool:
 
 def announce(session: Session, file_id: str) -> None:
     """To be committed before the file gets its name: without a row within a day it is removed."""
-    retention.let_go(session, [_path(file_id)], after_seconds=_ROWLESS_SECONDS)
+    retention.schedule_removal(session, [_path(file_id)], after_seconds=_ROWLESS_SECONDS)
 
 
 def _path(file_id: str) -> str:
@@ -125,7 +125,7 @@ def use(session: Session, ids: Iterable[str]) -> None:
 
 
 def remove(session: Session, file_id: str) -> str:
-    """Let go of the file; its path relative to the home, to be removed after COMMIT.
+    """Delete the file's row; returns its path, relative to the home, to remove after COMMIT.
 
     Raises UploadNotFoundError, or UploadInUseError while a job that has not ended names it.
     """
@@ -143,7 +143,7 @@ def remove(session: Session, file_id: str) -> str:
             f"Job {job_id} has not ended and needs the file; cancel it or wait.", job_id=job_id
         )
     session.execute(delete(FileRow).where(FileRow.id == file_id))
-    retention.let_go(session, [_path(file_id)])
+    retention.schedule_removal(session, [_path(file_id)])
     return _path(file_id)
 
 

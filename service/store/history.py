@@ -1,4 +1,4 @@
-"""What a running stage said, written under its epoch: phase, progress, numbers, files."""
+"""What a running stage reports, written under its epoch: phase, progress, metrics, files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -231,5 +231,5 @@ class _Writer:
 
 
 def _flat_name(kind: str, name: str) -> str:
-    """The train and the eval loss stand side by side in `last_metrics`."""
+    """`last_metrics` holds both the training and the evaluation loss."""
     return name if kind == "train" or name.startswith("eval_") else f"eval_{name}"

@@ -3,7 +3,7 @@
 Types in the `events` table. Each that changed the state has `from` and `to` in its data:
 `submitted`, `stage_started` {stage, worker, gpus}, `stage_finished` {stage, seconds},
 `attempt_failed` {stage, failure, retry, wait_seconds}, `lease_expired` {stage, failure, retry},
-`released` {stage}, and the user's wishes (store/wishes.py): `cancel_requested`, `cancelled`,
+`released` {stage}, and what the user did (store/user_actions.py): `cancel_requested`, `cancelled`,
 `pause_requested`, `paused`, `resume_requested`, `retried` {stage, failed_stage, missing},
 `promote_requested` and `publish_requested` {stage, follow_up, missing} (store/follow_ups.py). The
 others are what a stage said (store/history.py): `phase`, `notice`, `checkpoint`,
@@ -40,7 +40,7 @@ _INSERT_LABEL: Final = insert_into(JobLabelRow.__table__)  # type: ignore[arg-ty
 
 @dataclass(frozen=True)
 class Message:
-    """A doorbell to be rung: "job J may be ready"."""
+    """A wake-up message to be sent: "job J may be ready"."""
 
     job_id: str
     queue: str
@@ -91,8 +91,8 @@ def insert_all(
 ) -> list[JobRow]:
     """Queued jobs at their first stage, with labels and first events; not in the session.
 
-    `now`: the database's time. After `due_in` seconds the reconciler rings for those that still
-    wait.
+    `now`: the database's time. After `due_in` seconds the reconciler sends the messages
+    of those that still wait.
     """
     rows, events = [], []
     for one in new:
@@ -125,7 +125,7 @@ def _columns(row: Base) -> dict[str, Any]:
 
 @cache
 def _names(table: type[Base]) -> tuple[tuple[str, str], ...]:
-    """Attributes and the columns that they stand for."""
+    """Column by attribute name."""
     return tuple((a.key, a.columns[0].name) for a in table.__mapper__.column_attrs)
 
 
@@ -230,7 +230,7 @@ def move(
 
 
 TRACKING_GRACE_SECONDS = 30.0
-"""How long whoever ended the job has to complete its MLflow run before the reconciler rings."""
+"""Time to complete the MLflow run of an ended job before the reconciler wakes a worker."""
 
 CANCELLED = Failure.of(FailureCode.CANCELLED, "The job was cancelled on request.")
 
@@ -267,7 +267,7 @@ def message_if_due(session: Session, job_id: str) -> Message | None:
 
 
 def mark_sent(session: Session, job_ids: list[str], again_in: float) -> None:
-    """Messages that the broker took are sent again after `again_in` s, unless a worker came."""
+    """Messages that the broker accepted are sent again after `again_in` s if no worker claims."""
     session.execute(
         update(JobRow)
         .where(JobRow.id.in_(job_ids), JobRow.state == JobState.QUEUED)

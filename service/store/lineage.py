@@ -122,7 +122,7 @@ def _refuse(reason: str, detail: str) -> NoReturn:
 
 
 def public_name(source: Source, *, whole: bool) -> tuple[str, str | None]:
-    """What a model card calls this model, and its commit where the name stands for these weights.
+    """What a model card calls this model, and its commit where the name identifies these weights.
 
     The repository that it was pushed to. Else the model that all began with, but for an adapter
     (not `whole`), which works with nothing but the very weights. Of an absolute path only the last

@@ -41,7 +41,7 @@ class JobRow(Base):
     cloned_from: Mapped[str | None] = mapped_column(String(40))
     """The job whose spec this one began as; it may be deleted since."""
 
-    # Where it stands. `state` is written by one function in store/jobs.py.
+    # Only one function in store/jobs.py writes `state`.
     state: Mapped[str] = mapped_column(String(16))
     stage: Mapped[str] = mapped_column(String(16))
     phase: Mapped[str | None] = mapped_column(String(32))
@@ -54,7 +54,7 @@ class JobRow(Base):
     """What the user asked for after an end (contract/follow_up.py); None once it has succeeded."""
     ended_at: Mapped[datetime | None]
     workspace_pruned_at: Mapped[datetime | None]
-    """When the files of an ended job were let go of to make room; a retry clears it."""
+    """When retention removed the files of an ended job; a retry clears it."""
 
     # The outbox: a queued row is a message to be sent when both times have passed.
     queue: Mapped[str] = mapped_column(String(16))
@@ -247,7 +247,7 @@ class FileRow(Base):
 
 
 class RemovalRow(Base):
-    """A folder or file to remove, written in the transaction that lets go of it, or before one that
+    """A folder or file to remove, written in the transaction that schedules it, or before one that
     is to hold on to it: no crash forgets one."""
 
     __tablename__ = "removals"
@@ -282,7 +282,7 @@ class ApiKeyRow(Base):
 
 
 class WorkerRow(Base):
-    """A live Celery worker; it says so every beat."""
+    """A live Celery worker; renewed with every heartbeat."""
 
     __tablename__ = "workers"
 

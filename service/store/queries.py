@@ -37,7 +37,7 @@ _QUEUED: Final = (
     JobRow.queue == bindparam("queue"),
 )
 # Two ranges of ix_jobs_waiting, by values that Postgres knows when it plans: as one condition, or
-# with the job's row beside it, the whole queue is read.
+# joined with the job's row, the whole queue is read.
 _MORE_URGENT: Final = select(func.count()).where(*_QUEUED, JobRow.priority < bindparam("priority"))
 _EARLIER: Final = select(func.count()).where(
     *_QUEUED,
@@ -201,7 +201,7 @@ class RunningJob:
 
 
 def live_workers(session: Session, within_seconds: float) -> list[WorkerRow]:
-    """Workers that were heard of in the last so many seconds, by id."""
+    """Workers with a heartbeat within the last `seconds`, by id."""
     statement = (
         select(WorkerRow)
         .where(WorkerRow.last_seen_at > db_now(-within_seconds))

@@ -1,6 +1,6 @@
-"""What may go to make room, and what has been let go of: the rows first, then the folders.
+"""What retention may remove, and what is scheduled for removal: rows first, then folders.
 
-A folder is removed only after the transaction that lets go of it, by whoever comes first; the
+A folder is removed only after the transaction that schedules it, by whoever comes first; the
 table `removals` remembers it until then (service/jobs/removal.py).
 """
 
@@ -23,9 +23,9 @@ _LIVE = [state.value for state in JobState if state not in ENDED]
 
 
 def lock_products(session: Session) -> None:
-    """Until this transaction ends no other one retries a job or lets go of prepared data.
+    """Until this transaction ends, no other one retries a job or removes prepared data.
 
-    Whoever retries looks on disk for what earlier stages made, so it must not go away meanwhile.
+    A retry checks on disk what earlier stages made, so it must not be removed meanwhile.
     On SQLite every writing transaction is the only one.
     """
     if session.get_bind().dialect.name == "postgresql":
@@ -40,7 +40,7 @@ def workspace(job_id: str) -> str:
     return f"jobs/{job_id}"
 
 
-def let_go(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -> None:
+def schedule_removal(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -> None:
     """Note what is to be removed after COMMIT, or so much later; paths relative to the home."""
     at = jobs.clock(session) + timedelta(seconds=after_seconds)
     for path in paths:
@@ -48,8 +48,8 @@ def let_go(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -
     session.flush()
 
 
-def let_gone(session: Session, limit: int) -> list[str]:
-    """What still waits and is due, the longest first."""
+def scheduled_removals(session: Session, limit: int) -> list[str]:
+    """What is due for removal, the oldest first."""
     query = (
         select(RemovalRow.path)
         .where(RemovalRow.created_at <= db_now())
@@ -60,7 +60,7 @@ def let_gone(session: Session, limit: int) -> list[str]:
 
 
 def removed(session: Session, path: str) -> None:
-    """It is gone, or is to stay after all."""
+    """The path is gone, or must stay after all."""
     session.execute(delete(RemovalRow).where(RemovalRow.path == path))
 
 
@@ -114,9 +114,9 @@ def prune_workspace(session: Session, job: EndedJob) -> list[str]:
     ).all()
     jobs.append_event(session, row, "workspace_pruned", {"checkpoints": sorted(pruned)}, now)
     epochs = session.scalars(select(AttemptRow.epoch).where(AttemptRow.job_id == job.id))
-    # Each by its name: a retry makes new ones beside them.
+    # Each by its name: a retry makes new ones in the same folder.
     folders = [f"{workspace(job.id)}/attempts/{epoch}" for epoch in epochs]
-    let_go(session, folders)
+    schedule_removal(session, folders)
     return folders
 
 

@@ -1,4 +1,4 @@
-"""What of a job has reached MLflow: the run's ids, the cursor into its metrics, and the end."""
+"""What MLflow has of a job: the run's ids, a cursor into its metrics, and the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ def finish(session: Session, job_id: str, ended_at: datetime) -> bool:
 
 
 def retry_in(session: Session, job_id: str, seconds: float) -> None:
-    """Have the reconciler ring for this job again after `seconds`."""
+    """Have the reconciler wake a worker for this job again after `seconds`."""
     session.execute(
         update(JobRow)
         .where(JobRow.id == job_id, JobRow.tracking_final.is_(False))

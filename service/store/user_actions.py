@@ -1,4 +1,4 @@
-"""What a user wishes of a job: each takes the locked row and returns the state it is in then."""
+"""What a user can do to a job: each takes the locked row and returns the new state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def pause(session: Session, row: JobRow) -> JobState:
 
 
 def resume(session: Session, row: JobRow) -> JobState:
-    """Queue a paused job, or take a pause back that has not happened yet.
+    """Queue a paused job, or withdraw a pause that has not happened yet.
 
     A stage that has been told to stop by then gives its job back to the queue (store/endings.py).
     All others stay as they are.
@@ -70,8 +70,8 @@ def retry(session: Session, row: JobRow, stage: Stage, missing: Sequence[str]) -
     """Queue a failed or cancelled job at `stage`, as if nothing had been tried there yet.
 
     `missing` names what is gone when `stage` lies before the one that failed. What later stages
-    made is forgotten, but not what `prepare` resolved: the job is prepared again the same. Of a
-    follow-up (store/follow_ups.py) nothing is forgotten. Its time and its retries begin anew.
+    made is forgotten, but not what `prepare` resolved: the job is prepared again the same. A
+    follow-up (store/follow_ups.py) forgets nothing. Time limit and retries start again.
     """
     data = {"failed_stage": row.stage, "missing": list(missing)}
     if row.workspace_pruned_at is not None:
@@ -93,10 +93,10 @@ def _results_before(stage: Stage, results: dict[str, Any]) -> dict[str, Any]:
 def remove(session: Session, row: JobRow) -> str:
     """Delete the row with all that refers to it; the folder to remove, relative to the home.
 
-    The caller sees to it that the job has ended.
+    The caller makes sure that the job has ended.
     """
     folder = retention.workspace(row.id)
-    retention.let_go(session, [folder])
+    retention.schedule_removal(session, [folder])
     session.delete(row)
     session.flush()
     return folder

@@ -1,4 +1,4 @@
-"""The live workers: each writes its own row and says so every beat."""
+"""The live workers: each writes its own row and renews it with every heartbeat."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +63,6 @@ def remove(session: Session, worker_id: str) -> None:
 
 
 def remove_silent(session: Session, seconds: float) -> list[str]:
-    """Forget workers that have said nothing for so long; returns their ids."""
+    """Remove workers without a heartbeat for this long; returns their ids."""
     gone = delete(WorkerRow).where(WorkerRow.last_seen_at < db_now(-seconds))
     return list(session.scalars(gone.returning(WorkerRow.id)))

@@ -79,7 +79,7 @@ def cli(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URL of the real API on this home's database, over real HTTP; its broker is away."""
+    """URL of the real API on this home's database, over real HTTP; its broker is unreachable."""
     from service.api.app import create_app
 
     # anyio loads its parts when first used. Under pytest's import hook that fails on the server's

@@ -229,7 +229,7 @@ class TestFaults:
             ("python run_qa.py --output_dir $(date)", "would have to be run"),
             ("A=x\npython run_qa.py --output_dir ${A%/}", "would have to be run"),
             ("NOW=$(date)\npython run_qa.py --output_dir $NOW", "would have to be run"),
-            ("python run_qa.py stray --x", "`stray` belongs to no option"),
+            ("python run_qa.py stray --x", "`stray` is not an option"),
             ("python run_qa.py --x 'open", "no closing quotation"),
             ("python run_qa.py missing.json", "missing.json cannot be read"),
             ("{1}", "cannot be read"),

@@ -5,6 +5,6 @@ from service.settings import Settings
 
 
 @pytest.fixture
-def away() -> Dispatcher:
-    """No broker is configured: as if it were always away."""
+def unreachable() -> Dispatcher:
+    """No broker is configured: as if it were always unreachable."""
     return Dispatcher(Settings(redis_url=None))

@@ -34,32 +34,34 @@ def count(database: Database) -> int:
 
 
 class TestCancel:
-    def test_a_waiting_job_ends_at_once(self, database: Database, away: Dispatcher) -> None:
+    def test_a_waiting_job_ends_at_once(self, database: Database, unreachable: Dispatcher) -> None:
         job_id = make_job(database)
-        assert cancel(database, away, job_id) is JobState.CANCELLED
+        assert cancel(database, unreachable, job_id) is JobState.CANCELLED
         with pytest.raises(JobEndedError):
-            cancel(database, away, job_id)
+            cancel(database, unreachable, job_id)
 
-    def test_asking_twice_changes_nothing(self, database: Database, away: Dispatcher) -> None:
+    def test_asking_twice_changes_nothing(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
         job_id = make_job(database)
         claim_job(database, job_id)
-        assert cancel(database, away, job_id) is JobState.CANCELLING
-        assert cancel(database, away, job_id) is JobState.CANCELLING
+        assert cancel(database, unreachable, job_id) is JobState.CANCELLING
+        assert cancel(database, unreachable, job_id) is JobState.CANCELLING
         with database.read() as session:
             types = list(session.scalars(select(EventRow.type).order_by(EventRow.seq)))
         assert types == ["submitted", "stage_started", "cancel_requested"]
 
     @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
-    def test_an_ended_job(self, database: Database, away: Dispatcher, state: str) -> None:
+    def test_an_ended_job(self, database: Database, unreachable: Dispatcher, state: str) -> None:
         job_id = make_job(database)
         put(database, job_id, state=state)
         with pytest.raises(JobEndedError) as caught:
-            cancel(database, away, job_id)
+            cancel(database, unreachable, job_id)
         assert caught.value.extra == {"state": state}
 
-    def test_an_unknown_job(self, database: Database, away: Dispatcher) -> None:
+    def test_an_unknown_job(self, database: Database, unreachable: Dispatcher) -> None:
         with pytest.raises(JobNotFoundError):
-            cancel(database, away, "job-unknown")
+            cancel(database, unreachable, "job-unknown")
 
 
 class TestRaces:
@@ -93,10 +95,10 @@ class TestRaces:
         return job_id
 
     def test_of_many_retries_one_is_made(
-        self, database: Database, away: Dispatcher, settings: Settings
+        self, database: Database, unreachable: Dispatcher, settings: Settings
     ) -> None:
         job_id = self.failed(database)
-        outcomes = self.at_once(*[partial(retry, database, away, settings, job_id)] * 6)
+        outcomes = self.at_once(*[partial(retry, database, unreachable, settings, job_id)] * 6)
         assert outcomes.count(JobState.QUEUED) == 1
         assert outcomes.count(WrongStateError) == 5
         with database.read() as session:
@@ -104,14 +106,14 @@ class TestRaces:
         assert types.count("retried") == 1
 
     def test_a_retry_and_a_deletion(
-        self, database: Database, away: Dispatcher, settings: Settings
+        self, database: Database, unreachable: Dispatcher, settings: Settings
     ) -> None:
         for _ in range(8):
             job_id = self.failed(database)
             workspace = settings.workspace(job_id)
             workspace.mkdir(parents=True)
             outcomes = self.at_once(
-                partial(retry, database, away, settings, job_id),
+                partial(retry, database, unreachable, settings, job_id),
                 partial(delete, database, settings, job_id),
             )
             with database.read() as session:

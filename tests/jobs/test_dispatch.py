@@ -29,9 +29,9 @@ class TestWake:
     def test_the_message_is_json_by_name_and_holds_the_id_only(
         self, broker_url: str, client: redis.Redis
     ) -> None:
-        rings = dispatcher(broker_url)
-        assert rings.wake("job-1", "gpu", 0)
-        rings.close()
+        sender = dispatcher(broker_url)
+        assert sender.enqueue("job-1", "gpu", 0)
+        sender.close()
         message = json.loads(client.lindex("gpu", 0))
         assert message["headers"]["task"] == "worker.run.wake"
         assert message["content-type"] == "application/json"
@@ -39,100 +39,100 @@ class TestWake:
         assert message["properties"]["priority"] == 0
 
     def test_each_priority_has_its_list(self, broker_url: str, client: redis.Redis) -> None:
-        rings = dispatcher(broker_url)
-        assert all(rings.wake("job-1", "cpu", priority) for priority in range(10))
-        rings.close()
+        sender = dispatcher(broker_url)
+        assert all(sender.enqueue("job-1", "cpu", priority) for priority in range(10))
+        sender.close()
         lists = ["cpu", *(f"cpu:{priority}" for priority in range(1, 10))]
         assert [client.llen(name) for name in lists] == [1] * 10
 
     def test_nobody_listens(self) -> None:
-        rings = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
+        sender = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
         started = time.monotonic()
-        assert not rings.wake("job-1", "cpu", 5)
-        assert not rings.ping()
+        assert not sender.enqueue("job-1", "cpu", 5)
+        assert not sender.ping()
         assert time.monotonic() - started < 2
-        rings.close()
+        sender.close()
 
     def test_a_broker_that_never_answers(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            rings = dispatcher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+            sender = dispatcher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
             started = time.monotonic()
-            assert not rings.wake("job-1", "cpu", 5)
+            assert not sender.enqueue("job-1", "cpu", 5)
             assert time.monotonic() - started < 2
             started = time.monotonic()
-            assert not rings.ping()
+            assert not sender.ping()
             assert time.monotonic() - started < 2
-            rings.close()
+            sender.close()
 
     def test_goes_on_after_the_broker_was_restarted(self) -> None:
         with services.broker(services.valkey_binary()) as url:
-            rings = dispatcher(url)
-            assert rings.wake("job-1", "cpu", 5)
-            assert rings.ping()
+            sender = dispatcher(url)
+            assert sender.enqueue("job-1", "cpu", 5)
+            assert sender.ping()
             client = redis.Redis.from_url(url)
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            assert rings.wake("job-2", "cpu", 5)
-            assert rings.ping()
+            assert sender.enqueue("job-2", "cpu", 5)
+            assert sender.ping()
             client.close()
-        assert not rings.wake("job-3", "cpu", 5)
-        assert not rings.ping()
-        rings.close()
+        assert not sender.enqueue("job-3", "cpu", 5)
+        assert not sender.ping()
+        sender.close()
 
     def test_many_threads(self, broker_url: str, client: redis.Redis) -> None:
-        rings = dispatcher(broker_url)
+        sender = dispatcher(broker_url)
         sent: list[bool] = []
         threads = [
-            threading.Thread(target=lambda: sent.append(rings.wake("job-1", "cpu", 5)))
+            threading.Thread(target=lambda: sent.append(sender.enqueue("job-1", "cpu", 5)))
             for _ in range(16)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        rings.close()
+        sender.close()
         assert sent == [True] * 16
         assert client.llen("cpu:5") == 16
 
     def test_without_a_broker_configured(self) -> None:
-        rings = Dispatcher(Settings(redis_url=None))
-        assert not rings.wake("job-1", "cpu", 5)
-        assert not rings.ping()
-        rings.close()
+        sender = Dispatcher(Settings(redis_url=None))
+        assert not sender.enqueue("job-1", "cpu", 5)
+        assert not sender.ping()
+        sender.close()
 
 
 class TestLostAll:
     def test_is_told_once_after_each_loss(self, broker_url: str, client: redis.Redis) -> None:
         one, other = dispatcher(broker_url), dispatcher(broker_url)
-        assert (one.lost_all(), other.lost_all(), one.lost_all()) == (True, False, False)
+        assert (one.was_emptied(), other.was_emptied(), one.was_emptied()) == (True, False, False)
         client.flushall()
-        assert (other.lost_all(), one.lost_all()) == (True, False)
+        assert (other.was_emptied(), one.was_emptied()) == (True, False)
         one.close()
         other.close()
 
     def test_a_broker_that_is_away_may_have_lost_nothing(self) -> None:
-        rings = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
-        assert not rings.lost_all()
-        rings.close()
+        sender = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
+        assert not sender.was_emptied()
+        sender.close()
 
 
 class TestWakeSoon:
     def test_leaves_the_time_to_the_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A pause after each ring, nine times what it took to compute but 20 ms at most."""
-        rung: list[tuple[str, float]] = []
+        """A pause after each message, nine times what it took to compute but 20 ms at most."""
+        sent: list[tuple[str, float]] = []
 
-        def wake(job_id: str, _queue: str, _priority: int) -> bool:
-            rung.append((job_id, time.monotonic()))
+        def enqueue(job_id: str, _queue: str, _priority: int) -> bool:
+            sent.append((job_id, time.monotonic()))
             end = time.thread_time() + 0.004
             while time.thread_time() < end:
                 pass
             return True
 
-        bell = dispatcher("redis://127.0.0.1:1")
-        monkeypatch.setattr(bell, "wake", wake)
+        sender = dispatcher("redis://127.0.0.1:1")
+        monkeypatch.setattr(sender, "enqueue", enqueue)
         for number in range(6):
-            bell.wake_soon(f"job-{number}", "cpu", 5)
-        services.wait_until(lambda: len(rung) > 2, 10, "three rings")
-        times = [at for _, at in rung[:3]]
+            sender.enqueue_soon(f"job-{number}", "cpu", 5)
+        services.wait_until(lambda: len(sent) > 2, 10, "three messages")
+        times = [at for _, at in sent[:3]]
         assert all(late - early >= 0.024 for early, late in pairwise(times))
-        bell.close()  # rings the others without a pause
-        assert [job_id for job_id, _ in rung] == [f"job-{number}" for number in range(6)]
+        sender.close()  # sends the others without a pause
+        assert [job_id for job_id, _ in sent] == [f"job-{number}" for number in range(6)]

@@ -34,8 +34,8 @@ LOST = Failure.of(FailureCode.HUB_FORBIDDEN, "no")
 class Service:
     """The commands on one database and home, with a job that has succeeded at step 30."""
 
-    def __init__(self, database: Database, away: Dispatcher, home: Path) -> None:
-        self.database, self.away, self.settings = database, away, Settings(home=home)
+    def __init__(self, database: Database, unreachable: Dispatcher, home: Path) -> None:
+        self.database, self.unreachable, self.settings = database, unreachable, Settings(home=home)
         self.job_id = make_job(database)
         folders = [home / name for name in ("prepared", "model", "tokenizer")]
         output = self.settings.workspace(self.job_id) / TRAINED["output_dir"]
@@ -72,13 +72,13 @@ class Service:
         return get(self.database, self.job_id)
 
     def promote(self, step: int = 10) -> JobState:
-        return commands.promote(self.database, self.away, self.settings, self.job_id, step)
+        return commands.promote(self.database, self.unreachable, self.settings, self.job_id, step)
 
     def publish(self, hub: HubSpec = HUB) -> JobState:
-        return commands.publish(self.database, self.away, self.settings, self.job_id, hub)
+        return commands.publish(self.database, self.unreachable, self.settings, self.job_id, hub)
 
     def retry(self) -> JobState:
-        return commands.retry(self.database, self.away, self.settings, self.job_id)
+        return commands.retry(self.database, self.unreachable, self.settings, self.job_id)
 
     def claim(self) -> Claim:
         return claim_job(self.database, self.job_id)
@@ -89,8 +89,8 @@ class Service:
 
 
 @pytest.fixture
-def service(database: Database, away: Dispatcher, tmp_path: Path) -> Service:
-    return Service(database, away, tmp_path)
+def service(database: Database, unreachable: Dispatcher, tmp_path: Path) -> Service:
+    return Service(database, unreachable, tmp_path)
 
 
 class TestPromote:
@@ -141,8 +141,8 @@ class TestPromote:
     def test_a_pause_a_cancel_and_another_wish(self, service: Service) -> None:
         service.promote()
         commands.pause(service.database, service.job_id)
-        commands.resume(service.database, service.away, service.job_id)
-        assert commands.cancel(service.database, service.away, service.job_id) == "cancelled"
+        commands.resume(service.database, service.unreachable, service.job_id)
+        assert commands.cancel(service.database, service.unreachable, service.job_id) == "cancelled"
         assert service.promote(20) is JobState.QUEUED
         assert service.claim().follow_up == {"action": "promote", "step": 20}
 

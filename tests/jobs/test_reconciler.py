@@ -1,39 +1,43 @@
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from sqlalchemy import select, update
+from structlog.testing import capture_logs
 
 from service.jobs.dispatch import Dispatcher
-from service.jobs.reconciler import BrokerAwayError, Reconciler
+from service.jobs.reconciler import BrokerUnreachableError, Reconciler
 from service.settings import Settings
-from service.store import workers
+from service.store import endings, workers
 from service.store.database import Database, db_now
-from service.store.models import WorkerRow
+from service.store.models import JobRow, WorkerRow
 from tests.jobs.schema import schema_statements
-from tests.support import services
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import WORKER, get, put
 
 
 class Recorder(Dispatcher):
-    """Takes every message, or none while `away`."""
+    """Takes every message, or none while `unreachable`."""
 
     def __init__(self) -> None:
         super().__init__(Settings(redis_url=None))
         self.sent: list[tuple[str, str, int]] = []
-        self.away = False
+        self.asked = 0
+        self.unreachable = False
         self.emptied = False
 
-    def lost_all(self) -> bool:
+    def was_emptied(self) -> bool:
         emptied, self.emptied = self.emptied, False
         return emptied
 
-    def wake(self, job_id: str, queue: str, priority: int) -> bool:
-        if not self.away:
+    def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+        self.asked += 1
+        if not self.unreachable:
             self.sent.append((job_id, queue, priority))
-        return not self.away
+        return not self.unreachable
 
 
 @pytest.fixture
@@ -83,23 +87,58 @@ class TestStep:
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         job_id = make_job(database)
-        recorder.away = True
-        with pytest.raises(BrokerAwayError):
+        recorder.unreachable = True
+        with pytest.raises(BrokerUnreachableError):
             reconciler.step()
-        recorder.away = False
+        recorder.unreachable = False
         reconciler.step()
         assert recorder.sent == [(job_id, "cpu", 5)]
+
+    def test_the_first_that_the_broker_does_not_take_is_the_last_that_is_tried(
+        self, database: Database, reconciler: Reconciler, recorder: Recorder
+    ) -> None:
+        for _ in range(3):
+            make_job(database)
+        recorder.unreachable = True
+        with pytest.raises(BrokerUnreachableError, match="3"):
+            reconciler.step()
+        assert recorder.asked == 1
+
+    def test_an_ended_job_without_broker_stays_due(
+        self, database: Database, reconciler: Reconciler, recorder: Recorder
+    ) -> None:
+        job_id = make_job(database)
+        put(database, job_id, state="failed", ended_at=db_now(), tracking_retry_at=db_now(-1))
+        recorder.unreachable = True
+        with pytest.raises(BrokerUnreachableError):
+            reconciler.step()
+        recorder.unreachable = False
+        reconciler.step()
+        assert recorder.sent == [(job_id, "cpu", 9)]
+
+    def test_only_a_lost_worker_is_reported(
+        self, database: Database, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another reconciler has ended the one job between the look-up and the write."""
+        expired, ended = make_job(database), make_job(database)
+        claim_job(database, expired, lease_seconds=-1)
+        claim_job(database, ended)
+        monkeypatch.setattr(endings, "expired", lambda _session, _limit: [ended, expired])
+        with capture_logs() as logs:
+            reconciler.step()
+        assert [entry.get("job_id") for entry in warnings_of(logs)] == [expired]
+        assert get(database, ended).state == "running"
 
     def test_an_expired_lease_is_ended_and_sent_even_without_broker(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         job_id = make_job(database)
         claim_job(database, job_id, lease_seconds=-1)
-        recorder.away = True
-        with pytest.raises(BrokerAwayError):
+        recorder.unreachable = True
+        with pytest.raises(BrokerUnreachableError):
             reconciler.step()
         assert (get(database, job_id).state, get(database, job_id).epoch) == ("queued", 2)
-        recorder.away = False
+        recorder.unreachable = False
         reconciler.step()
         assert recorder.sent == [(job_id, "cpu", 5)]
 
@@ -123,53 +162,103 @@ class TestStep:
         with database.write() as session:
             assert session.scalar(select(WorkerRow.id)) == WORKER.id
             session.execute(update(WorkerRow).values(last_seen_at=db_now(-61)))
-        reconciler.step()
+        with capture_logs() as logs:
+            reconciler.step()
+        assert [entry["worker"] for entry in warnings_of(logs)] == [WORKER.id]
         with database.read() as session:
             assert session.scalar(select(WorkerRow.id)) is None
 
 
+class Rounds(threading.Event):
+    """Stops `run` after so many steps, and keeps how long it would have waited before each."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self._count = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return len(self.waits) > self._count
+
+
+def warnings_of(logs: Any) -> list[Any]:
+    return [entry for entry in logs if entry["log_level"] == "warning"]
+
+
+def outage_ends(logs: Any) -> list[Any]:
+    """How many failures each outage had that was reported as over."""
+    infos = [entry for entry in logs if entry["log_level"] == "info"]
+    return [entry["failures"] for entry in infos if "failures" in entry]
+
+
 class TestRun:
-    def test_survives_an_outage_of_the_database(
-        self, tmp_path: Path, sqlite_template: Path
-    ) -> None:
-        path = tmp_path / "finetune.db"
-        database = Database(f"sqlite:///{path}")  # empty: every statement fails
-        recorder = Recorder()
-        reconciler = Reconciler(database, recorder, Settings(reconcile_seconds=0.01))
-        stop = threading.Event()
-        thread = threading.Thread(target=reconciler.run, args=(stop,))
-        thread.start()
-        try:
-            stop.wait(0.1)
-            assert thread.is_alive()
-            with database.engine.connect() as connection:
-                for line in schema_statements(sqlite_template):
-                    connection.exec_driver_sql(line)
-                connection.commit()
-            job_id = make_job(database)
-            services.wait_until(lambda: recorder.sent, 10, "the message after the outage")
-        finally:
-            stop.set()
-            thread.join(10)
-        assert recorder.sent[0][0] == job_id
+    @pytest.fixture
+    def empty(self, tmp_path: Path) -> Iterator[Database]:
+        """Without tables: every statement fails."""
+        database = Database(f"sqlite:///{tmp_path / 'finetune.db'}")
+        yield database
         database.dispose()
 
-    def test_survives_an_outage_of_the_broker(self, database: Database) -> None:
-        recorder = Recorder()
-        recorder.away = True
-        reconciler = Reconciler(database, recorder, Settings(reconcile_seconds=0.01))
-        make_job(database)
-        stop = threading.Event()
-        thread = threading.Thread(target=reconciler.run, args=(stop,))
-        thread.start()
-        try:
-            stop.wait(0.1)
-            assert thread.is_alive()
-            recorder.away = False
-            services.wait_until(lambda: recorder.sent, 10, "the message after the outage")
-        finally:
-            stop.set()
-            thread.join(10)
+    def test_an_outage_of_the_database_slows_it_down(
+        self, empty: Database, recorder: Recorder, sqlite_template: Path
+    ) -> None:
+        reconciler = Reconciler(empty, recorder, Settings(reconcile_seconds=0.5))
+        failing = Rounds(6)
+        with capture_logs() as logs:
+            reconciler.run(failing)
+        assert failing.waits == [0.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+        assert [entry["retry_in"] for entry in logs] == failing.waits[1:]
+        assert [entry["failures"] for entry in logs] == [1, 2, 3, 4, 5, 6]
+        assert {entry["error"][:14] for entry in logs} == {"no such table:"}  # nor the statement
+        fill(empty, sqlite_template)
+        job_id = make_job(empty)
+        working = Rounds(3)
+        with capture_logs() as logs:
+            reconciler.run(working)
+        assert working.waits == [0.0, 0.5, 0.5, 0.5]
+        assert outage_ends(logs) == [6]
+        assert recorder.sent == [(job_id, "cpu", 5)]
+
+    def test_an_outage_of_the_broker_slows_it_down(
+        self, database: Database, recorder: Recorder
+    ) -> None:
+        recorder.unreachable = True
+        reconciler = Reconciler(database, recorder, Settings(reconcile_seconds=0.5))
+        job_id = make_job(database)
+        failing, working = Rounds(6), Rounds(2)
+        with capture_logs() as logs:
+            reconciler.run(failing)
+        assert failing.waits == [0.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+        assert [entry["failures"] for entry in logs] == [1, 2, 3, 4, 5, 6]
+        recorder.unreachable = False
+        with capture_logs() as logs:
+            reconciler.run(working)
+        assert working.waits == [0.0, 0.5, 0.5]
+        assert outage_ends(logs) == [6]
+        assert recorder.sent == [(job_id, "cpu", 5)]
+
+    def test_each_outage_is_counted_anew(
+        self, empty: Database, recorder: Recorder, sqlite_template: Path
+    ) -> None:
+        """First the database, then the broker, then the broker again."""
+        reconciler = Reconciler(empty, recorder, Settings(reconcile_seconds=0.5))
+        reconciler.run(Rounds(3))
+        fill(empty, sqlite_template)
+        make_job(empty)
+        for ended in ([3], []):
+            recorder.unreachable = True
+            failing = Rounds(2)
+            with capture_logs() as logs:
+                reconciler.run(failing)
+            assert failing.waits == [0.0, 1.0, 2.0]
+            assert outage_ends(logs) == ended
+            recorder.unreachable = False
+            with capture_logs() as logs:
+                reconciler.run(Rounds(1))
+            assert outage_ends(logs) == [2]
+            with empty.write() as session:
+                session.execute(update(JobRow).values(next_publish_at=db_now(-1)))
 
     def test_a_broker_that_lost_everything_gets_the_message_again(
         self, database: Database, broker_url: str
@@ -177,14 +266,20 @@ class TestRun:
         dispatcher = Dispatcher(Settings(redis_url=broker_url))  # type: ignore[arg-type]
         client = redis.Redis.from_url(broker_url)
         client.flushall()
-        reconciler = Reconciler(database, dispatcher, Settings(republish_seconds=0.2))
-        make_job(database)
+        reconciler = Reconciler(database, dispatcher, Settings())
+        job_id = make_job(database)
         reconciler.step()
         assert client.llen("cpu:5") == 1
         client.flushall()
-        stop = threading.Event()
-        stop.wait(0.3)
+        put(database, job_id, next_publish_at=db_now(-1))
         reconciler.step()
         assert client.llen("cpu:5") == 1
         dispatcher.close()
         client.close()
+
+
+def fill(database: Database, template: Path) -> None:
+    """Build the schema in an empty database."""
+    with database.engine.begin() as connection:
+        for statement in schema_statements(template):
+            connection.exec_driver_sql(statement)

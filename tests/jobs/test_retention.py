@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from structlog.testing import capture_logs
 
 from service.contract import prepared_data
 from service.errors import UploadInUseError
@@ -162,12 +163,12 @@ class TestWorkspaces:
         assert attempt_of(home, job_id).is_dir()
 
     def test_a_job_that_was_retried_since_it_was_looked_at(
-        self, database: Database, home: Path, away: Dispatcher
+        self, database: Database, home: Path, unreachable: Dispatcher
     ) -> None:
         job_id = ended_job(database, home, days=9)
         with database.read() as session:
             [seen] = retention.ended_jobs(session)
-        retry(database, away, Settings(home=home), job_id)
+        retry(database, unreachable, Settings(home=home), job_id)
         with database.write() as session:
             assert retention.prune_workspace(session, seen) == []
         claim_job(database, job_id)
@@ -177,7 +178,7 @@ class TestWorkspaces:
         assert get(database, job_id).workspace_pruned_at is None
 
     def test_a_retry_waits_for_the_row_and_then_knows(
-        self, database: Database, home: Path, away: Dispatcher
+        self, database: Database, home: Path, unreachable: Dispatcher
     ) -> None:
         """The folder is still there when the retry looks; it goes all the same, so it is gone."""
         job_id = ended_job(database, home, days=9, stage="publish")
@@ -194,7 +195,7 @@ class TestWorkspaces:
         with database.read() as session:
             [seen] = retention.ended_jobs(session)
         retrying = threading.Thread(
-            target=retry, args=(database, away, Settings(home=home), job_id)
+            target=retry, args=(database, unreachable, Settings(home=home), job_id)
         )
         with database.write() as session:
             folders = retention.prune_workspace(session, seen)
@@ -208,7 +209,7 @@ class TestWorkspaces:
         claimed = claim_job(database, job_id)
         new = home / "jobs" / job_id / "attempts" / str(claimed.epoch)
         new.mkdir(parents=True)
-        removal.carry_out(database, home, folders)
+        removal.remove_paths(database, home, folders)
         assert (attempt_of(home, job_id).exists(), new.is_dir()) == (False, True)
 
 
@@ -220,11 +221,11 @@ class TestLetGo:
         folder.mkdir(parents=True)
         (folder / "x").write_text("x")
         with database.write() as session:
-            retention.let_go(session, ["jobs/job-1", "jobs/never-was"])
+            retention.schedule_removal(session, ["jobs/job-1", "jobs/never-was"])
         keeper(database, home).step()
         assert not folder.exists()
         with database.read() as session:
-            assert retention.let_gone(session, 10) == []
+            assert retention.scheduled_removals(session, 10) == []
 
     def test_what_resists_stays_on_the_list_and_holds_up_nothing(
         self, database: Database, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,11 +241,11 @@ class TestLetGo:
 
         monkeypatch.setattr(shutil, "rmtree", refuse)
         with database.write() as session:
-            retention.let_go(session, ["a", "b"])
-        removal.carry_out(database, home, ["a", "b"])
+            retention.schedule_removal(session, ["a", "b"])
+        removal.remove_paths(database, home, ["a", "b"])
         assert [(home / name).exists() for name in ("a", "b")] == [True, False]
         with database.read() as session:
-            assert retention.let_gone(session, 10) == ["a"]
+            assert retention.scheduled_removals(session, 10) == ["a"]
 
 
 class TestUploads:
@@ -270,9 +271,11 @@ class TestUploads:
             assert set(session.scalars(select(FileRow.id))) == on_disk
         return on_disk
 
-    def test_by_age_of_the_last_use(self, database: Database, home: Path, away: Dispatcher) -> None:
+    def test_by_age_of_the_last_use(
+        self, database: Database, home: Path, unreachable: Dispatcher
+    ) -> None:
         unused, used, young = (self.add(database, home, days=days) for days in (9, 9, 7))
-        job_id = submit(database, away, make_spec(**self.names(used))).job_id
+        job_id = submit(database, unreachable, make_spec(**self.names(used))).job_id
         put(database, job_id, state="failed", ended_at=db_now())
         keeper(database, home, retention_upload_days=8).step()
         assert self.left(database, home) == {used, young}
@@ -300,10 +303,10 @@ class TestUploads:
         assert self.left(database, home) == set()
 
     def test_by_size_but_never_what_a_job_needs(
-        self, database: Database, home: Path, away: Dispatcher
+        self, database: Database, home: Path, unreachable: Dispatcher
     ) -> None:
         needed, first, second = (self.add(database, home, days=days) for days in (9, 8, 7))
-        job_id = submit(database, away, make_spec(**self.names(needed))).job_id
+        job_id = submit(database, unreachable, make_spec(**self.names(needed))).job_id
         pause(database, job_id)
         with database.write() as session:
             session.execute(update(FileRow).values(last_used_at=None))
@@ -423,6 +426,43 @@ class TestPrepared:
         keeper(database, home).step()
         assert self.left(root) == set()
 
+    def test_in_the_place_of_one_in_use_goes_the_next(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """There is room for two of the four."""
+        for key, days in (("busy", 5), ("needed", 4), ("old", 3), ("young", 2)):
+            self.entry(root, key, days=days)
+        self.job_with(database, root, "needed", state="queued")
+        with (root / "busy.lock").open() as lock, capture_logs() as logs:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            keeper(database, home, retention_prepared_bytes=20).step()
+        assert self.left(root) == {"busy", "needed"}
+        assert [(e["what"], e["count"], e["ids"]) for e in logs] == [
+            ("prepared data", 2, ["old", "young"])
+        ]
+
+    def test_what_was_used_shortly_before_a_running_prepare_stays(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """An hour's grace: half an hour before it began is too late to go, two hours are not."""
+        self.entry(root, "late", days=2 + 0.5 / 24)
+        self.entry(root, "early", days=2 + 2 / 24)
+        claim_job(database, make_job(database))
+        with database.write() as session:
+            session.execute(update(AttemptRow).values(started_at=db_now(-2 * DAY)))
+        with capture_logs() as logs:
+            keeper(database, home, retention_prepared_bytes=0).step()
+        assert self.left(root) == {"late"}
+        assert [entry["ids"] for entry in logs] == [["early"]]
+
+    def test_nothing_is_reported_where_nothing_goes(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        self.entry(root, "young", days=1)
+        with capture_logs() as logs:
+            keeper(database, home, retention_workspace_days=1, retention_upload_days=1).step()
+        assert logs == []
+
     def test_what_was_left_half_removed_or_half_built(
         self, database: Database, home: Path, root: Path
     ) -> None:
@@ -434,7 +474,7 @@ class TestPrepared:
         assert self.left(root) == {"c.tmp"}
 
     def test_a_retry_and_a_removal_take_turns(
-        self, database: Database, home: Path, root: Path, away: Dispatcher
+        self, database: Database, home: Path, root: Path, unreachable: Dispatcher
     ) -> None:
         """Whichever is first: the retried job is never at a stage whose data is gone."""
         settings = Settings(home=home)
@@ -453,7 +493,7 @@ class TestPrepared:
             sweeping = threading.Thread(target=sweep)
             sweeping.start()
             barrier.wait()
-            retry(database, away, settings, job_id)
+            retry(database, unreachable, settings, job_id)
             sweeping.join(20)
             assert get(database, job_id).stage == ("train" if folder.is_dir() else "prepare")
 
@@ -477,7 +517,7 @@ class TestRun:
                 with database.engine.begin() as connection:
                     connection.exec_driver_sql(statement)
             with database.write() as session:
-                retention.let_go(session, [f"jobs/{job_id}"])
+                retention.schedule_removal(session, [f"jobs/{job_id}"])
             wait_until(lambda: not (home / "jobs" / job_id).exists(), 10, "the removal")
         finally:
             stop.set()

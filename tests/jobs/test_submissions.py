@@ -19,7 +19,7 @@ from service.errors import (
     UploadInUseError,
 )
 from service.jobs.dispatch import Dispatcher
-from service.jobs.submissions import Arrivals, Submitted, _Together
+from service.jobs.submissions import GroupCommit, Submissions, Submitted
 from service.settings import Settings
 from service.store import files, idempotency, jobs, queries
 from service.store.database import Database
@@ -35,8 +35,10 @@ def count(database: Database) -> int:
 
 
 class TestSubmit:
-    def test_makes_a_queued_job_that_is_due(self, database: Database, away: Dispatcher) -> None:
-        submitted = submit(database, away, make_spec(name="one"))
+    def test_makes_a_queued_job_that_is_due(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        submitted = submit(database, unreachable, make_spec(name="one"))
         assert submitted.created
         assert get(database, submitted.job_id).state == "queued"
         with database.read() as session:
@@ -45,83 +47,86 @@ class TestSubmit:
     def test_a_sent_message_is_not_sent_again_at_once(
         self, database: Database, broker_url: str
     ) -> None:
-        rung = []
+        sent = []
 
         class Answering(Dispatcher):
-            def wake(self, job_id: str, queue: str, priority: int) -> bool:
-                # After commit: whoever is rung finds the job.
-                rung.append((get(database, job_id).state, queue, priority))
+            def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+                # After commit: whoever is sent finds the job.
+                sent.append((get(database, job_id).state, queue, priority))
                 return True
 
         dispatcher = Answering(Settings(redis_url=broker_url))  # type: ignore[arg-type]
         job_id = submit(database, dispatcher, make_spec(priority=3)).job_id
         dispatcher.close()
-        assert rung == [("queued", "cpu", 3)]
+        assert sent == [("queued", "cpu", 3)]
         with database.read() as session:
             assert jobs.due(session, 10) == []
         row = get(database, job_id)
         assert (row.next_publish_at - row.queued_at).total_seconds() == 5
 
-    def test_more_than_can_be_rung_for_are_left_to_the_reconciler(
+    def test_more_than_can_be_sent_are_left_to_the_reconciler(
         self, database: Database, broker_url: str
     ) -> None:
-        rung, may_ring = [], threading.Event()
+        sent, may_send = [], threading.Event()
 
         class Slow(Dispatcher):
-            def wake(self, job_id: str, queue: str, priority: int) -> bool:
-                may_ring.wait(30)
-                rung.append(job_id)
+            def enqueue(self, job_id: str, queue: str, priority: int) -> bool:
+                may_send.wait(30)
+                sent.append(job_id)
                 return True
 
         dispatcher = Slow(Settings(redis_url=broker_url))  # type: ignore[arg-type]
         made = [submit(database, dispatcher, make_spec()).job_id for _ in range(80)]
-        may_ring.set()
+        may_send.set()
         dispatcher.close()
         # The one in hand and a backlog of 64; all are in the table, and due soon.
-        assert rung in (made[:64], made[:65])
+        assert sent in (made[:64], made[:65])
 
 
 class TestIdempotency:
     def test_same_key_and_request_is_the_same_job(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
-        first = submit(database, away, make_spec(), idempotency_key="k", request_sha256="a")
-        second = submit(database, away, make_spec(), idempotency_key="k", request_sha256="a")
+        first = submit(database, unreachable, make_spec(), idempotency_key="k", request_sha256="a")
+        second = submit(database, unreachable, make_spec(), idempotency_key="k", request_sha256="a")
         assert second == Submitted(first.job_id)
         assert count(database) == 1
 
     def test_without_a_digest_the_spec_is_compared(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
-        first = submit(database, away, make_spec(name="a"), idempotency_key="k")
+        first = submit(database, unreachable, make_spec(name="a"), idempotency_key="k")
         assert (
-            submit(database, away, make_spec(name="a"), idempotency_key="k").job_id == first.job_id
+            submit(database, unreachable, make_spec(name="a"), idempotency_key="k").job_id
+            == first.job_id
         )
         with pytest.raises(IdempotencyKeyReusedError):
-            submit(database, away, make_spec(name="b"), idempotency_key="k")
+            submit(database, unreachable, make_spec(name="b"), idempotency_key="k")
 
-    def test_same_key_with_another_request(self, database: Database, away: Dispatcher) -> None:
-        submit(database, away, make_spec(), idempotency_key="k", request_sha256="a")
+    def test_same_key_with_another_request(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        submit(database, unreachable, make_spec(), idempotency_key="k", request_sha256="a")
         with pytest.raises(IdempotencyKeyReusedError):
-            submit(database, away, make_spec(), idempotency_key="k", request_sha256="b")
+            submit(database, unreachable, make_spec(), idempotency_key="k", request_sha256="b")
         assert count(database) == 1
 
     def test_other_keys_and_no_key_make_other_jobs(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         for key in ("k", "l", None, None):
-            assert submit(database, away, make_spec(), idempotency_key=key).created
+            assert submit(database, unreachable, make_spec(), idempotency_key=key).created
         assert count(database) == 4
 
-    def test_many_at_once_make_one_job(self, database: Database, away: Dispatcher) -> None:
-        """Each gets the job or, on Postgres, hears that the first is still in flight."""
+    def test_many_at_once_make_one_job(self, database: Database, unreachable: Dispatcher) -> None:
+        """Each gets the job or, on Postgres, learns that the first is still in flight."""
         barrier = threading.Barrier(8)
         answers: list[Submitted | DomainError] = []
 
         def post() -> None:
             barrier.wait()
             try:
-                answers.append(submit(database, away, make_spec(), idempotency_key="k"))
+                answers.append(submit(database, unreachable, make_spec(), idempotency_key="k"))
             except IdempotencyInFlightError as error:
                 answers.append(error)
 
@@ -136,14 +141,14 @@ class TestIdempotency:
         assert len({answer.job_id for answer in made}) == 1
         assert count(database) == 1
 
-    def test_in_flight_on_postgres(self, postgres_url: str, away: Dispatcher) -> None:
+    def test_in_flight_on_postgres(self, postgres_url: str, unreachable: Dispatcher) -> None:
         database = Database(postgres_url)
         with database.write() as session:
             assert idempotency.earlier_job(session, "in-flight", "a") is None
             with pytest.raises(IdempotencyInFlightError):
-                submit(database, away, make_spec(), idempotency_key="in-flight")
+                submit(database, unreachable, make_spec(), idempotency_key="in-flight")
             # Another key is not held up.
-            assert submit(database, away, make_spec(), idempotency_key="free").created
+            assert submit(database, unreachable, make_spec(), idempotency_key="free").created
         database.dispose()
 
 
@@ -162,16 +167,16 @@ class TestUploads:
         return make_spec(dataset={"source": "upload", "train": list(ids)})
 
     def test_a_file_that_went_after_the_examination(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         there, gone = self.file(database), files.new_id()
         with pytest.raises(DataGoneError) as caught:
-            submit(database, away, self.spec_of(there, gone), idempotency_key="k")
+            submit(database, unreachable, self.spec_of(there, gone), idempotency_key="k")
         assert caught.value.extra == {"missing": [gone]}
         assert count(database) == 0
 
     def test_the_first_of_a_new_job_and_a_removal_decides(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         kept, removed = self.file(database), self.file(database)
         errors: list[DomainError] = []
@@ -197,7 +202,7 @@ class TestUploads:
         with database.write() as session:
             files.remove(session, removed)
             late = threading.Thread(
-                target=attempt, args=(lambda: submit(database, away, self.spec_of(removed)),)
+                target=attempt, args=(lambda: submit(database, unreachable, self.spec_of(removed)),)
             )
             late.start()
             late.join(0.3)
@@ -222,36 +227,36 @@ class Crowd:
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self._database = database
-        self._arrivals = Arrivals(database, dispatcher)
+        self._submissions = Submissions(database, dispatcher)
 
     def submit(self, *specs: JobSpec) -> list[Submitted | Exception]:
         """What each of them heard."""
         with ThreadPoolExecutor(1 + len(specs)) as pool, held(self._database):
-            first = pool.submit(self._arrivals.submit, make_spec(name="first"))
-            wait_until(self._arrivals._together._turn.locked, 10, "the first")
+            first = pool.submit(self._submissions.submit, make_spec(name="first"))
+            wait_until(self._submissions._group._turn.locked, 10, "the first")
             wait_until(lambda: self._waiting() == 0, 10, "the first")
             later = []
             for number, spec in enumerate(specs, 1):  # in this order
-                later.append(pool.submit(self._arrivals.submit, spec))
+                later.append(pool.submit(self._submissions.submit, spec))
                 wait_until(partial(self._waits, number), 10, "the others")
         assert first.result().queue_position == 1
         return [each.exception() or each.result() for each in later]  # type: ignore[misc]
 
     def _waiting(self) -> int:
-        return len(self._arrivals._together._waiting)
+        return len(self._submissions._group._waiting)
 
     def _waits(self, number: int) -> bool:
         return self._waiting() == number
 
 
-class TestTogether:
+class TestGroupCommit:
     def test_those_that_come_during_a_transaction_share_the_next(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         commits = []
         event.listen(database.engine, "commit", commits.append)
         specs = [make_spec(name=f"{n}", metadata={"n": f"{n}"}, priority=n) for n in (5, 5, 2, 7)]
-        made = Crowd(database, away).submit(*specs)
+        made = Crowd(database, unreachable).submit(*specs)
         assert len(commits) == 3  # the test's own, the first job's, that of the four
         assert [one.queue_position for one in made] == [3, 4, 1, 5]
         for one, spec in zip(made, specs, strict=True):
@@ -270,10 +275,10 @@ class TestTogether:
                 )
 
     def test_what_is_wrong_with_one_harms_no_other(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         wrong = make_spec(name="wrong").model_copy(update={"priority": "high"})
-        made = Crowd(database, away).submit(make_spec(), wrong, make_spec())
+        made = Crowd(database, unreachable).submit(make_spec(), wrong, make_spec())
         good = [one for one in made if isinstance(one, Submitted)]
         assert [one.queue_position for one in good] == [2, 3]
         assert isinstance(made[1], Exception)
@@ -287,7 +292,7 @@ class TestTogether:
             raise OperationalError("COMMIT", None, Exception("the connection is lost"))
 
         batch = [(number, Future[int]()) for number in range(3)]
-        _Together(do)._do_all(batch)
+        GroupCommit(do)._do_all(batch)
         # Whether it was done nobody knows: done again it might be done twice.
         assert asked == [[0, 1, 2]]
         assert all(isinstance(future.exception(), OperationalError) for _, future in batch)

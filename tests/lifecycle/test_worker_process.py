@@ -215,7 +215,7 @@ def test_a_hundred_rings_make_one_attempt(stack: Stack) -> None:
     stack.start_worker()
     job_id = stack.submit()
     for _ in range(100):
-        assert stack.dispatcher.wake(job_id, "cpu", 5)
+        assert stack.dispatcher.enqueue(job_id, "cpu", 5)
     stack.wait_for_state(job_id, "succeeded")
     last = stack.submit(priority=9)
     stack.wait_for_state(last, "succeeded")
@@ -227,7 +227,7 @@ def test_strange_messages_are_refused_and_the_worker_lives(stack: Stack, tmp_pat
     process = stack.start_worker()
     trap = tmp_path / "trapped"
     send_forged(stack.broker_url, trap)
-    assert stack.dispatcher.wake("job-unknown", "cpu", 0)
+    assert stack.dispatcher.enqueue("job-unknown", "cpu", 0)
     job_id = stack.submit()
     stack.wait_for_state(job_id, "succeeded")
     assert process.poll() is None

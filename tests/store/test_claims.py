@@ -149,26 +149,26 @@ class TestBeat:
         put(database, job_id, state=state)
         before = get(database, job_id).lease_until
         with database.write() as session:
-            assert claims.beat(session, job_id, claimed.epoch, 100) is state
+            assert claims.renew(session, job_id, claimed.epoch, 100) is state
         after = get(database, job_id).lease_until
         assert before is not None
         assert after is not None
         assert (after - before).total_seconds() == pytest.approx(99, abs=2)
         with database.read() as session:
-            assert claims.wish(session, job_id, claimed.epoch) is state
+            assert claims.requested_state(session, job_id, claimed.epoch) is state
 
     def test_a_stale_epoch_changes_nothing(self, database: Database) -> None:
         job_id = make_job(database)
         claim_job(database, job_id)
         before = get(database, job_id).lease_until
         with database.write() as session:
-            assert claims.beat(session, job_id, 0, 1000) is None
-            assert claims.wish(session, job_id, 0) is None
+            assert claims.renew(session, job_id, 0, 1000) is None
+            assert claims.requested_state(session, job_id, 0) is None
             assert claims.held(session, job_id, 0) is None
         assert get(database, job_id).lease_until == before
 
     def test_a_job_that_nobody_holds_has_no_beat(self, database: Database) -> None:
         job_id = make_job(database)
         with database.write() as session:
-            assert claims.beat(session, job_id, 0, 60) is None
+            assert claims.renew(session, job_id, 0, 60) is None
         assert get(database, job_id).lease_until is None

@@ -244,7 +244,7 @@ class TestExpire:
         assert row.failure["code"] == "crash_limit"
         assert row.failure["message"] == (
             "3 attempts in a row at prepare ended without any progress. "
-            "The last: Worker worker-1 has not been heard of during prepare."
+            "The last: Worker worker-1 has not renewed its lease during prepare."
         )
         assert row.ended_at is not None
 

@@ -16,12 +16,12 @@ from tests.support.factories import make_spec, submit
 from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, history_of, put
 
 
-def begun_with(database: Database, away: Dispatcher, source_id: str, **changes: Any) -> str:
-    return submit(database, away, make_spec(model={"job": source_id}, **changes)).job_id
+def begun_with(database: Database, unreachable: Dispatcher, source_id: str, **changes: Any) -> str:
+    return submit(database, unreachable, make_spec(model={"job": source_id}, **changes)).job_id
 
 
 @pytest.fixture
-def away() -> Dispatcher:
+def unreachable() -> Dispatcher:
     return Dispatcher(Settings(redis_url=None))
 
 
@@ -133,9 +133,9 @@ class TestPublicName:
 
 
 class TestLineage:
-    def test_it_is_written_in_both(self, database: Database, away: Dispatcher) -> None:
+    def test_it_is_written_in_both(self, database: Database, unreachable: Dispatcher) -> None:
         base = finished_job(database)
-        one, two = begun_with(database, away, base), begun_with(database, away, base)
+        one, two = begun_with(database, unreachable, base), begun_with(database, unreachable, base)
         assert history_of(database, one)[0].data["base_job"] == base
         derived = [row.data for row in history_of(database, base) if row.type == "derived"]
         assert derived == [{"job": one}, {"job": two}]
@@ -143,17 +143,17 @@ class TestLineage:
             assert lineage.derived(session, base) == [one, two]
 
     def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         with pytest.raises(SourceJobError, match="there is no job job-0"):
-            begun_with(database, away, "job-0")
+            begun_with(database, unreachable, "job-0")
 
     def test_a_live_job_keeps_its_source(
-        self, database: Database, away: Dispatcher, tmp_path: Any
+        self, database: Database, unreachable: Dispatcher, tmp_path: Any
     ) -> None:
         base = finished_job(database)
         settings = Settings(home=tmp_path)
-        job_id = begun_with(database, away, base)
+        job_id = begun_with(database, unreachable, base)
         ended_at = get(database, base).ended_at
         assert ended_at is not None
         with pytest.raises(JobInUseError, match=job_id) as caught:
@@ -169,10 +169,10 @@ class TestLineage:
         commands.delete(database, settings, base)
 
     def test_deleting_a_derived_job_forgets_it(
-        self, database: Database, away: Dispatcher, tmp_path: Any
+        self, database: Database, unreachable: Dispatcher, tmp_path: Any
     ) -> None:
         base = finished_job(database)
-        job_id = begun_with(database, away, base)
+        job_id = begun_with(database, unreachable, base)
         put(database, job_id, state=JobState.FAILED, ended_at=db_now())
         commands.delete(database, Settings(home=tmp_path), job_id)
         with database.read() as session:
@@ -182,19 +182,21 @@ class TestLineage:
 class TestResumeFrom:
     """`training.resume_from`, on SQLite and Postgres."""
 
-    def continuing(self, database: Database, away: Dispatcher, base: str, **changes: Any) -> str:
+    def continuing(
+        self, database: Database, unreachable: Dispatcher, base: str, **changes: Any
+    ) -> str:
         return submit(
-            database, away, make_spec(training={"resume_from": {"job": base}}, **changes)
+            database, unreachable, make_spec(training={"resume_from": {"job": base}}, **changes)
         ).job_id
 
     def test_a_live_job_keeps_its_source(
-        self, database: Database, away: Dispatcher, tmp_path: Any
+        self, database: Database, unreachable: Dispatcher, tmp_path: Any
     ) -> None:
         base = finished_job(database)
         add_checkpoint(database, base, 10)
         ended_at = get(database, base).ended_at
         assert ended_at is not None
-        job_id = self.continuing(database, away, base)
+        job_id = self.continuing(database, unreachable, base)
         assert history_of(database, job_id)[0].data["base_job"] == base
         assert history_of(database, base)[-1].data == {"job": job_id}
         with pytest.raises(JobInUseError, match=job_id):
@@ -204,19 +206,19 @@ class TestResumeFrom:
         put(database, job_id, state=JobState.CANCELLED, ended_at=db_now())
         commands.delete(database, Settings(home=tmp_path), base)
 
-    def test_one_job_can_be_both_sources(self, database: Database, away: Dispatcher) -> None:
+    def test_one_job_can_be_both_sources(self, database: Database, unreachable: Dispatcher) -> None:
         base = finished_job(database)
         add_checkpoint(database, base, 10)
-        job_id = self.continuing(database, away, base, model={"job": base})
+        job_id = self.continuing(database, unreachable, base, model={"job": base})
         with database.read() as session:
             assert lineage.derived(session, base) == [job_id]
 
     def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
-        self, database: Database, away: Dispatcher
+        self, database: Database, unreachable: Dispatcher
     ) -> None:
         base = finished_job(database)
         with pytest.raises(SourceJobError, match="no last checkpoint"):
-            self.continuing(database, away, base)
+            self.continuing(database, unreachable, base)
 
     def test_an_adapters_checkpoint_can_be_continued(self, sqlite_database: Database) -> None:
         base = finished_job(sqlite_database, spec={"peft": {"method": "lora"}})
@@ -236,9 +238,9 @@ class TestResumeFrom:
 
 
 class TestRetry:
-    def failed(self, database: Database, away: Dispatcher, home: Any, base: str) -> str:
+    def failed(self, database: Database, unreachable: Dispatcher, home: Any, base: str) -> str:
         """Failed in `train`; the model that it began with lies in the source's workspace."""
-        job_id = begun_with(database, away, base)
+        job_id = begun_with(database, unreachable, base)
         model = Settings(home=home).workspace(base) / TRAINED["output_dir"]
         entry = home / "cache" / "prepared" / ("f" * 64)
         for folder in (model, entry):
@@ -263,20 +265,20 @@ class TestRetry:
         return job_id
 
     def test_at_its_stage_while_the_source_is_there(
-        self, database: Database, away: Dispatcher, tmp_path: Any
+        self, database: Database, unreachable: Dispatcher, tmp_path: Any
     ) -> None:
         base = finished_job(database)
-        job_id = self.failed(database, away, tmp_path, base)
-        commands.retry(database, away, Settings(home=tmp_path), job_id)
+        job_id = self.failed(database, unreachable, tmp_path, base)
+        commands.retry(database, unreachable, Settings(home=tmp_path), job_id)
         assert (get(database, job_id).state, get(database, job_id).stage) == ("queued", "train")
 
     @pytest.mark.parametrize("change", ["deleted", "pruned"])
     def test_refused_when_the_source_has_gone(
-        self, database: Database, away: Dispatcher, tmp_path: Any, change: str
+        self, database: Database, unreachable: Dispatcher, tmp_path: Any, change: str
     ) -> None:
         """Even while its folder still waits to be removed."""
         base = finished_job(database)
-        job_id = self.failed(database, away, tmp_path, base)
+        job_id = self.failed(database, unreachable, tmp_path, base)
         with database.write() as session:
             row = jobs.lock(session, base)
             assert row is not None
@@ -285,5 +287,5 @@ class TestRetry:
             else:
                 row.workspace_pruned_at = jobs.clock(session)
         with pytest.raises(SourceJobError):
-            commands.retry(database, away, Settings(home=tmp_path), job_id)
+            commands.retry(database, unreachable, Settings(home=tmp_path), job_id)
         assert get(database, job_id).state == "failed"

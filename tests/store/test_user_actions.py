@@ -222,7 +222,7 @@ class TestRemove:
                 if "job_id" in table.c:
                     ids = set(session.scalars(select(table.c.job_id)))
                     assert ids <= {other}, table
-            assert retention.let_gone(session, 10) == [f"jobs/{job_id}"]
+            assert retention.scheduled_removals(session, 10) == [f"jobs/{job_id}"]
 
     def test_a_rolled_back_removal_lets_go_of_nothing(self, database: Database) -> None:
         job_id = make_job(database)

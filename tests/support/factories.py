@@ -4,7 +4,7 @@ from typing import Any
 
 from service.contract.spec import JobSpec
 from service.jobs.dispatch import Dispatcher
-from service.jobs.submissions import Arrivals, Submitted
+from service.jobs.submissions import Submissions, Submitted
 from service.store import claims, jobs
 from service.store.claims import Claim
 from service.store.database import Database
@@ -33,7 +33,7 @@ def make_job(database: Database, **changes: Any) -> str:
 
 def submit(database: Database, dispatcher: Dispatcher, spec: JobSpec, **options: Any) -> Submitted:
     """As the API does."""
-    return Arrivals(database, dispatcher).submit(spec, **options)
+    return Submissions(database, dispatcher).submit(spec, **options)
 
 
 def claim_job(

@@ -11,7 +11,7 @@ from service.store.models import EventRow
 
 
 class Flaky(Database):
-    """The real database, which is sometimes away or loses the answer to a COMMIT."""
+    """The real database, which is sometimes unreachable or loses the answer to a COMMIT."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

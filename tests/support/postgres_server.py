@@ -35,7 +35,7 @@ class PostgresServer:
         return self.folder / "data"
 
     def _initialise(self) -> None:
-        # The loopback and a throw-away database: nothing here is worth a password.
+        # The loopback and a throw-unreachable database: nothing here is worth a password.
         trust = ("--username", "tests", "--auth", "trust", "--encoding", "UTF8", "--no-sync")
         if self._popen("initdb", "--pgdata", str(self._data), *trust).wait() != 0:
             said = self.log()

@@ -159,3 +159,14 @@ def assert_equal_gradients(both: Both) -> None:
     assert len(one) > 10
     for name, gradient in one.items():
         torch.testing.assert_close(two[name], gradient, atol=1e-6, rtol=0)
+
+
+class SameAsOne:
+    """What holds for each way to train on two processes, whose results the fixture `ran` has."""
+
+    def test_gradients_are_those_of_the_large_batch(self, ran: dict[str, Both]) -> None:
+        assert_equal_gradients(ran["gradients"])
+
+    def test_the_same_model_is_chosen(self, ran: dict[str, Both]) -> None:
+        one, two = ran["best"].one.result, ran["best"].two.result
+        assert (two.best_step, two.steps) == (one.best_step, one.steps)

@@ -253,11 +253,15 @@ class Recorder:
         return [event.step for event in self.of(CheckpointSaved)]
 
 
-def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainResult, Recorder]:
-    """The real stage, in this process."""
-    # Accelerate keeps device and precision per process; a job has its own.
+def reset_accelerate() -> None:
+    """Accelerate keeps device and precision per process, and every job has its own."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+
+
+def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainResult, Recorder]:
+    """The real stage, in this process."""
+    reset_accelerate()
     recorder = recorder or Recorder()
     return train.main(request, recorder), recorder  # type: ignore[arg-type]
 

@@ -61,6 +61,24 @@ class TestRollback:
         assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [1e-20, 1e-40]
         assert recorder.train_values("learning_rate")[8] == pytest.approx(0.01 / 8)
 
+    def test_to_a_checkpoint_that_was_made_after_a_rollback(
+        self, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has the first factor in it: only the second one is applied."""
+        recorder, original = Recorder(), TinyObjective.loss_sum
+
+        def loss_sum(self: TinyObjective, model: Any, batch: Any) -> torch.Tensor:
+            times, saved = len(rollbacks(recorder)), recorder.checkpoint_steps()
+            fails = times == 0 or (times == 1 and 3 in saved)
+            return original(self, model, batch) * (torch.nan if fails else 1.0)
+
+        monkeypatch.setattr(TinyObjective, "loss_sum", loss_sum)
+        options = {"learning_rate": 0.08, "rollback_learning_rate_factor": 0.5, "async_save": False}
+        run(make_job(**ROLLBACK | options).request(), recorder)
+        assert [said["restored_step"] for said in rollbacks(recorder)] == [0, 3]
+        assert [said["learning_rate_factor"] for said in rollbacks(recorder)] == [0.5, 0.5]
+        assert recorder.train_values("learning_rate")[8] == pytest.approx(0.08 / 8 * 0.25)
+
     @pytest.mark.parametrize("killed", ["before a checkpoint", "after one"])
     def test_a_resumed_training_goes_the_same_way(
         self, make_job: Callable[..., Job], killed: str

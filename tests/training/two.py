@@ -6,7 +6,8 @@ take seconds.
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from unittest import mock
 import torch
 from torch.distributed.tensor import DTensor
 
-from service.contract.events import STAGE_EVENT
+from service.contract.events import STAGE_EVENT, CheckpointSaved, StageEvent
 from service.contract.stages import StageRequest, TrainResult
 from tests.stages.support import Running
 from tests.training.support import Recorder, TinyTask, run
@@ -54,6 +55,8 @@ class Outcome:
     """Of the last step, before clipping, by the model's names."""
     evaluated: list[int]
     """Numbers of the batches that the first process has evaluated, of each evaluation."""
+    writers: list[str]
+    """Names of the threads that have written its checkpoints, in order."""
 
     @property
     def losses(self) -> dict[int, float]:
@@ -64,7 +67,8 @@ def run_on_one(case: Case) -> Outcome:
     """In this process."""
     gradients: Gradients = {}
     evaluated: list[int] = []
-    recorder = Recorder()
+    writers: list[str] = []
+    recorder = Recorder(kill_after=_noting_writers(writers))
     with ExitStack() as stack:
         stack.enter_context(_watching(evaluated, recorder, case.stops_after))
         if case.is_tiny:
@@ -76,7 +80,7 @@ def run_on_one(case: Case) -> Outcome:
             result, _ = run(case.request, recorder)
         except Stopped:
             result = NOTHING
-    return Outcome(case.request, result, recorder, gradients, evaluated)
+    return Outcome(case.request, result, recorder, gradients, evaluated, writers)
 
 
 def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
@@ -130,6 +134,17 @@ def _watching(evaluated: list[int], recorder: Recorder, stops_after: int | None)
         yield
 
 
+def _noting_writers(writers: list[str]) -> Callable[[StageEvent], bool]:
+    """The thread that has written a checkpoint reports it."""
+
+    def note(event: StageEvent) -> bool:
+        if isinstance(event, CheckpointSaved):
+            writers.append(threading.current_thread().name)
+        return False
+
+    return note
+
+
 def _whole(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
 
@@ -138,6 +153,7 @@ def _write(outcome: Outcome, into: Path) -> None:
     into.mkdir()
     (into / "result.json").write_text(outcome.result.model_dump_json())
     (into / "evaluated.json").write_text(json.dumps(outcome.evaluated))
+    (into / "writers.json").write_text(json.dumps(outcome.writers))
     lines = [event.model_dump_json() for event in outcome.recorder.events]
     (into / "events").write_text("\n".join(lines))
     torch.save(outcome.gradients, into / "gradients")
@@ -151,6 +167,7 @@ def _read(into: Path, request: StageRequest) -> Outcome:
         Recorder(events=[STAGE_EVENT.validate_json(line) for line in lines]),
         torch.load(into / "gradients"),
         json.loads((into / "evaluated.json").read_bytes()),
+        json.loads((into / "writers.json").read_bytes()),
     )
 
 

@@ -71,10 +71,10 @@ class Heart:
         # Rounded to the next look, so that beats never come later than `beat_seconds`.
         if self.silent_seconds + self._pause() < self._settings.beat_seconds:
             with self._database.read() as session:
-                self._state = claims.wish(session, job_id, epoch)
+                self._state = claims.requested_state(session, job_id, epoch)
             return
         started = time.monotonic()
         with self._database.write() as session:
-            self._state = claims.beat(session, job_id, epoch, self._settings.lease_seconds)
+            self._state = claims.renew(session, job_id, epoch, self._settings.lease_seconds)
         # The lease runs from some moment after `started`: count from there, to be safe.
         self._last_beat = started

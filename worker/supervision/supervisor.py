@@ -113,7 +113,9 @@ class Supervisor:
 
         def may_commit() -> bool:
             with self._database.read() as session:
-                return claims.wish(session, claim.job_id, claim.epoch) is JobState.RUNNING
+                return (
+                    claims.requested_state(session, claim.job_id, claim.epoch) is JobState.RUNNING
+                )
 
         return Pusher(self._settings, request, may_commit)
 

@@ -12,7 +12,7 @@ from service.contract.training import TrainingSpec
 
 _UPLOADED: Final = "file-0"
 _SPLITS: Final = ("train", "validation", "test")
-# What stands for the sections that dumped TrainingArguments do not speak of.
+# Placeholders for the sections that dumped TrainingArguments do not have.
 _REST: Final[dict[str, Any]] = {
     "task": "text-classification",
     "model": {"name_or_path": "org/model"},
@@ -26,7 +26,7 @@ _NOTHING: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def check(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
-    """The spec, with numbers for texts that stand for numbers, and all that is wrong with it."""
+    """The spec with numeric strings as numbers, and everything that is wrong with it."""
     findings = collect({**_REST, **_uploaded(spec)})
     if findings.faults or findings.spec is None:
         return dict(spec), findings.faults

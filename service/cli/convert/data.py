@@ -123,7 +123,7 @@ def _reference(conversion: Conversion, given: str, folder: Path) -> str:
 
 
 def _name_squad_files(conversion: Conversion) -> None:
-    """--predict_file is its validation data; files are looked for in --data_dir."""
+    """--predict_file is its validation data; files are found in --data_dir."""
     if (given := conversion.take("predict_file")) is not None:
         conversion.flags["validation_file"] = given
     folder = conversion.take("data_dir")

@@ -23,7 +23,9 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
             name = name.replace("-", "_")
             given[name] = [value] if equals else []
         elif name is None:
-            raise UsageError(f"`{word}` belongs to no option: all are written as `--name value`")
+            raise UsageError(
+                f"`{word}` is not an option or its value: write options as `--name value`"
+            )
         else:
             given[name].append(word)
     return dict(_negated(name, _value(values)) for name, values in given.items())
@@ -41,7 +43,7 @@ def read_json(path: Path, text: str | None = None) -> dict[str, Any]:
 
 
 def typed(value: Any) -> Any:
-    """A text of the command line as what it stands for: truth values, numbers, or itself."""
+    """A word of the command line as a bool, a number, or itself."""
     if isinstance(value, list):
         return [typed(item) for item in value]
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The commands in a shell script: words, variables and what stands before the script's name."""
+"""The commands in a shell script: words, variables, and what precedes the script's name."""
 
 import re
 import shlex

@@ -13,7 +13,7 @@ from service.contract.trainer_defaults import asks_for_nothing, is_dump
 from service.contract.training import TrainingSpec
 
 _TEXTS: Final = frozenset({"optim_args", "metric_for_best_model", "lr_scheduler_kwargs"})
-# What a job that only evaluates or predicts still looks at.
+# Options that a job that only evaluates or predicts still uses.
 _WITHOUT_TRAINING: Final = frozenset(
     {
         "per_device_eval_batch_size",
@@ -43,7 +43,7 @@ _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE, **NOT_NEEDED}
 
 
 def drop_defaults(conversion: Conversion) -> None:
-    """Before all else: what a dump says at its defaults is no wish of anybody's."""
+    """Runs first: nobody asked for the options that a dump has at their defaults."""
     options = {name: typed(value) for name, value in conversion.flags.items()}
     pushes = is_on(options.get("push_to_hub"))
     quiet = {

@@ -22,6 +22,7 @@ from worker.training import memory
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing import weights
 from worker.training.checkpointing.host_buffers import Buffers
+from worker.training.distributed.ddp import Replicas
 
 
 def folders(job: Job) -> dict[str, Path]:
@@ -171,6 +172,15 @@ class TestOneAtATime:
         assert recorder.checkpoint_steps() == [1, 2, 3]
         [said] = [e for e in recorder.of(Notice) if "free memory" in e.message]
         assert said.data["copy_bytes"] > 1000
+
+    def test_a_strategy_that_gives_copies_needs_no_memory_for_another(
+        self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(memory, "free_bytes", lambda: 0)
+        monkeypatch.setattr(Replicas, "gives_copies", True)
+        _, recorder = run(make_job(max_steps=3, save_steps=1).request())
+        assert writes.threads == ["checkpoint", "checkpoint", "MainThread"]
+        assert [e for e in recorder.of(Notice) if "free memory" in e.message] == []
 
 
 class TestEnds:

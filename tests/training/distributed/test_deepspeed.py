@@ -234,6 +234,12 @@ class TestResume:
         assert resumed.losses == {s: loss for s, loss in whole.losses.items() if s > 4}
         assert len(resumed.losses) == 2
 
+    def test_checkpoints_are_written_in_the_background(self, ran: dict[str, Both]) -> None:
+        """All but the last, after which there is nothing to do meanwhile."""
+        writers = ran["whole"].two.writers
+        assert writers == ["checkpoint"] * (len(writers) - 1) + ["MainThread"]
+        assert len(writers) > 1
+
     @pytest.mark.parametrize(("name", "step"), [("whole", "4"), ("lora", "2")])
     def test_a_checkpoint_is_that_of_one_process(
         self, ran: dict[str, Both], name: str, step: str

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,11 +88,11 @@ class TestWriting:
         write(tmp_path / "0", state=b"first")
         script = (
             "import sys, pathlib, itertools\n"
-            "from worker import checkpoints\n"
+            "from worker.storage import atomic_dir\n"
             "root, first = pathlib.Path(sys.argv[1]), int(sys.argv[2])\n"
             "print('ready', flush=True)\n"
             "for step in itertools.count(first):\n"
-            "    with checkpoints.writing(root / str(step)) as partial:\n"
+            "    with atomic_dir.writing(root / str(step)) as partial:\n"
             "        for name in 'abcd':\n"
             "            (partial / name).write_bytes(name.encode() * 300_000)\n"
         )
@@ -144,6 +145,28 @@ class TestRemove:
         atomic_dir.remove(folder)
         atomic_dir.remove(folder)
         assert not folder.exists()
+
+    def test_what_an_interrupted_removal_leaves_does_not_verify(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The manifest is gone, durably, before the first of its files."""
+        folder = write(tmp_path / "10", model=b"weights")
+        synced: list[list[str]] = []
+        fsync = os.fsync
+
+        def record_fsync(descriptor: int) -> None:
+            synced.append([path.name for path in folder.iterdir()])
+            fsync(descriptor)
+
+        def interrupted(_folder: Path) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(os, "fsync", record_fsync)
+        monkeypatch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            atomic_dir.remove(folder)
+        assert synced == [["model"]]
+        assert not atomic_dir.verify(folder)
 
 
 class TestSizes:
