@@ -1,9 +1,8 @@
-"""Linux tools that leave no process behind: death signals, a subreaper, /proc, free ports.
+"""A command that leaves no process behind, and free ports.
 
-Elsewhere the first two do nothing and no descendant is found; an orderly stop works everywhere.
+Without Linux's prctl and /proc no descendant is found; an orderly stop works everywhere.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -16,26 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from service.prctl import adopt_orphans, die_with_parent
+
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-# Loaded once, here: nothing may be imported between fork and exec.
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def die_with_parent(parent: int, death_signal: signal.Signals) -> None:
-    """Have this process sent `death_signal` when its parent ends; call it right after fork."""
-    if _LIBC is None:
-        return
-    _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call
-        os.kill(os.getpid(), death_signal)
-
-
-def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(root: int) -> list[int]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.cli import linux
 from service.cli.linux import StopEvent
+from service.prctl import die_with_parent
 
 POLL_SECONDS = 0.1
 FIRST_BACKOFF_SECONDS = 1.0
@@ -61,7 +61,7 @@ class _Running:
                 # A group of its own: a Ctrl-C at the terminal reaches `up` alone, and one signal
                 # reaches what the part has started.
                 start_new_session=True,
-                preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGKILL),
+                preexec_fn=lambda: die_with_parent(parent),
             )
 
     def restart(self) -> None:

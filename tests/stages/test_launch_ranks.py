@@ -15,6 +15,7 @@ from service.contract.events import Finished, Notice
 from service.contract.failures import FailureCode
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
+from service.prctl import adopt_orphans
 from tests.fakes.gpus import gpus
 from tests.processes.support import ROOT, finish
 from tests.stages.rank_stub import is_alive
@@ -22,7 +23,7 @@ from tests.stages.support import REQUEST, Ended
 from tests.support.services import wait_until
 from worker import failures
 from worker.devices.gpu_locks import GpuSlots
-from worker.processes import linux, spawn
+from worker.processes import spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import WarmStart
 from worker.processes.fork_protocol import LAUNCHER
@@ -163,7 +164,7 @@ class TestSignals:
         assert launcher.wait(child).status == -signal.SIGKILL
 
     def test_a_supervisor_that_adopts_them_leaves_no_zombie(self, launcher: Launcher) -> None:
-        linux.adopt_orphans()
+        adopt_orphans()
         with launcher.started("waits") as child:
             assert not child.has_exited()
             os.kill(child.pid, signal.SIGKILL)

@@ -23,10 +23,11 @@ from service.contract.failures import Failure
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
+from service.prctl import die_with_parent
 from service.settings import Settings
 from worker.doctor import tiny
 from worker.doctor.check import Context
-from worker.processes import linux, stage_command
+from worker.processes import stage_command
 from worker.processes.child import Child
 from worker.processes.fork_client import FORKABLE, IMPORTS, IMPORTS_WITH_GPU
 from worker.processes.fork_protocol import ForkRequest
@@ -264,8 +265,7 @@ def forked(wanted: Launch, *, before: Callable[[], None] | None = None) -> "_For
         return _Forked(pid)
     with _never_returning():
         os.setsid()
-        if not linux.die_with_parent(parent):
-            os._exit(1)
+        die_with_parent(parent)
         _be_stage(wanted, before)
     os._exit(1)
 

@@ -13,7 +13,7 @@ from typing import IO, Final
 
 import psutil
 
-from worker.processes import linux
+from service.prctl import adopt_orphans
 
 _TAIL_CHARACTERS: Final = 1500
 _KEPT_BYTES: Final = 256 * 1024
@@ -49,7 +49,7 @@ def run(
     It dies with this process (`worker.processes.parent_death`). Its output goes to a file, because
     a pipe stays open as long as any process holds it. From now on this process adopts orphans.
     """
-    linux.adopt_orphans()
+    adopt_orphans()
     earlier = set(descendants())
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

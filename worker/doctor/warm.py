@@ -17,9 +17,9 @@ from pathlib import Path
 from traceback import print_exc
 from typing import Final, NoReturn, Self
 
+from service.prctl import adopt_orphans, die_with_parent
 from worker.doctor import jobs, processes, run_check
 from worker.doctor.processes import Done
-from worker.processes import linux
 
 _READY: Final = b"ready\n"
 _IMPORT_SECONDS: Final = 180.0
@@ -50,7 +50,7 @@ class Warm:
 
         The imports do not count as its time.
         """
-        linux.adopt_orphans()
+        adopt_orphans()
         if self._process is None:
             self._process = self._start()
             self._hear(_IMPORT_SECONDS)
@@ -118,8 +118,7 @@ def _check(arguments: list[str], folder: str, output: str) -> NoReturn:
     status = 1
     try:
         os.setsid()
-        if not linux.die_with_parent(os.getppid()):
-            os._exit(1)
+        die_with_parent(os.getppid())
         _redirect(output)
         os.chdir(folder)
         sys.argv[1:] = arguments

@@ -22,6 +22,7 @@ import structlog
 import service
 import worker
 from service.contract.states import Stage
+from service.prctl import adopt_orphans
 from service.settings import Settings
 from worker.devices.gpus import Device
 from worker.processes import linux, spawn
@@ -235,7 +236,7 @@ class _Server:
 
     def _ask_for_spare(self) -> socket.socket:
         """Where it will tell its pid."""
-        linux.adopt_orphans()
+        adopt_orphans()
         gate, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:

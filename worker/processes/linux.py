@@ -1,34 +1,11 @@
-"""What Linux offers to keep parents and children together. Elsewhere nothing of it is called."""
+"""What Linux's /proc tells about processes. Called on Linux only."""
 
 import ctypes
 import os
-import signal
-import sys
 from pathlib import Path
-from typing import Final
 
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
 # Fields of /proc/self/stat (proc(5)), counted from the one behind the name, the third.
 _ARG_START, _ARG_END = 48 - 3, 49 - 3
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def die_with_parent(parent: int) -> bool:
-    """SIGKILL this process when `parent` ends; False if that is not its parent (any more).
-
-    It is a thread's end that counts: the one that forked, or the first of whoever adopted.
-    """
-    if _LIBC is None:
-        return True
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return os.getppid() == parent
-
-
-def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_command_line(words: list[str]) -> None:

@@ -4,20 +4,10 @@
 does, bound to the process `parent` from its first moment on, before any long import.
 """
 
-import os
 import runpy
 import sys
 
-from worker.processes import linux
-
-
-def die_with_parent(parent: int, status: int = 1) -> None:
-    """End with `parent`, which started this process; with `status` if it has ended already.
-
-    The kernel forgets this at a fork: each process asks for itself.
-    """
-    if not linux.die_with_parent(parent):
-        os._exit(status)
+from service.prctl import die_with_parent
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
+from service.prctl import die_with_parent
 from worker import failures
-from worker.processes.parent_death import die_with_parent
 from worker.stages import rank_env
 
 EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
@@ -123,7 +123,7 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
     The exit status is EXIT_FINISHED, EXIT_FAILED (a Failed event was sent) or EXIT_STOPPED.
     Tracebacks go to stderr, which is the job's log, never into an event.
     """
-    die_with_parent(os.getppid(), EXIT_STOPPED)
+    die_with_parent(os.getppid())
     channel = Channel(int(os.environ[EVENT_FD_VARIABLE]), is_silent=(rank_env.number() or 0) > 0)
     signal.signal(signal.SIGTERM, _raise_stopped)
     signal.signal(signal.SIGUSR1, lambda _signal, _frame: channel.soft_stop.request())

@@ -24,6 +24,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from service.contract.stages import EVENT_FD_VARIABLE
+from service.prctl import die_with_parent
 from worker.processes import linux
 from worker.processes.fork_protocol import (
     FORK,
@@ -53,8 +54,7 @@ _OFFLINE_CONSTANTS = (
 def serve(control: socket.socket, imports: list[str]) -> None:
     """Until the supervisor hangs up, which it does when it hears that this process is unfit."""
     supervisor = os.getppid()
-    if not linux.die_with_parent(supervisor):
-        return
+    die_with_parent(supervisor)
     for module in imports:
         importlib.import_module(module)
     pools = ThreadpoolController()
@@ -143,8 +143,7 @@ def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        if not linux.die_with_parent(launcher):
-            os._exit(EXIT_STOPPED)
+        die_with_parent(launcher)
         os.environ.update(variables)
         sys.argv[:] = words
         linux.set_command_line([*sys.orig_argv[:3], *words])
@@ -164,8 +163,7 @@ def _wait_for_request(gate: socket.socket, supervisor: int, between: int) -> For
             os._exit(EXIT_STOPPED)
         time.sleep(0.0005)
     os.setsid()
-    if not linux.die_with_parent(supervisor):
-        os._exit(EXIT_STOPPED)
+    die_with_parent(supervisor)
     gate.send(f"{os.getpid()} {between} {_fault_of_fork()}".encode())
     try:
         message, descriptors, _, _ = socket.recv_fds(gate, MAX_MESSAGE, MOST_DESCRIPTORS)

@@ -24,8 +24,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from service.contract.events import Failed
 from service.contract.failures import Failure, FailureCode
 from service.contract.stages import EVENT_FD_VARIABLE
+from service.prctl import die_with_parent
 from worker.devices.cpus import cores
-from worker.processes.parent_death import die_with_parent
 from worker.stages import rank_env
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, Channel, Stopped
 
@@ -42,7 +42,7 @@ these variables beside our own; its pid."""
 
 
 def main(start: StartRank) -> NoReturn:
-    die_with_parent(os.getppid(), EXIT_STOPPED)
+    die_with_parent(os.getppid())
     os._exit(launch(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), start))
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
-from worker.processes.parent_death import die_with_parent
+from service.prctl import die_with_parent
 from worker.training.objective import Batch, Collate, Features, at_epoch
 
 _WORKERS_ON_GPU: Final = 2

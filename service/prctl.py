@@ -1,0 +1,31 @@
+"""Linux's prctl(2), which ties the ends of processes together. Elsewhere nothing happens."""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+# Loaded once, here: nothing may be imported between fork and exec.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with_parent(parent: int, death_signal: signal.Signals = signal.SIGKILL) -> None:
+    """Send this process `death_signal` when its parent ends, or now if `parent` has ended already.
+
+    Call it right after the fork; a fork does not inherit it. A thread's end counts: the one that
+    forked, or the first thread of a process that has adopted this one.
+    """
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), death_signal)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
