@@ -285,7 +285,7 @@ class TestServer:
         program = f"""
             import os, time
             from pathlib import Path
-            from tests.worker import test_warm_start as t
+            from tests.processes import test_fork_client as t
             from worker.processes.child import Child
             warm = t.WarmStart(t.environment(), modules=(t.STUB,), imports=(t.STUB,))
             folder = Path({str(tmp_path)!r})
