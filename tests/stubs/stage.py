@@ -159,7 +159,8 @@ def result(request: StageRequest) -> BaseModel:
 
 def command(request: StageRequest, request_file: Path) -> list[str]:
     """For the supervisor, in place of the real stages."""
-    return [sys.executable, str(Path(__file__)), str(request_file)]
+    # -P: the `worker.py` of this folder would be imported instead of the package.
+    return [sys.executable, "-P", str(Path(__file__)), str(request_file)]
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def weights(step: int) -> bytes:
 
 def command(_stage: Stage, request_file: Path) -> list[str]:
     """For the supervisor, in place of the real stages."""
-    return [sys.executable, str(Path(__file__)), str(request_file)]
+    return [sys.executable, "-P", str(Path(__file__)), str(request_file)]
 
 
 if __name__ == "__main__":

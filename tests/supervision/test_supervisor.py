@@ -87,7 +87,7 @@ def children() -> list[psutil.Process]:
 
 def _is_stage(process: psutil.Process) -> bool:
     try:
-        return any("stub_stage" in word for word in process.cmdline())  # a zombie has no words
+        return any("stubs/stage" in word for word in process.cmdline())  # a zombie has no words
     except psutil.NoSuchProcess:
         return False
 
