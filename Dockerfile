@@ -1,15 +1,15 @@
 # Two images from one file:
 #   docker build --target service .   API, reconciler and command line; no torch
-#   docker build --target worker .    all of it, and what the stages need; also runs MLflow's server
+#   docker build --target worker .    the same plus the packages of the stages; also runs MLflow's server
 #
 # Build arguments:
 #   BASE_IMAGE   any Debian-like image with Python 3.11 or newer, its venv module and pip
-#   TORCH_INDEX  a further package index to look for torch in. PyPI's torch for x86-64 Linux is the
-#                CUDA build, which also runs on a CPU but is several GB larger. With PyTorch's own
-#                index of CPU wheels here the same pin (constraints.txt) takes the CPU build.
+#   TORCH_INDEX  an additional package index for torch. PyPI's torch for x86-64 Linux is the CUDA
+#                build, which also runs on a CPU but is several GB larger. With PyTorch's own index
+#                of CPU wheels, the same pin (constraints.txt) selects the CPU build.
 ARG BASE_IMAGE=python:3.11-slim
 
-# ---- what every target shares: the user, the folders, and the control plane's dependencies -----
+# ---- shared by all targets: the user, the folders, and the control plane's dependencies --------
 FROM ${BASE_IMAGE} AS dependencies
 ENV PATH=/opt/finetune/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -18,14 +18,14 @@ ENV PATH=/opt/finetune/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     FINETUNE_HOME=/var/lib/finetune \
     FINETUNE_LOG_FORMAT=json
-# A named volume takes owner and mode from the folder it first covers, so all of them exist here.
+# A named volume takes owner and mode from the folder on which it is first mounted, so create them.
 RUN useradd --system --uid 10001 --home-dir /var/lib/finetune --shell /usr/sbin/nologin finetune \
     && install -d -o finetune -g finetune -m 0700 \
         /var/lib/finetune /var/lib/finetune-secrets /var/lib/mlflow \
     && python3 -m venv /opt/finetune
 WORKDIR /opt/finetune/src
-# Dependencies before sources: this layer lasts until pyproject.toml or the constraints change.
-# The package itself is still empty here; the last layer of each target puts it in its place.
+# Dependencies before sources: this layer is reused until pyproject.toml or the constraints change.
+# The package itself is still empty; the last layer of each target installs it.
 COPY pyproject.toml constraints.txt ./
 RUN touch README.md && pip install --constraint constraints.txt .
 
@@ -36,10 +36,10 @@ RUN pip wheel --no-deps --wheel-dir /wheel .
 
 # ---- worker: torch and the rest of the ML stack -------------------------------------------------
 FROM dependencies AS worker
-# The allocator of stages that train on a CPU (FINETUNE_MALLOC); newer Debians call it …t64.
+# The allocator of stages that train on a CPU (FINETUNE_MALLOC); newer Debians name it …t64.
 # A C and a C++ compiler, because torch.compile, torchao's optimizers and every Triton kernel are
 # compiled where they run: Triton builds a small Python module for each kernel with `cc` and
-# Python.h, torch's inductor builds its CPU code with `g++`. Python's own images have Python.h.
+# Python.h, and torch's inductor builds its CPU code with `g++`. The official images have Python.h.
 RUN apt-get update \
     && { apt-get install -y --no-install-recommends libtcmalloc-minimal4t64 \
          || apt-get install -y --no-install-recommends libtcmalloc-minimal4; } \
@@ -56,7 +56,7 @@ WORKDIR /var/lib/finetune
 USER finetune
 CMD ["python", "-m", "worker", "--queues", "cpu,gpu"]
 
-# ---- service: the last one, so that a build without --target makes the small image --------------
+# ---- service: last, so that a build without --target creates the small image --------------------
 FROM dependencies AS service
 COPY --from=wheel /wheel /opt/finetune/wheel
 RUN pip install --no-deps --force-reinstall /opt/finetune/wheel/*.whl && pip check

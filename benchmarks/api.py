@@ -1,10 +1,11 @@
-"""POST and GET of a job beside a bare FastAPI route with the same INSERT or SELECT, in turn.
+"""Times POST and GET of a job against a bare FastAPI route with the same INSERT or SELECT.
 
     python -m benchmarks.api [--pairs 5] [--seconds 3] [--clients 8] [--databases sqlite postgres]
 
-One uvicorn process each, as `finetune api` starts it, on one database with a broker, so that every
-POST rings for its job as well. Prints rate and latencies of each run, then the median
-ratio, with its range. `watchers`: as many more connections that poll a job's events meanwhile.
+Each side is one uvicorn process, started as `finetune api` starts it, on one database and with a
+broker, so that every POST also sends the job's message. The sides run in turn. Prints rate and
+latencies of each run, then the median ratio with its range. `watchers`: as many more connections
+poll a job's events at the same time.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""What any FastAPI service must do to keep a job: one INSERT, one SELECT, through our own engine.
+"""The least that a FastAPI service must do to store a job: one INSERT, one SELECT, same engine.
 
-`uvicorn --factory benchmarks.bare_api:create_app` is the measure for the real API's requests.
+`uvicorn --factory benchmarks.bare_api:create_app` is the reference for the real API's requests.
 """
 
 from typing import Any

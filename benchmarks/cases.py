@@ -1,4 +1,4 @@
-"""What a run of benchmarks/training_speed.py trains: shared with its reference process."""
+"""What a run of benchmarks/training_speed.py trains; shared with its reference process."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -1,12 +1,12 @@
-"""How long a training stands still for its checkpoints: written beside it, and while it waits.
+"""Measures how long a training pauses for its checkpoints, with and without `async_save`.
 
     python -m benchmarks.checkpoint_stall [--steps 20] [--every 5] [--pairs 3]
 
 MiniLM (22.7 million weights, so 272 MB a checkpoint) learns masked words of the bundled text. Each
-pair trains the same job twice, each in a process of its own with all cores: with `async_save` and
-without, and the other way round in every second pair. Printed are the seconds of a checkpoint in
-which no step was made, of those that steps follow and of the last one, for which both wait; the
-seconds from the first step to the end of the last save; and the peak memory.
+pair trains the same job twice, with `async_save` and without, each in its own process with all
+cores; every second pair runs in the other order. Printed are the seconds without a step for each
+checkpoint that steps follow, and for the last one, which both wait for; the seconds from the first
+step to the end of the last save; and the peak memory.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.stages.support import Running, write_request
 @dataclass
 class Ran:
     stalls: list[float]
-    """Of each checkpoint but the last; seconds."""
+    """Seconds for each checkpoint but the last."""
     last: float
     whole: float
     weights: str
@@ -61,7 +61,7 @@ def train(folder: Path, body: dict[str, Any], prepared: dict[str, Any]) -> Ran:
 
 
 def _read(times: list[tuple[Phase, float]], result: dict[str, Any]) -> Ran:
-    """A save ends where the training goes on; that of the finished model is none."""
+    """A save ends when the training continues; writing the finished model does not count as one."""
     first = next(at for phase, at in times if phase is Phase.TRAINING)
     pairs = pairwise(times)
     saves = [
@@ -78,25 +78,25 @@ def compare(folder: Path, *, steps: int, every: int, pairs: int) -> None:
     prepared = stage("prepare", folder / "prepare", job({})).result
     runs: dict[bool, list[Ran]] = {True: [], False: []}
     for number in range(pairs):
-        for beside in (True, False) if number % 2 == 0 else (False, True):
+        for in_background in (True, False) if number % 2 == 0 else (False, True):
             training = {
                 "max_steps": steps,
                 "save_steps": every,
                 "logging_steps": every,
                 "per_device_train_batch_size": 8,
-                "async_save": beside,
+                "async_save": in_background,
             }
-            name = f"{number}-{beside}"
+            name = f"{number}-{in_background}"
             ran = train(folder / name, job(training), prepared)
-            runs[beside].append(ran)
+            runs[in_background].append(ran)
             stalls = " ".join(f"{seconds:.2f}" for seconds in [*ran.stalls, ran.last])
-            print(f"async_save {beside!s:5}  {stalls}  of {ran.whole:.1f} s", flush=True)
+            print(f"async_save {in_background!s:5}  {stalls}  of {ran.whole:.1f} s", flush=True)
     if len({run.weights for each in runs.values() for run in each}) != 1:
         raise SystemExit("the weights differ")
-    for beside, each in runs.items():
+    for in_background, each in runs.items():
         stalls = [seconds for run in each for seconds in run.stalls]
         print(
-            f"async_save {beside!s:5}  {statistics.median(stalls):6.2f} s a checkpoint "
+            f"async_save {in_background!s:5}  {statistics.median(stalls):6.2f} s a checkpoint "
             f"({min(stalls):.2f} to {max(stalls):.2f}), the last "
             f"{statistics.median(run.last for run in each):.2f} s; training "
             f"{statistics.median(run.whole for run in each):6.1f} s "

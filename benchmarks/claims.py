@@ -1,10 +1,10 @@
-"""Time a claim, and what the API reads, with 100 jobs in the queue and with 10,000.
+"""Times a claim, and the API's reads, with 100 jobs in the queue and with 10,000.
 
     python -m benchmarks.claims [--rows 10000] [--rounds 11] [--calls 20] [--kinds sqlite postgres]
 
-Two databases of a kind side by side, each behind a uvicorn of its own. A round makes `calls` of
-each sort on both, in turn, and each call leaves the queue as long as it was. Prints the median of
-the rounds' medians, and the median of the rounds' ratios with their range.
+For each kind there are two databases, each with its own uvicorn. A round makes `calls` calls of
+each sort on both, in turn, and each call leaves the length of the queue unchanged. Prints the
+median of the rounds' medians, and the median of the rounds' ratios with their range.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Call = Callable[[], float]
 
 
 class Queue:
-    """So many queued jobs in a database of their own, and the API before it; times in ms."""
+    """A database with this many queued jobs, and its API; times in ms."""
 
     def __init__(self, database: Database, url: str, rows: int) -> None:
         self.database = database
@@ -109,7 +109,7 @@ def compare(kind: str, few: Queue, many: Queue, options: argparse.Namespace) -> 
         for number in range(options.rounds + 1):
             order = (few, many) if number % 2 else (many, few)
             took = {one: [one.calls[name]() for _ in range(options.calls)] for one in order}
-            if number:  # the first round fills caches
+            if number:  # The first round fills caches.
                 pairs.append((statistics.median(took[few]), statistics.median(took[many])))
         ratios = sorted(large / small for small, large in pairs)
         small, large = (statistics.median(column) for column in zip(*pairs, strict=True))

@@ -1,15 +1,14 @@
-"""Evaluation of a question-answering model, side by side: ours against `transformers.Trainer` with
-the answers chosen as run_qa chooses them.
+"""Compares the evaluation of a question-answering model with `transformers.Trainer` and run_qa.
 
     python -m benchmarks.evaluation [--questions 1000] [--steps 60] [--pairs 3] [--threads 2]
 
-MiniLM is trained for `--steps` steps, so that it has answers to choose among, and then evaluated on
-questions of the same file, which is what takes time here and not what is learned: exact match and
-F1 of both sides are printed beside the times. The references are the Trainer as run_qa sets it up
-by default (fp32, padded to 384) and at its best (bf16 where the processor has it, padded to the
-longest of the batch). Each pair runs ours and the reference in turn, each in a process of its own
-with all cores unless told; loading the model is not counted. "After the model" are the seconds from
-logits to answers, files and metrics.
+MiniLM is trained for `--steps` steps, so that it has answers to choose among, and is then evaluated
+on questions of the same file: the time is what matters here, not what the model has learned. Exact
+match and F1 of both sides are printed with the times. The references choose answers as run_qa does:
+the Trainer with run_qa's defaults (fp32, padded to 384), and with its best settings (bf16 if the
+processor has it, padded to the longest of the batch). Each pair runs ours and the reference in
+turn, each in its own process, by default with all cores; loading the model is not counted. "After
+the model" are the seconds from logits to answers, files and metrics.
 """
 
 import argparse

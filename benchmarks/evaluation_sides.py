@@ -1,4 +1,4 @@
-"""The two sides of benchmarks/evaluation.py, in processes of their own. Prints one line of JSON:
+"""The two sides of benchmarks/evaluation.py, each in its own process. Prints one line of JSON:
 seconds of the model, seconds after it, and the metrics.
 
     python -m benchmarks.evaluation_sides ours REQUEST.json
@@ -35,7 +35,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 class _Timed:
-    """A forward function, and the seconds that its batches took to come."""
+    """A forward function, and the seconds that its batches took."""
 
     def __init__(self, forward: Callable[..., Iterator[Any]]) -> None:
         self._forward = forward
@@ -103,8 +103,7 @@ def reference(case: Case) -> dict[str, float]:
 
 
 def perplexity(case: Case) -> dict[str, float]:
-    """Of a language model in float32 on the validation features; every seed's under the same
-    masks."""
+    """The perplexity in float32 on the validation features, with the same masks for every seed."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(case.tokenizer_dir)
     transformers.set_seed(0)
     mlm = case.name == "mlm"

@@ -1,4 +1,4 @@
-"""Sends the same requests again and again over kept connections, and counts the answers.
+"""Sends the same requests repeatedly over persistent connections, and counts the responses.
 
 Plain sockets: a client library would take more processor time than the server that is measured.
 """
@@ -54,7 +54,7 @@ class Connection:
         self._stream = self._socket.makefile("rb")
 
     def send(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer."""
+        """Status and body of the response."""
         self._socket.sendall(request)
         status = int(self._stream.readline().split()[1])
         length = 0
@@ -70,9 +70,9 @@ class Connection:
 
 
 def load(url: str, request: Request, *, status: int, clients: int, seconds: float) -> Load:
-    """`clients` connections that each send `request()` as soon as the last answer is there.
+    """`clients` connections that each send `request()` as soon as the previous response is there.
 
-    Any answer but `status` ends the benchmark.
+    Any other status than `status` ends the benchmark.
     """
     latencies: list[list[float]] = [[] for _ in range(clients)]
     faults: list[str] = []

@@ -1,10 +1,10 @@
-"""Time GET /v1/jobs over real HTTP with 100 and with 100,000 jobs, on SQLite and Postgres.
+"""Times GET /v1/jobs over real HTTP with 100 and with 100,000 jobs, on SQLite and Postgres.
 
     python -m benchmarks.list_jobs [--rows 100000] [--calls 40]
 
 Rows are inserted in bulk: 60 % succeeded, a few in each other state, names mostly unique, labels
 common (`env:prod`), rare (`needle:yes`, 20 jobs among the oldest) and disjoint (`half:old` and the
-newer half's state). Prints the median of each call and the ratio between the two sizes.
+state of the newer half). Prints the median of each call and the ratio between the two sizes.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def fill(database: Database, rows: int) -> None:
 
 
 def analyze(database: Database) -> None:
-    """What Postgres's autovacuum does by itself a minute after many inserts; SQLite never does."""
+    """Postgres's autovacuum does this a minute after many inserts; SQLite never does."""
     if database.engine.dialect.name == "postgresql":
         with database.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("ANALYZE"))

@@ -1,16 +1,16 @@
-"""Resident memory over a long training with evaluations between: the train stage of each task, with
-and without packing, in the environment that a worker gives it.
+"""Measures resident memory over a long training of each task, with and without packing.
 
     python -m benchmarks.memory [question-answering masked-lm ...] [--steps 2000]
         [--evaluate-every 100] [--only packed|padded] [--malloc auto|system|glibc|LIBRARY]
         [--full | --tiny] [--threads N]
 
-Batches of random order and length, so that hardly two have one shape. Models are small and from
+The train stage runs in the environment that a worker gives it, with evaluations in between. Batches
+have random order and length, so that hardly two have the same shape. Models are small and from
 scratch; with `--full` question answering and the classifiers train MiniLM, and with `--tiny` models
-are 32 wide and texts half as long, for one to seven minutes each on one core. Printed are MiB at
-some steps, what memory grows by in each step after the 200th (the slope of a line through means of
-100 steps), threads and open files at step 200 and at the end, processor time per step, and real
-tokens per second.
+are 32 wide and texts half as long, which takes one to seven minutes each on one core. Printed are
+MiB at some steps, the growth per step after the 200th (the slope of a line through means of 100
+steps), threads and open files at step 200 and at the end, processor time per step, and real tokens
+per second.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from worker.training.memory import TRIM_STEPS
 
 MARKS: Final = (100, 200, 500, 1000, 2000)
 SETTLED: Final = 200
-"""By this step there were evaluations and checkpoints, and most sizes have occurred."""
+"""By this step evaluations and checkpoints have run, and most sizes have occurred."""
 WINDOW: Final = TRIM_STEPS
 ROWS: Final = 2000
 EVALUATED: Final = 64
@@ -107,7 +107,7 @@ def model_of(kind: str, folder: Path, *, full: bool, tiny: bool) -> dict[str, An
 
 
 def halved(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Lengths of texts alone."""
+    """Lengths of the texts only."""
     lengths = ("max_seq_length", "doc_stride", "block_size", "max_source_length")
     return {name: n // 2 if name in lengths else n for name, n in parameters.items()}
 
@@ -143,7 +143,7 @@ def training(steps: int, evaluate_every: int, *, packed: bool) -> dict[str, Any]
 
 
 def environment(malloc: str, threads: int) -> dict[str, str]:
-    """A worker's stage's."""
+    """The environment of a worker's stage."""
     if malloc not in (allocator.SYSTEM, allocator.KEEPING):
         malloc = allocator.find(malloc, beside_gpu=torch.cuda.is_available())
     settings = Settings(home=Path(tempfile.gettempdir())).model_copy(update={"malloc": malloc})
@@ -152,7 +152,7 @@ def environment(malloc: str, threads: int) -> dict[str, str]:
 
 
 def trained(request: Path, variables: dict[str, str]) -> tuple[list[Sample], dict[str, float]]:
-    """Run the stage; what it took at each progress that it told of, and its metrics."""
+    """Run the stage; returns what it used at each progress event, and its metrics."""
     child = Running(["-m", "worker.stages.train", str(request)], request.parent / "log", variables)
     process = psutil.Process(child.process.pid)
     samples = []
@@ -181,8 +181,8 @@ def _sample(step: int, process: psutil.Process) -> Sample:
 
 
 def growth(samples: list[Sample]) -> float:
-    """MiB for each step after SETTLED: a line through the means of WINDOW steps each, in which the
-    stage gives memory back once."""
+    """MiB per step after SETTLED: the slope of a line through means of WINDOW steps, in which the
+    stage returns free memory once."""
     windows: dict[int, list[float]] = {}
     for sample in samples:
         if SETTLED <= sample.step < samples[-1].step // WINDOW * WINDOW:

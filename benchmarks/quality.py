@@ -1,12 +1,13 @@
-"""Quality, side by side: the train stage against `transformers.Trainer` over several seeds.
+"""Compares the quality of trained models with `transformers.Trainer` over several seeds.
 
     python -m benchmarks.quality [qa mlm clm] [--steps 60] [--seeds 5]
 
-Both train on the same features with the same options, ours at its defaults, the Trainer at its best
-(bf16 where the processor has it, QA in batches of similar length). Each finished model is loaded by
-transformers and judged by the same program on the same held-out features: F1 of the answers that
-run_qa would choose, or perplexity (masked: under the same masks). Printed are mean and range of
-both; the quality is the same where the means lie within each other's range.
+Both sides train on the same features with the same options, ours with its defaults, the Trainer
+with its best settings (bf16 if the processor has it, QA in batches of similar length). Each
+finished model is loaded by transformers and scored by the same program on the same held-out
+features: F1 of the answers that run_qa would choose, or perplexity (masked: with the same masks).
+Printed are mean and range of both; the quality is the same if each mean lies within the other's
+range.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def ours(case: Case, result: dict[str, Any]) -> Path:
     return folder / str(ended.result["output_dir"])
 
 
-def judged(case: Case, model: Path) -> float:
+def score(case: Case, model: Path) -> float:
     said = program(__spec__.name, "--judge", str(replace(case, model_dir=model).write()))
     return said[METRICS[case.name]]
 
@@ -89,9 +90,9 @@ def compare(name: str, folder: Path, *, steps: int, seeds: int) -> None:
     mine, theirs = [], []
     for seed in range(1, seeds + 1):
         seeded = replace(case, seed=seed, save_to=folder / f"theirs-{seed}")
-        mine.append(judged(seeded, ours(seeded, result)))
+        mine.append(score(seeded, ours(seeded, result)))
         reference(seeded)
-        theirs.append(judged(seeded, folder / f"theirs-{seed}"))
+        theirs.append(score(seeded, folder / f"theirs-{seed}"))
     same = _within(mine, theirs) and _within(theirs, mine)
     print(
         f"{name:4} {METRICS[name]:10} ours {_told(mine)}   Trainer {_told(theirs)}   "

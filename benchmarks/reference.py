@@ -1,5 +1,5 @@
-"""`transformers.Trainer` on features that `prepare` made: what benchmarks/training_speed.py runs
-beside the service, in a process of its own. Prints one line of JSON.
+"""Trains with `transformers.Trainer` on features that `prepare` made: the reference side of
+benchmarks/training_speed.py, in its own process. Prints one line of JSON.
 
     python -m benchmarks.reference CASE.json
 """
@@ -33,7 +33,7 @@ COMPILING_STEPS = 3
 
 
 class _Counting:
-    """A collator that counts the tokens it is given, without padding."""
+    """A collator that counts the tokens of its features, without padding."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate

@@ -1,10 +1,10 @@
-"""A whole question-answering job as run_qa does it: tokenise, train, save, evaluate. What
-benchmarks/whole_job.py runs beside the service, in a process of its own. Prints one line of JSON.
+"""Runs a whole question-answering job as run_qa does: tokenize, train, save, evaluate. The
+reference side of benchmarks/whole_job.py, in its own process. Prints one line of JSON.
 
     python -m benchmarks.reference_job --model DIR --train FILE --validation FILE --output DIR \\
         --steps 50 [--best] [--bf16]
 
-`--best`: padded to the longest of a batch, windows of similar length together.
+`--best`: padded to the longest of a batch, windows of similar length in the same batch.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Question answering as run_qa does it, for the reference sides of the benchmarks: rows, windows,
-batches and answers, in plain Python. It imports nothing of the service: the time would be counted.
+batches and answers, in plain Python. It imports nothing of the service, whose import time would be
+counted.
 """
 
 import json
@@ -40,8 +41,8 @@ def windows(
     max_length: int,
     stride: int,
 ) -> dict[str, list[Any]]:
-    """For `Dataset.map(batched=True, with_indices=True)`. Tokens outside the context have the
-    offsets -1; an answer that is not wholly in a window is at its first token."""
+    """For `Dataset.map(batched=True, with_indices=True)`. Tokens outside the context have
+    offset -1; an answer that is not completely in a window is placed at its first token."""
     encoded = tokenizer(
         rows["question"],
         rows["context"],
@@ -103,8 +104,8 @@ def collator(tokenizer: Any, max_length: int | None, labels: tuple[str, ...]) ->
 def choose_answers(
     examples: Any, features: Any, starts: Any, ends: Any
 ) -> dict[str, list[dict[str, Any]]]:
-    """For each question its best answers: every pair of a window's best starts and best ends, one
-    after the other, in plain Python."""
+    """The best answers for each question: every pair of a window's best starts and best ends, in a
+    plain Python loop."""
     of_example = defaultdict(list)
     for number, feature in enumerate(features):
         of_example[feature["example"]].append((number, feature))
@@ -136,7 +137,7 @@ def _spans(feature: Any, starts: Any, ends: Any) -> list[dict[str, Any]]:
             if max(first, last) >= len(first_characters):
                 continue
             if first_characters[first] < 0 or first_characters[last] < 0:
-                continue  # not of the context
+                continue  # Not part of the context.
             if last < first or last - first + 1 > LONGEST_ANSWER:
                 continue
             spans.append(

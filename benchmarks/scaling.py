@@ -1,12 +1,11 @@
-"""What a training step costs as sequences, batches and models grow: the train stage beside
-`transformers.Trainer` at its best.
+"""Measures a training step as sequences, batches and models grow, against `transformers.Trainer`.
 
     python -m benchmarks.scaling [length batch layers width] [--steps 10] [--pairs 2]
 
 A GPT-2 from scratch (6 layers, 384 wide, batches of 8 blocks of 256 tokens of the bundled text), of
-which one thing at a time is changed. Each pair runs ours and the Trainer in turn, each in a process
-of its own with all cores. Printed are milliseconds a step, real tokens a second, the peak memory,
-and how much faster ours is.
+which one value is changed at a time. Each pair runs ours and the Trainer with its best settings in
+turn, each in its own process with all cores. Printed are milliseconds per step, real tokens per
+second, the peak memory, and how much faster ours is.
 """
 
 import argparse
@@ -49,13 +48,13 @@ def measure(folder: Path, point: dict[str, int], *, steps: int, pairs: int) -> s
     rows = [(ours(case, number, result, body), reference(case)) for number in range(pairs)]
     ratios = [mine["rate"] / theirs["rate"] for mine, theirs in rows]
     tokens = point["length"] * point["batch"]
-    told = []
+    reports = []
     for side in (0, 1):
         rate = statistics.median(row[side]["rate"] for row in rows)
         peak = max(row[side]["peak"] for row in rows) / 2**30
-        told.append(f"{1000 * tokens / rate:7.0f} ms {rate:7.0f} tokens/s {peak:5.2f} GiB")
+        reports.append(f"{1000 * tokens / rate:7.0f} ms {rate:7.0f} tokens/s {peak:5.2f} GiB")
     spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
-    return f"{' : '.join(told)}   {statistics.median(ratios):.2f} {spread}"
+    return f"{' : '.join(reports)}   {statistics.median(ratios):.2f} {spread}"
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""What trainings on the same cores take from each other, by how long waiting threads spin.
+"""Measures how trainings on the same cores slow each other down, by how long threads spin.
 
     python -m benchmarks.sharing [SPINS ...] [--at-once 2] [--steps 80] [--pairs 3] [--full]
 
 Each round runs every value of GOMP_SPINCOUNT in turn (`passive`: OMP_WAIT_POLICY=PASSIVE), first
-one training alone, then as many as `--at-once` together, each with all cores: question answering,
+one training alone, then `--at-once` of them together, each with all cores: question answering,
 packed, on a small model from scratch or with `--full` on MiniLM. Printed are real tokens per second
-of each training and the medians with their ratio to the first value, which is libgomp's own. The
+of each training and the medians with their ratio to the first value, the default of libgomp. The
 number of spins changes no result: the losses of all runs must be equal.
 """
 
@@ -42,7 +42,7 @@ def run(request: Path, spins: str) -> dict[str, float]:
 
 
 def measure(count: int, options: argparse.Namespace) -> None:
-    """Run and report `count` trainings at once."""
+    """Run `count` trainings at once and print the results."""
     speeds: dict[str, list[float]] = {spins: [] for spins in options.spins}
     losses = set()
     training = {

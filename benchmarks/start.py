@@ -1,13 +1,14 @@
-"""A small whole job, stages forked (warm) against new interpreters (cold), in turn, over real HTTP.
+"""Times small whole jobs over real HTTP, stages forked (warm) against new interpreters (cold).
 
     python -m benchmarks.start [--pairs 5] [--steps 50]
 
-Two services run side by side (SQLite, Valkey, one worker each, one thread per stage, no MLflow);
-only one has a job at a time. Times are a client's that polls every 20 ms: from before the POST to
-the first optimizer step, and to `succeeded`. `claimed`: from the job's commit to the claim's, both
-by the database's clock. Prints each pair, then medians and the median ratio with its range. A pair
-whose two jobs differ in weights or losses ends the benchmark: it is equal work that is compared.
-Before them: processor seconds from the start of an API process to its first answer.
+Two services run at the same time (SQLite, Valkey, one worker each, one thread per stage, no
+MLflow); only one of them has a job at a time. A client polls every 20 ms and measures from before
+the POST to the first optimizer step, and to `succeeded`. `claimed`: from the job's commit to the
+claim's, both by the database's clock. Prints each pair, then medians and the median ratio with its
+range. If the two jobs of a pair differ in weights or losses, the benchmark ends: it compares equal
+work. Before the pairs it measures processor seconds from the start of an API process to its first
+response.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def step_of(job: dict[str, Any]) -> int:
 
 
 def wait_for(stack: Stack, job_id: str, reached: Callable[[dict[str, Any]], bool]) -> float:
-    """When the job's page was as wanted; SystemExit when the job ends otherwise."""
+    """The time at which the job's page met the condition; SystemExit if the job ends without it."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         job = stack.job(job_id)
@@ -91,7 +92,7 @@ def wait_for(stack: Stack, job_id: str, reached: Callable[[dict[str, Any]], bool
 def compare(cold: Callable[[], Run], warm: Callable[[], Run], pairs: int) -> None:
     done = []
     for number in range(pairs):
-        # Whichever is first may find the machine as the other left it: take turns.
+        # The second one may find the machine in a different state: alternate the order.
         order = (cold, warm) if number % 2 else (warm, cold)
         results = {measure: measure() for measure in order}
         pair = (results[cold], results[warm])
@@ -152,7 +153,7 @@ def _main(folder: Path, brokers: dict[str, str], pairs: int, steps: int) -> None
             stack.start()
             spec = body(stack, model, squad, steps)
             measures.append(lambda stack=stack, spec=spec: run(stack, spec))  # type: ignore[misc]
-            # Imports, and the prepared data: later jobs find both.
+            # Later jobs find the imports and the prepared data.
             stack.finish(stack.submit(spec), seconds=WAIT_SECONDS)
         compare(*measures, pairs)
     finally:

@@ -1,16 +1,16 @@
-"""Training speed, side by side: the train stage against `transformers.Trainer` on the same data.
+"""Compares the speed of the train stage with `transformers.Trainer` on the same data.
 
     python -m benchmarks.training_speed [qa mlm clm lora] [--steps 30] [--pairs 3] [--compile]
 
 For each task there are two references: the Trainer as run_qa, run_mlm and run_clm set it up by
-default (fp32, QA padded to 384), and the Trainer at its best (bf16 where the processor has it, QA
-padded to the longest and grouped by length). With `--compile` there is a third, for the tasks whose
-batches have one shape: at its best and compiled, without the steps in which it compiles. Ours is at
-its defaults, the allocator that a worker gives its stages among them, but for QA's order by length.
-`lora` is the causal language model of `clm` with an adapter of rank 8, by peft on both sides. Each
-pair runs ours and the reference in turn, each in a process of its own with all cores. Printed are
-real tokens (without padding) per second of training, the median ratio with its range, the mean loss
-of both over the same number of steps, and the peak memory.
+default (fp32, QA padded to 384), and the Trainer with its best settings (bf16 if the processor has
+it, QA padded to the longest and grouped by length). With `--compile` there is a third one for the
+tasks whose batches have one shape: with its best settings and compiled, without the steps in which
+it compiles. Ours uses its defaults, including the allocator that a worker gives its stages, except
+for QA's order by length. `lora` is the causal language model of `clm` with an adapter of rank 8, by
+peft on both sides. Each pair runs ours and the reference in turn, each in its own process with all
+cores. Printed are real tokens (without padding) per second of training, the median ratio with its
+range, the mean loss of both over the same number of steps, and the peak memory.
 """
 
 import argparse
@@ -46,12 +46,12 @@ GPT2 = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 512}
 
 
 def base_model(name: str, folder: Path) -> Path:
-    """What the task begins with; `lora`: what `save_gpt2` left in the case's folder."""
+    """The base model of the task; `lora`: the one that `save_gpt2` saved in the case's folder."""
     return folder / "gpt2" if name == "lora" else minilm_dir()
 
 
 def save_gpt2(folder: Path) -> None:
-    """The model that `clm` makes anew, as one that an adapter can be put on."""
+    """Save the model that `clm` creates from scratch, so that an adapter can be added to it."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
@@ -63,7 +63,7 @@ def save_gpt2(folder: Path) -> None:
 
 
 def spec(name: str, training: dict[str, Any], base: Path | None = None) -> dict[str, Any]:
-    """`base`: the model's folder, if not MiniLM's."""
+    """`base`: the model's folder; default: MiniLM."""
     model: dict[str, Any] = {"name_or_path": str(base or minilm_dir())}
     more = {"peft": {"method": "lora", "r": LORA_RANK}} if name == "lora" else {}
     if name == "clm":
@@ -82,14 +82,14 @@ def spec(name: str, training: dict[str, Any], base: Path | None = None) -> dict[
 
 @cache
 def malloc() -> str:
-    """The allocator that a worker here gives its stages."""
+    """The allocator that a worker on this machine gives its stages."""
     return allocator.find(allocator.AUTO, beside_gpu=torch.cuda.is_available())
 
 
 def stage(
     kind: str, folder: Path, body: dict[str, Any], threads: int | None = None, **more: Any
 ) -> Any:
-    """Run a stage in a process of its own, with all cores unless told; what it said."""
+    """Run a stage in its own process, by default with all cores; returns its output."""
     own = folder.parent
     roots = {"data_roots": [EXAMPLES, own], "model_roots": [minilm_dir(), own]}
     request = write_request(folder, body, **{**roots, **more, "stage": kind})
@@ -103,8 +103,8 @@ def stage(
 def prepared(
     name: str, folder: Path, *, steps: int, body: dict[str, Any] | None = None
 ) -> tuple[Case, dict[str, Any]]:
-    """The case against the reference's defaults, and what `prepare` handed on; `body`: of another
-    spec than the task's own here."""
+    """The case with the reference's defaults, and the output of `prepare`; `body`: a spec to use
+    instead of the task's own."""
     if name == "lora":
         save_gpt2(base_model(name, folder))
     body = body or spec(name, {}, base_model(name, folder))
@@ -128,7 +128,7 @@ def prepared(
 def ours(
     case: Case, number: int, prepare_result: dict[str, Any], body: dict[str, Any] | None = None
 ) -> dict[str, float]:
-    """`body`: of another spec than the task's own here; its training options are set here."""
+    """`body`: a spec to use instead of the task's own; its training options are overwritten."""
     training = {
         "max_steps": case.steps,
         "per_device_train_batch_size": case.batch_size,
@@ -158,8 +158,8 @@ def reference(case: Case) -> dict[str, float]:
 
 
 def program(module: str, *arguments: str, threads: int | None = None) -> dict[str, float]:
-    """Run a module in a process of its own, with all cores unless told; the JSON of its last line.
-    SystemExit with what it said when it fails."""
+    """Run a module in its own process, by default with all cores; returns the JSON of its last
+    line. If it fails, SystemExit has its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads or os.cpu_count())}
     environment["HF_HUB_OFFLINE"] = "1"
     command = [sys.executable, "-m", module, *arguments]
@@ -174,7 +174,7 @@ def compare(name: str, folder: Path, *, steps: int, pairs: int, compiled: bool) 
     folder.mkdir()
     case, result = prepared(name, folder, steps=steps)
     references = {"reference's defaults": case}
-    # Blocks of one length leave bf16 alone to be better at.
+    # With blocks of one length, bf16 is the only setting that can improve.
     if name == "qa" or precision.cpu_has_bf16():
         references["Trainer at its best"] = replace(case, best=True)
     if compiled and name != "qa":

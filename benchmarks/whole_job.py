@@ -1,16 +1,15 @@
-"""A whole question-answering job of 50 steps, from its start to its evaluated, saved model: POST to
-`succeeded` against a script that does what run_qa does, in turn.
+"""Times a whole question-answering job, from POST to `succeeded`, against a script like run_qa.
 
     python -m benchmarks.whole_job [--steps 50] [--pairs 3]
 
-MiniLM on the bundled SQuAD sample, batch 8, windows of 384. The script counts from the start of its
-interpreter to its end, as run_qa sets it up (fp32, padded to 384) and at its best (bf16 where the
-processor has it, padded to the longest and grouped by length). The service has two ways: `cold`
-starts new interpreters and finds nothing cached, `warm` forks its stages and finds the data of an
-earlier job. Both also evaluate the model before its first step, which the script does not. Each
-round runs all four, beginning with another; every process may use all cores. Printed are seconds to
-the end of the first step and to the end, the ratios to `warm` and `cold` with their range, and the
-mean loss, exact match and F1 of each.
+MiniLM on the bundled SQuAD sample, batch 8, windows of 384. The script's time runs from the start
+of its interpreter to its end; it runs with run_qa's defaults (fp32, padded to 384) and with the
+best settings (bf16 if the processor has it, padded to the longest and grouped by length). The
+service runs in two ways: `cold` starts new interpreters and finds nothing cached, `warm` forks its
+stages and finds the data of an earlier job. Both also evaluate the model before its first step,
+which the script does not. Each round runs all four, in a rotating order; every process may use all
+cores. Printed are seconds to the end of the first step and to the end, the ratios to `warm` and
+`cold` with their range, and the mean loss, exact match and F1 of each.
 """
 
 import argparse
@@ -46,7 +45,7 @@ def reference(folder: Path, steps: int, *, best: bool) -> Measures:
         command += [part for split, path in SQUAD.items() for part in (f"--{split}", str(path))]
         if best:
             command += ["--best"] + ["--bf16"] * precision.cpu_has_bf16()
-        # Nothing that an earlier round has tokenised.
+        # Removes what an earlier round has tokenized.
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": output}
         environment["OMP_NUM_THREADS"] = str(os.cpu_count())
         begun = time.monotonic()
@@ -144,7 +143,7 @@ def main() -> None:
         cold = started(parts, folder, warm=False)
         warm = started(parts, folder, warm=True)
         spec = body(warm, options.steps)
-        # Imports, and the prepared data: later jobs find both.
+        # Later jobs find the imports and the prepared data.
         warm.finish(warm.submit(spec), seconds=WAIT_SECONDS)
         sides = {
             "script, its defaults": partial(reference, folder, options.steps, best=False),

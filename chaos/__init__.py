@@ -1,1 +1,1 @@
-"""The attacks of `make faults`: real processes are hurt, and a checker looks what came of it."""
+"""The attacks of `make chaos`: real processes are hurt, and a checker looks what came of it."""

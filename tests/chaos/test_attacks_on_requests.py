@@ -1,4 +1,4 @@
-"""Attacks on requests, in short; `make faults` runs them in full."""
+"""Attacks on requests, in short; `make chaos` runs them in full."""
 
 import pytest
 
