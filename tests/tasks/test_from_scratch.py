@@ -52,7 +52,9 @@ class TestModel:
         model = transformers.AutoModelForCausalLM.from_pretrained(output)
         count = sum(parameter.numel() for parameter in model.parameters())
         messages = [getattr(event, "message", "") for event in recorder.events]
-        assert f"A model from scratch: {count:,} weights, drawn from `training.seed`" in messages
+        assert (
+            f"A model from scratch: {count:,} weights, initialized from `training.seed`" in messages
+        )
 
     def test_is_drawn_from_the_seed(self, tmp_path: Path, body: dict[str, Any]) -> None:
         digests = [

@@ -438,13 +438,13 @@ def test_a_test_split_without_labels_has_no_scores(
     job = first.other("evaluate", tmp_path / "job", {split: dataset[split] for split in given})
     recorder = Recorder()
     if given == ("test",):
-        with pytest.raises(StageError, match="there is nothing to score") as caught:
+        with pytest.raises(StageError, match="so nothing can be scored") as caught:
             job.train(recorder=recorder)
         assert caught.value.failure.code is FailureCode.LABEL_MISMATCH
         return
     job.train(recorder=recorder)
     messages = [event.message for event in recorder.of(Notice)]
-    assert any("it has predictions, and no scores" in message for message in messages)
+    assert any("it gets predictions, but no scores" in message for message in messages)
 
 
 def test_a_labelled_test_split_is_scored(trained: Callable[[str], Trained], tmp_path: Path) -> None:

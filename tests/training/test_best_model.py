@@ -274,7 +274,7 @@ class TestResumed:
         [told] = [event for event in again.of(Notice) if "finished model" in event.message]
         assert told.data["step"] == result.best_step
         assert told.message.endswith(
-            f"the best evaluation was that of step {whole.best_step} ({found[whole.best_step]}), "
+            f"the best evaluation was at step {whole.best_step} ({found[whole.best_step]}), "
             "which has no readable checkpoint"
         )
 

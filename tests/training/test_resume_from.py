@@ -195,7 +195,7 @@ class TestRefusals:
 
     def test_other_data(self, make_job: MakeJob, first: Job) -> None:
         source = source_of(first, 4).model_copy(update={"data_fingerprint": "f" * 64})
-        with pytest.raises(StageError, match=r"f{64}, and that of this job's 0{64}") as caught:
+        with pytest.raises(StageError, match=r"f{64}, and of this job's 0{64}") as caught:
             continuing(make_job(**EVERY_STEP, validation=rows(5, seed=9)), source)
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
@@ -226,7 +226,7 @@ class TestRefusals:
         request = continuing(job, source_of(first, 4))
         other = source_of(first, 3)
         again = request.model_copy(update={"resume_source": other})
-        with pytest.raises(StageError, match="not the one that this job began with") as caught:
+        with pytest.raises(StageError, match="not the one that this job started from") as caught:
             resumed_job.taken_over(again, FINGERPRINT, None)
         assert caught.value.failure.code is FailureCode.DATA_CHANGED
         assert request.prepared is not None

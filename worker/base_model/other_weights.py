@@ -1,4 +1,4 @@
-"""Weights in other formats than safetensors: what each is, and the command that converts it."""
+"""Weights in formats other than safetensors, and the commands that convert them."""
 
 import re
 import shlex
@@ -15,12 +15,12 @@ _SHOWN: Final = 5
 class Format:
     pattern: re.Pattern[str]
     nature: str
-    """Why it is not loaded: {files} are its files."""
+    """Why it is not loaded."""
     command: str
-    """To be run in the model's folder; leaves a model.safetensors, there or in `converted/`."""
+    """Run in the model's folder, it writes model.safetensors there or in `converted/`."""
 
 
-# Tensors that share memory, as tied embeddings do, are written out each.
+# Tensors that share memory, such as tied embeddings, are written separately.
 _FROM_PICKLE: Final = (
     'python -c "import glob, torch; from safetensors.torch import save_file; w = {}; '
     "[w.update(torch.load(f, map_location='cpu', weights_only=True)) "
@@ -28,8 +28,8 @@ _FROM_PICKLE: Final = (
     "save_file({k: v.clone().contiguous() for k, v in w.items()}, 'model.safetensors', "
     "metadata={'format': 'pt'})\""
 )
-# Releases of transformers 4 read these. The class is named in config.json. Tried on BERT with torch
-# 2.14 and flax 0.12, and with tensorflow 2.21.
+# transformers 4 reads these; config.json names the class. Tested on BERT with torch 2.14 and flax
+# 0.12, and with tensorflow 2.21.
 _WITH_TRANSFORMERS_4: Final = (
     "python -m venv old && "
     "old/bin/pip install 'transformers==4.46.3' 'huggingface-hub<1' torch {library} && "
@@ -57,9 +57,9 @@ _FORMATS: Final = (
 
 
 def refuse(name: str, is_on_hub: bool, files: Iterable[str]) -> None:
-    """StageError when a model without safetensors has weights in another format.
+    """StageError(unsafe_weights) if a model without safetensors has weights in another format.
 
-    Of several formats the first one's command is given: it needs the least.
+    With several formats the error has the first one's command, which needs the least.
     """
     listed = sorted(files)
     for kind in _FORMATS:
@@ -67,17 +67,17 @@ def refuse(name: str, is_on_hub: bool, files: Iterable[str]) -> None:
         if not found or found == ["training_args.bin"]:
             continue
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        command = _how(name, is_on_hub, kind)
+        command = _command(name, is_on_hub, kind)
         raise StageError(
             FailureCode.UNSAFE_WEIGHTS,
-            f"The model {name!r} has weights only as {shown}: {kind.nature}. Only safetensors are "
-            f"loaded. If you trust where they come from, convert them: {command}",
+            f"The model {name!r} has weights only as {shown}: {kind.nature}. Only safetensors "
+            f"files are loaded. If you trust their source, convert them: {command}",
             files=found,
             command=command,
         )
 
 
-def _how(name: str, is_on_hub: bool, kind: Format) -> str:
+def _command(name: str, is_on_hub: bool, kind: Format) -> str:
     if not is_on_hub:
         return f"cd {shlex.quote(name)} && {kind.command}"
     return f"hf download {shlex.quote(name)} --local-dir model && cd model && {kind.command}"

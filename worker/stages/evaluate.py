@@ -1,6 +1,6 @@
-"""The train stage of a job that does not train: it scores a model, or writes its predictions.
+"""The train stage of a job that does not train: it evaluates a model, or writes its predictions.
 
-An attempt that is stopped leaves nothing behind, and the next one begins again.
+An attempt that is stopped leaves nothing behind, and the next one starts over.
 """
 
 from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ from worker.training.distributed import fsdp
 from worker.training.distributed import registry as strategies
 from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
-from worker.training.evaluation_progress import Batches
+from worker.training.evaluation_progress import EvaluationProgress
 from worker.training.objective import Evaluation
 from worker.training.progress import EVAL_PREFIX
 from worker.training.validation import timed
@@ -51,20 +51,20 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
     held = fsdp.in_job_precision(spec, accelerator.device, loaded.fast_paths)
     model, together = _on_device(accelerator, loaded.model, held, ranks)
-    batches = Batches(send, _batches(request.prepared, spec))
+    progress = EvaluationProgress(send, _batches(request.prepared, spec))
     evaluator = Evaluator(
         accelerator,
         model,
         loaded.objective,
         spec.training,
-        batches,
+        progress,
         ranks,
         together=together,
         notice=lambda message, **data: send(Notice(message=message, data=data)),
     )
     set_seed((spec.training.seed + ranks.number) % 2**32)
     found = _evaluate(request, evaluator, loaded, send, ranks.count)
-    batches.report()
+    progress.report()
     _require_scores(spec, loaded.splits, found, send)
     return _result(request, found, send) if ranks.is_first else None
 
@@ -79,13 +79,13 @@ def _with_labels(request: StageRequest) -> StageRequest:
 def _on_device(
     accelerator: Accelerator, model: torch.nn.Module, spec: JobSpec, ranks: Ranks
 ) -> tuple[Any, bool]:
-    """The model as it is called, and whether no process can call it without the others."""
+    """The model to call, and whether no process can call it without the others."""
     training = spec.training
     if training.bf16_full_eval or training.fp16_full_eval:
         model.to(torch.bfloat16 if training.bf16_full_eval else torch.float16)
     if not isinstance(spec.resources.chosen_strategy, FSDPSpec):
         return accelerator.prepare_model(model, evaluation_mode=True), False
-    # It shards an optimizer as well; this one has no state, and makes no step.
+    # FSDP needs an optimizer; this one has no state, and takes no step.
     strategy = strategies.join(
         accelerator, model, lambda sharded: torch.optim.SGD(sharded.parameters()), spec, ranks
     )
@@ -100,7 +100,7 @@ def _batches(prepared: PrepareResult, spec: JobSpec) -> int:
 def _evaluate(
     request: StageRequest, evaluator: Evaluator, loaded: Loaded, send: Send, processes: int
 ) -> Evaluation:
-    """Of all splits together, the validation's first."""
+    """The results of all splits together, the validation splits first."""
     metrics: dict[str, float] = {}
     speed: dict[str, float] = {}
     size = request.spec.training.eval_batch_size * processes
@@ -119,8 +119,8 @@ def _evaluate(
 
 
 def _require_scores(spec: JobSpec, splits: Collection[str], found: Evaluation, send: Send) -> None:
-    """StageError(label_mismatch) where nothing was scored that was to be; a notice where only the
-    test split was not."""
+    """StageError(label_mismatch) if nothing could be scored; a notice if only the test split could
+    not."""
     if spec.mode != "evaluate" or TEST not in splits:
         return
     if any(name.startswith(f"{TEST}_") for name in found.metrics):
@@ -129,14 +129,14 @@ def _require_scores(spec: JobSpec, splits: Collection[str], found: Evaluation, s
     if not found.metrics:
         raise StageError(
             FailureCode.LABEL_MISMATCH,
-            f"{problem}: there is nothing to score. For predictions alone use `mode: predict`",
+            f"{problem}, so nothing can be scored. To get predictions only, use `mode: predict`",
             split=TEST,
         )
-    send(Notice(message=f"{problem}: it has predictions, and no scores", data={"split": TEST}))
+    send(Notice(message=f"{problem}: it gets predictions, but no scores", data={"split": TEST}))
 
 
 def _result(request: StageRequest, found: Evaluation, send: Send) -> TrainResult:
-    """Tell what was found, and hand it on."""
+    """Report the metrics and files, and return them."""
     numbers = {**found.metrics, **found.speed}
     files = result_files.write(request.attempt_dir / "results", numbers, 0.0)
     artifacts.announce({**found.files, **files}, request.workspace, send)

@@ -1,4 +1,4 @@
-"""A checkpoint that becomes its job's model after the training has ended."""
+"""Promotion: a checkpoint becomes its job's model after the training has ended."""
 
 from typing import Final
 
@@ -8,9 +8,9 @@ _OF_EVALUATIONS: Final = ("eval_", "test_")
 
 
 def promoted(result: TrainResult, earlier: TrainResult | None) -> TrainResult:
-    """The result with all that is the whole training's, and not this checkpoint's, as it was.
+    """The result of a promoted checkpoint: its own evaluation, and the rest from the training.
 
-    `earlier`: None when the training came to no result, because it failed or was cancelled.
+    `earlier`: the training's result; None if it failed or was cancelled.
     """
     if earlier is None:
         return result.model_copy(update={"is_promoted": True})

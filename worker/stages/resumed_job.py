@@ -1,5 +1,5 @@
-"""What `prepare` does for `training.resume_from`: compares what can be compared before a GPU is
-needed, and takes the other job's checkpoint into the job's own folder."""
+"""`training.resume_from` in `prepare`, before a GPU is needed: check that both jobs have the same
+inputs, and link its checkpoint into this job's folder."""
 
 import shutil
 from pathlib import Path
@@ -15,9 +15,9 @@ def taken_over(
 ) -> ResumeSource | None:
     """The checkpoint in a folder of this attempt; None without `training.resume_from`.
 
-    StageError: the data or the base model is not that of the other job (invalid_option), the
-    checkpoint cannot be read (checkpoint_unreadable), or a job that is prepared again finds another
-    one than the first time (data_changed).
+    StageError: invalid_option (the other job had other data or another base model),
+    checkpoint_unreadable, or data_changed (a job that is prepared again finds another checkpoint
+    than the first time).
     """
     source = request.resume_source
     if source is None:
@@ -25,7 +25,7 @@ def taken_over(
     _require_same_inputs(source, data_fingerprint, model_revision)
     before = request.prepared.resume_source if request.prepared is not None else None
     if before is not None and before.sha256 != source.sha256:
-        message = f"The checkpoint of {before.job} is not the one that this job began with."
+        message = f"The checkpoint of {before.job} is not the one that this job started from."
         raise StageError(FailureCode.DATA_CHANGED, message, before=before.step, now=source.step)
     folder = source.folder
     if not folder.is_relative_to(request.workspace):
@@ -39,24 +39,24 @@ def _require_same_inputs(
 ) -> None:
     if source.data_fingerprint != data_fingerprint:
         raise _invalid(
-            f"continues job {source.job}, but what is trained and evaluated on is not the same: "
-            f"the fingerprint of its prepared data is {source.data_fingerprint}, and that of this "
-            f"job's {data_fingerprint}. Give the same `dataset`, or begin with the model of its "
-            "checkpoint alone (`model.job`)",
+            f"continues job {source.job}, but this job has other data: the fingerprint of that "
+            f"job's prepared data is {source.data_fingerprint}, and of this job's "
+            f"{data_fingerprint}. Use the same `dataset`, or start from the checkpoint's model "
+            "only (`model.job`)",
             before=source.data_fingerprint,
             now=data_fingerprint,
         )
     if source.model_revision != model_revision:
         raise _invalid(
-            f"continues job {source.job}, whose base model was taken at {source.model_revision}, "
-            f"this job's at {model_revision}: set `model.revision`",
+            f"continues job {source.job}, which used revision {source.model_revision} of the base "
+            f"model, but this job uses {model_revision}: set `model.revision`",
             before=source.model_revision,
             now=model_revision,
         )
 
 
 def _linked(source: ResumeSource, target: Path) -> Path:
-    """Hard links, so that all is there when the other job's is removed; whole or not at all."""
+    """Hard links, which survive the removal of the other job; whole or not at all."""
     unfinished = target.with_name(f"{target.name}.tmp")
     for folder in (target, unfinished):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What the train stage starts from: tokenizer, model and data, as `prepare` left them."""
+"""The inputs of the train stage: tokenizer, model and data, as `prepare` left them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ class Loaded:
     model: torch.nn.Module
     objective: Objective
     splits: dict[str, int]
-    """With the number of their features."""
+    """Split → number of features."""
     fast_paths: FastPaths
 
 
 def for_device(request: StageRequest, send: Callable[[StageEvent], None]) -> StageRequest:
-    """The request with what it leaves to the device: what `training.precision: auto` comes to, here
-    or where the training that is resumed began, weights that can be trained in it, and how batches
-    are loaded. StageError: checkpoint_unreadable, invalid_option."""
+    """The request with the options that depend on the device: the precision that `auto` means, here
+    or where the resumed training started, weights that can be trained in it, and how batches are
+    loaded. StageError: checkpoint_unreadable, invalid_option."""
     earlier = state.precision_of(request.resume_from) if request.resume_from else None
     assert request.prepared is not None, "`train` runs after `prepare`"
     folder, on_gpu = request.prepared.model_dir, build.on_gpu(request.spec)
@@ -59,7 +59,7 @@ def load_parts(
     ranks: Ranks,
 ) -> Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled.
-    StageError(invalid_option): weights that would train are float16, which `fp16` cannot scale."""
+    StageError(invalid_option) if weights to be trained are float16, which `fp16` cannot scale."""
     recorded = state.fast_paths_of(request.resume_from) if request.resume_from else None
     paths = FastPaths.of(recorded, ranks)
     if device.type == "cpu":
@@ -106,7 +106,7 @@ def _load_model(
     if request.spec.model.config is not None:
         model = build.model_from_scratch(*parts)
         count = sum(parameter.numel() for parameter in model.parameters())
-        message = f"A model from scratch: {count:,} weights, drawn from `training.seed`"
+        message = f"A model from scratch: {count:,} weights, initialized from `training.seed`"
         send(Notice(message=message, data={"parameters": count}))
         return model, []
     loading = quantization.loading(request.spec, task.auto_model(), prepared.model_dir, device)
@@ -115,7 +115,7 @@ def _load_model(
         build.align(model)
     finished_model.require_all(request.spec, new_weights)
     if new_weights:
-        message = "These weights are not in the base model and start at random"
+        message = "The base model does not have these weights, so they are initialized at random"
         send(Notice(message=message, data={"weights": new_weights}))
     return model, new_weights
 

@@ -1,7 +1,7 @@
-"""`load_best_model_at_end`: which of a training's models is the best one that is left.
+"""`load_best_model_at_end`: the best of a training's models that still exists.
 
-Each new best is saved when it occurs, so that is the best evaluation's, unless its checkpoint was
-lost since, or was never written by an older release.
+Each new best model is saved at once, so it is that of the best evaluation, unless its checkpoint
+was lost, or an older release did not write it.
 """
 
 import json
@@ -16,48 +16,48 @@ from worker.training.progress import BestMetric, TrainingProgress
 
 
 class Choice(NamedTuple):
-    """The model of `step`; `metric` is None where none that is left was evaluated."""
+    """The model of `step`; `metric` is None if no remaining model was evaluated."""
 
     step: int
     metric: float | None
     folder: Path | None = None
-    """Its checkpoint; None: the training itself has it."""
+    """Its checkpoint; None if the training has it in memory."""
 
     @property
-    def is_judged(self) -> bool:
+    def is_evaluated(self) -> bool:
         return self.metric is not None and not math.isnan(self.metric)
 
 
 def choose(best: BestMetric, progress: TrainingProgress, workspace: Path) -> Choice:
-    """The best of the model at hand and all readable checkpoints of the job; of equals the
-    earliest. The model at hand if none was evaluated."""
-    at_hand = Choice(progress.step, progress.metric)
-    found = [choice for choice in (at_hand, *_saved(workspace)) if choice.is_judged]
+    """The best of the current model and all readable checkpoints of the job; the earliest of
+    equals. The current model if none was evaluated."""
+    current = Choice(progress.step, progress.metric)
+    found = [choice for choice in (current, *_saved(workspace)) if choice.is_evaluated]
     while found:
         chosen = _best_of(best, found)
         if chosen.folder is None or atomic_dir.verify(chosen.folder):
             return chosen
         found.remove(chosen)
-    return at_hand
+    return current
 
 
 def described(chosen: Choice, name: str, progress: TrainingProgress) -> str:
-    """`chosen`, whose metric is called `name`, in words."""
+    """A sentence about `chosen`, whose metric is called `name`."""
     which = f"The finished model is that of step {chosen.step} (`{name}`: {chosen.metric})"
     if progress.best_step in (None, chosen.step):
         return f"{which}, the best evaluation"
     return (
-        f"{which}, the best one that can still be had: the best evaluation was that of step "
+        f"{which}, the best model that still exists: the best evaluation was at step "
         f"{progress.best_step} ({progress.best_metric}), which has no readable checkpoint"
     )
 
 
 def forget_lost(progress: TrainingProgress, workspace: Path, ranks: Ranks) -> None:
-    """After a resume: a best checkpoint that is gone no longer keeps others from being saved. The
-    metric of one that an older release wrote is read from it, too."""
+    """After a resume: forget a best checkpoint that is lost, so that worse models are saved again.
+    Reads the metric of the best checkpoint, which older releases did not remember."""
     if progress.best_checkpoint is None:
         return
-    # From one process: what is saved must be the same for all of them.
+    # From the first process: all must agree on what is saved.
     metric = ranks.from_first(_metric(workspace / progress.best_checkpoint))
     progress.best_checkpoint_metric = metric
     if metric is None:
@@ -79,9 +79,9 @@ def _saved(workspace: Path) -> Iterator[Choice]:
 
 
 def _metric(folder: Path) -> float | None:
-    """By which the model of a checkpoint is judged; None if it was not evaluated, or is gone."""
+    """The metric of a checkpoint's model; None if it was not evaluated, or is lost."""
     try:
-        (folder / atomic_dir.MANIFEST).stat()  # removed before all else
+        (folder / atomic_dir.MANIFEST).stat()  # it is removed first
         saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())["progress"]
     except (OSError, ValueError, KeyError):
         return None

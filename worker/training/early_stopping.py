@@ -5,7 +5,7 @@ from worker.training.progress import BestMetric, TrainingProgress
 
 
 def observe(spec: TrainingSpec, best: BestMetric, progress: TrainingProgress, value: float) -> None:
-    """Count an evaluation; `progress` still has the best value of those before it."""
+    """Count an evaluation, before its value becomes the best one in `progress`."""
     before = progress.best_metric
     improved = best.is_better(value, before) and (
         before is None or abs(value - before) > spec.early_stopping_threshold
@@ -14,6 +14,6 @@ def observe(spec: TrainingSpec, best: BestMetric, progress: TrainingProgress, va
 
 
 def reached(spec: TrainingSpec, progress: TrainingProgress) -> bool:
-    """Whether the patience is at its end."""
+    """Whether the patience is used up."""
     patience = spec.early_stopping_patience
     return patience is not None and progress.evaluations_without_gain >= patience

@@ -1,4 +1,4 @@
-"""What a job that does not train says while the batches of its evaluation pass by."""
+"""The progress of a job that does not train: one step per batch of its evaluation."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from service.contract.events import Progress, StageEvent
 from worker.training.reporting import SECONDS_BETWEEN_PROGRESS
 
 
-class Batches:
+class EvaluationProgress:
     """Call it after each batch; `total` is how many are expected."""
 
     def __init__(

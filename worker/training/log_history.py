@@ -1,4 +1,4 @@
-"""What a training has logged so far, entry by entry, as `transformers.TrainerState` keeps it.
+"""What a training has logged so far, in the format of `transformers.TrainerState`.
 
 Each checkpoint holds it, so that a resumed training ends with the history of the whole.
 """
@@ -11,8 +11,8 @@ from typing import Final
 LIMIT: Final = 10_000
 """Entries: a checkpoint must not grow with the number of steps."""
 WALL_TIME: Final = "wall_time"
-"""When an entry was made, in seconds since 1970; TrainerState has no such field. Entries of older
-releases' checkpoints lack it."""
+"""The time of an entry in seconds since 1970. TrainerState has no such field, and entries in the
+checkpoints of older releases lack it."""
 
 Entry = dict[str, float]
 
@@ -29,12 +29,12 @@ class LogHistory:
             self.entries = _thinned(self.entries)
 
     def for_trainer_state(self) -> list[Entry]:
-        """The entries with what the Trainer puts into them, and nothing else."""
+        """The entries with the fields of Trainer only."""
         return [{k: v for k, v in each.items() if k != WALL_TIME} for each in self.entries]
 
 
 def _thinned(entries: list[Entry]) -> list[Entry]:
-    """Without every second loss; if these are few, without every second entry."""
+    """Without every second loss, or, if losses are few, without every second entry."""
     losses = [number for number, entry in enumerate(entries) if "loss" in entry]
     if len(losses) <= LIMIT // 2:
         losses = list(range(len(entries)))

@@ -15,18 +15,18 @@ class Due:
     log: bool
     evaluate: bool
     save: bool
-    """With `save_strategy: best` never due: the evaluation decides."""
+    """Never with `save_strategy: best`, where the evaluation decides."""
 
 
 @dataclass(frozen=True)
 class Plan:
     spec: TrainingSpec
     examples: int
-    """Of an epoch, without those that `dataloader_drop_last` leaves out."""
+    """Per epoch, without those that `dataloader_drop_last` drops."""
     batches_per_epoch: int
     total_steps: int
     processes: int = 1
-    """That train together; a batch below is that of all of them."""
+    """Processes that train together; a batch is that of all of them."""
 
     @classmethod
     def of(cls, spec: TrainingSpec, examples: int, processes: int = 1) -> "Plan":
@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def batch_size(self) -> int:
-        """Examples of one forward pass, on all devices together."""
+        """Examples of one micro-batch, on all devices together."""
         return self.spec.per_device_train_batch_size * self.processes
 
     def with_batches_of(self, size: int) -> "Plan":
-        """The same steps over the same examples in smaller batches; `size` divides the present
-        one."""
+        """The same optimizer steps in micro-batches of `size` examples per device, which must
+        divide the present size."""
         spec = self.spec
         parts = spec.per_device_train_batch_size // size
         smaller = spec.model_copy(
@@ -69,7 +69,7 @@ class Plan:
         return int(warmup) if warmup >= 1 else math.ceil(self.total_steps * warmup)
 
     def cursor(self, step: int) -> tuple[int, int]:
-        """(epoch, batch within it) that follows optimizer step number `step`."""
+        """The epoch, and the micro-batch within it, that follow optimizer step number `step`."""
         epoch, update = divmod(step, self.steps_per_epoch)
         return epoch, update * self.spec.gradient_accumulation_steps
 
@@ -100,5 +100,5 @@ class Plan:
         )
 
     def interval(self, steps: float) -> int:
-        """What an option of the spec is in steps."""
+        """An option's interval in steps: below 1 it is a ratio of all steps."""
         return math.ceil(steps * self.total_steps) if steps < 1 else int(steps)
