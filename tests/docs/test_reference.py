@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,16 @@ def commands() -> set[str]:
     return set(root.commands)
 
 
+def workflow_commands() -> Iterator[str]:
+    """What the workflows run, for each target of their matrices."""
+    for file in (ROOT / ".github/workflows").glob("*.yml"):
+        for job in yaml.safe_load(file.read_text())["jobs"].values():
+            targets = job.get("strategy", {}).get("matrix", {}).get("target", [""])
+            for step, target in product(job["steps"], targets):
+                if "run" in step:
+                    yield step["run"].replace("${{ matrix.target }}", target)
+
+
 class TestCommandLine:
     def test_each_command_is_described(self) -> None:
         table = TEXTS["docs/cli.md"].partition("## Exit statuses")[0]
@@ -79,6 +91,18 @@ class TestCommandLine:
         targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
         shown = re.findall(r"(?:^|`)make ([a-z-]+)", EVERYTHING, re.M)
         assert {"demo", "site", "bench"} <= set(shown) <= targets
+
+    def test_each_module_that_is_shown_exists(self) -> None:
+        shown = set(
+            re.findall(r"python -m ((?:service|worker|chaos|benchmarks)[\w.]*)", EVERYTHING)
+        )
+        assert {"chaos", "worker.devices.gpus"} <= shown
+        assert [name for name in sorted(shown) if find_spec(name) is None] == []
+
+    def test_the_workflows_call_make_targets(self) -> None:
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+        assert set(workflow_commands()) <= {".ci/run", *(f"make {target}" for target in targets)}
+        assert {".ci/run", "make site", "make heavy"} <= set(workflow_commands())
 
     def test_each_benchmark_that_is_shown_exists(self) -> None:
         shown = set(re.findall(r"make bench NAME=(\w+)", EVERYTHING))

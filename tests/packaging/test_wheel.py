@@ -74,6 +74,20 @@ class TestWheel:
         assert len(pages) > 30
         assert {f"service/cli/manual/{page.as_posix()}" for page in pages} <= names
 
+    def test_the_images_are_built_from_all_that_it_carries(self) -> None:
+        """The documentation among it, to which a link in `service` leads."""
+        admitted = (ROOT / ".dockerignore").read_text().splitlines()
+        sources = (
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+            "service",
+            "worker",
+            "migrations",
+            "docs",
+        )
+        assert {f"!{name}" for name in sources} <= set(admitted)
+
     def test_the_base_asks_for_nothing_of_the_ml_stack(self, wheel: zipfile.Path) -> None:
         (info,) = (entry for entry in wheel.iterdir() if entry.name.endswith(".dist-info"))
         lines = (info / "METADATA").read_text(encoding="utf-8").splitlines()
