@@ -50,9 +50,8 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/training/kernels/test_chunked_cross_entropy.py",
     ),
     "worker/training/plan.py": (
-        "tests/training/test_parts.py::TestPlan",
+        "tests/training/test_plan.py",
         "tests/training/optim/test_lr_schedulers.py",
-        "tests/training/test_options.py",
     ),
     "worker/training/progress.py": ("tests/training/test_parts.py",),
     "worker/training/rollback.py": ("tests/training/test_rollback.py",),

@@ -128,6 +128,13 @@ class TestBodyLimit:
         answer = server.client.post("/v1/jobs", content=body)
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
+    def test_one_of_just_the_limit_is_read(self, server: Server) -> None:
+        body = json.dumps(SPEC).encode().ljust(server.settings.max_body_bytes)
+        headers = {"Content-Type": "application/json"}
+        assert server.client.post("/v1/jobs", content=body, headers=headers).status_code == 201
+        pieces = (body[at : at + 1024] for at in range(0, len(body), 1024))
+        assert server.client.post("/v1/jobs", content=pieces, headers=headers).status_code == 201
+
     def test_counted_when_it_comes_in_chunks(self, server: Server) -> None:
         pieces = (b" " * 1024 for _ in range(server.settings.max_body_bytes // 1024 + 1))
         headers = {"Content-Type": "application/json"}

@@ -1,9 +1,10 @@
 import math
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from service.contract.events import STAGE_EVENT, Failed, Metric, PhaseChanged
+from service.contract.events import STAGE_EVENT, CheckpointSaved, Failed, Metric, PhaseChanged
 from service.contract.failures import Failure, FailureCode
 from service.contract.states import Phase
 
@@ -28,6 +29,31 @@ class TestStageEvents:
         assert isinstance(parsed, Metric)
         assert math.isnan(parsed.values["a"])
         assert parsed.values["b"] == math.inf
+
+    def test_steps_count_from_zero(self) -> None:
+        assert STAGE_EVENT.validate_python({"type": "progress", "step": 0, "of": 0})
+        assert STAGE_EVENT.validate_python(
+            {"type": "metric", "kind": "eval", "step": 0, "values": {}}
+        )
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            {"type": "progress", "step": -1, "of": 3},
+            {"type": "progress", "step": 0, "of": -1},
+            {"type": "metric", "kind": "eval", "step": -1, "values": {}},
+            {"type": "phase", "phase": "training", "more": 1},
+        ],
+    )
+    def test_what_is_out_of_range_or_unknown_is_refused(self, event: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            STAGE_EVENT.validate_python(event)
+
+    def test_what_an_older_stage_leaves_out(self) -> None:
+        metric = Metric(kind="train", step=1, values={})
+        checkpoint = CheckpointSaved(step=1, path="a", bytes=1, manifest_sha256="")
+        assert not metric.is_remade
+        assert (checkpoint.metric, checkpoint.best) == (None, False)
 
     def test_an_unknown_event_is_refused(self) -> None:
         with pytest.raises(ValidationError):

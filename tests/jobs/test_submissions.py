@@ -44,6 +44,21 @@ class TestSubmit:
         with database.read() as session:
             assert [m.job_id for m in jobs.due(session, 10)] == [submitted.job_id]
 
+    def test_a_new_job_is_enqueued_once(self, database: Database) -> None:
+        """Not by the same request with the same idempotency key."""
+        enqueued: list[tuple[str, str, int]] = []
+
+        class Noting(Dispatcher):
+            def enqueue_soon(self, job_id: str, queue: str, priority: int) -> None:
+                enqueued.append((job_id, queue, priority))
+
+        submissions = Submissions(database, Noting(Settings(redis_url=None)))
+        spec = make_spec(priority=3)
+        first, again = (submissions.submit(spec, idempotency_key="k") for _ in range(2))
+        plain = submissions.submit(make_spec())
+        assert (first.created, again.created) == (True, False)
+        assert enqueued == [(first.job_id, "cpu", 3), (plain.job_id, "cpu", 5)]
+
     def test_a_sent_message_is_not_sent_again_at_once(
         self, database: Database, broker_url: str
     ) -> None:

@@ -73,6 +73,31 @@ class TestClaim:
         assert try_claim(database, job_id) is None
         assert get(database, job_id).epoch == 0
 
+    def test_the_stages_time_is_that_of_its_attempts_since_it_was_last_started_anew(
+        self, database: Database
+    ) -> None:
+        """A retry by hand counts attempts from one again; other stages have their own time."""
+        job_id = make_job(database)
+        spent = {1: ("prepare", 1000), 2: ("train", 300), 3: ("prepare", 10), 4: ("prepare", 20)}
+        with database.write() as session:
+            for epoch, (stage, seconds) in spent.items():
+                session.add(
+                    AttemptRow(
+                        job_id=job_id,
+                        epoch=epoch,
+                        stage=stage,
+                        number=1,
+                        worker_id="w",
+                        started_at=db_now(-seconds),
+                        ended_at=db_now(),
+                    )
+                )
+        put(database, job_id, epoch=4, stage_attempt=2)
+        claimed = try_claim(database, job_id)
+        assert claimed is not None
+        assert (claimed.epoch, claimed.attempt) == (5, 3)
+        assert claimed.stage_used_seconds == pytest.approx(30, abs=1)
+
     def test_unknown_job(self, database: Database) -> None:
         assert try_claim(database, "job-unknown") is None
 

@@ -31,41 +31,6 @@ from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.reporting import Reporter
 
 
-class TestPlan:
-    def test_a_shorter_accumulation_ends_the_epoch(self) -> None:
-        spec = TrainingSpec(per_device_train_batch_size=4, gradient_accumulation_steps=3)
-        plan = Plan.of(spec, 37)
-        assert (plan.batches_per_epoch, plan.steps_per_epoch, plan.total_steps) == (10, 4, 12)
-        assert [plan.cursor(step) for step in (0, 3, 4, 5)] == [(0, 0), (0, 9), (1, 0), (1, 3)]
-        assert [plan.epoch_after(step) for step in (3, 4, 5)] == [0.9, 1.0, 1.3]
-
-    def test_due_after_an_epoch_and_at_the_end(self) -> None:
-        spec = TrainingSpec(
-            num_train_epochs=1.5,
-            per_device_train_batch_size=1,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            logging_strategy="epoch",
-        )
-        plan = Plan.of(spec, 4)
-        due = [step for step in range(1, 7) if plan.due(step).evaluate]
-        assert due == [4, 6]
-        assert [step for step in range(1, 7) if plan.due(step).log] == due
-        assert [step for step in range(1, 7) if plan.due(step).save] == due
-
-    @pytest.mark.parametrize(
-        ("options", "steps", "warmup"),
-        [
-            ({"max_steps": 0, "warmup_steps": 1}, 12, 1),
-            ({"max_steps": -1, "warmup_steps": 0.25}, 12, 3),
-            ({"max_steps": 1, "warmup_steps": 2}, 1, 2),
-        ],
-    )
-    def test_steps_and_warm_up(self, options: dict[str, Any], steps: int, warmup: int) -> None:
-        plan = Plan.of(TrainingSpec(per_device_train_batch_size=1, **options), 4)
-        assert (plan.total_steps, plan.warmup_steps) == (steps, warmup)
-
-
 class TestEarlyStopping:
     @pytest.mark.parametrize(
         ("before", "value", "without_gain"),

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import torch
 from huggingface_hub import errors as hub
-from huggingface_hub.utils import hf_raise_for_status
+from huggingface_hub.utils import hf_raise_for_status, validate_repo_id
 from torch.distributed import DistBackendError
 
 from service.contract.failures import FailureCode
@@ -194,6 +194,11 @@ class TestHub:
         error = hub_error(status, hub_code)
         assert code(error) is code(raised(error)) is expected
 
+    def test_what_the_client_itself_refuses(self) -> None:
+        with pytest.raises(hub.HFValidationError) as caught:
+            validate_repo_id("not/a/name")
+        assert code(caught.value) is code(raised(caught.value)) is FailureCode.HUB_REJECTED
+
     def test_an_answer_that_is_no_json(self) -> None:
         with pytest.raises(json.JSONDecodeError) as caught:
             httpx2.Response(200, text='{"sha": "0123').json()
@@ -277,10 +282,16 @@ class TestFromExit:
         assert failure.code is FailureCode.OUT_OF_MEMORY
         assert failures.from_exit(3, oom_killer_struck=True).code is FailureCode.INTERNAL
 
-    def test_a_plain_exit_status(self) -> None:
-        failure = failures.from_exit(3)
+    @pytest.mark.parametrize("status", [1, 3, 127, 128, 255])
+    def test_a_plain_exit_status(self, status: int) -> None:
+        failure = failures.from_exit(status)
         assert failure.code is FailureCode.INTERNAL
-        assert failure.message == "The stage exited with status 3 and did not say why"
+        assert failure.message == f"The stage exited with status {status} and did not say why"
+        assert failure.details == {"exit_status": status}
+
+    @pytest.mark.parametrize("status", [-1, 129])
+    def test_the_lowest_signal(self, status: int) -> None:
+        assert failures.from_exit(status).details == {"signal": "SIGHUP"}
 
 
 class TestImports:

@@ -125,6 +125,15 @@ class TestPrepare:
         assert sum(apart) < len(apart)
         assert features[0]["starts"] == apart
 
+    def test_specials_are_words_of_their_own(self, make: Make, tokenizer: Any) -> None:
+        """Also after a text whose last word has number 1, and where two stand together."""
+        features = features_of(
+            make(["the report", ""] * 20, max_seq_length=8, whole_word_mask=True)
+        )
+        tokens = tokenizer.convert_ids_to_tokens(features[0]["input_ids"])
+        assert tokens[:6] == ["[CLS]", "the", "report", "[SEP]", "[CLS]", "[SEP]"]
+        assert features[0]["starts"] == [1] * 8
+
     def test_only_empty_rows(self, make: Make) -> None:
         with pytest.raises(StageError, match="All rows of the train split are empty") as raised:
             make(["", " "] * 5, line_by_line=True).prepare()

@@ -149,6 +149,12 @@ class TestLongQuestions:
         columns = cut.features(example(question="who " * 12), 0, with_offsets=True)
         assert all(ids.count(minilm.vocab["who"]) == fits for ids in columns["input_ids"])
 
+    def test_room_for_one_token_is_enough(self, minilm: Any) -> None:
+        """Of 16: three specials, eleven of the stride, one of the context, one of the question."""
+        columns = windows(minilm, stride=11)
+        assert tokens(minilm, columns)[0].startswith("[CLS] who [SEP] the old book was")
+        assert {len(ids) for ids in columns["input_ids"]} == {16}
+
     def test_a_stride_that_leaves_no_room_is_refused(self, minilm: Any) -> None:
         with pytest.raises(StageError, match="Lower `doc_stride`") as caught:
             Windows(minilm, QuestionAnsweringSpec(max_seq_length=16, doc_stride=12))

@@ -231,6 +231,14 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert linear.weight.grad is None
 
 
+def test_a_head_that_was_replaced_stands_no_longer() -> None:
+    model = transformers.GPT2LMHeadModel(GPT2)
+    linear = chunked_cross_entropy.linear_of(model)
+    assert chunked_cross_entropy.standing(model, linear) is linear is model.lm_head
+    model.lm_head = torch.nn.Linear(GPT2.n_embd, GPT2.vocab_size, bias=False)
+    assert chunked_cross_entropy.standing(model, linear) is None
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_model_with_tied_embeddings(autocast: bool) -> None:
     torch.manual_seed(0)
