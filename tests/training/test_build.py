@@ -39,19 +39,6 @@ class TestAccelerator:
         assert build.precision(TrainingSpec.model_validate(training)) == name
 
 
-class TestCores:
-    @pytest.mark.parametrize(
-        ("limit", "expected"), [("max 100000", 3), ("150000 100000", 2), ("900000 100000", 3)]
-    )
-    def test_affinity_and_the_containers_limit(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int
-    ) -> None:
-        monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2})
-        (tmp_path / "cpu.max").write_text(limit + "\n")
-        assert build.cores(tmp_path / "cpu.max") == expected
-        assert build.cores(tmp_path / "missing") == 3
-
-
 class TestModel:
     def test_new_weights_are_named(self, tmp_path: Path) -> None:
         tiny_bert().bert.save_pretrained(tmp_path)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 from tests.training.factories import spec_of
 from tests.training.support import Job, Recorder, TinyObjective, run
-from worker.devices.cpus import cpu_name
 from worker.training import determinism, fingerprint, gpu_check
 from worker.training.checkpointing import state
 
@@ -168,8 +166,3 @@ class TestMachine:
         expected = {"device": "Tesla T4", "torch": torch.__version__, "cuda": "12.6"}
         assert fingerprint.facts(CUDA) == expected
         assert json.loads(json.dumps(fingerprint.facts(CUDA))) == expected
-
-    def test_a_processor_by_its_name(self, tmp_path: Path) -> None:
-        (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU\nflags\t: fpu\n")
-        assert cpu_name(tmp_path / "cpuinfo") == "Some CPU"
-        assert cpu_name(tmp_path / "missing") != ""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pynvml
 import structlog
 
-from worker.devices.cpus import cpu_name
+from worker.devices.cpus import cores, cpu_name
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ def devices() -> list[Device]:
     found, problem = _find()
     if any(gpu["uuid"] for gpu in found):
         return found
-    cpu = {"type": "cpu", "name": cpu_name(), "cores": _cpu_count()}
+    cpu = {"type": "cpu", "name": cpu_name(), "cores": cores()}
     return [*found, cpu | ({"problem": problem} if problem else {})]
 
 
@@ -178,12 +178,6 @@ def _named(name: str, present: Sequence[_Gpu]) -> list[Device]:
     ]
     matches = whole + instances
     return matches[0] if len(matches) == 1 else []
-
-
-def _cpu_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from threadpoolctl import ThreadpoolController
 
 from service.contract.stages import EVENT_FD_VARIABLE
 from service.prctl import die_with_parent
+from worker.devices.cpus import affinity
 from worker.processes import linux
 from worker.processes.fork_protocol import (
     FORK,
@@ -230,7 +231,7 @@ def _blas_threads(environment: Mapping[str, str]) -> int:
         value = environment.get(name, "")
         if value.isdecimal() and int(value) > 0:
             return int(value)
-    return len(os.sched_getaffinity(0))
+    return affinity()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
+from worker.devices.cpus import CPUINFO, cpu_flags
 from worker.training import flops
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -35,7 +36,6 @@ _OVERFLOWING: Final = frozenset(
 _BF16_CAPABILITY: Final = (8, 0)  # Ampere
 _FP16_CAPABILITY: Final = (7, 0)  # Volta, the first with tensor cores
 
-_CPUINFO: Final = Path("/proc/cpuinfo")
 # Without them a CPU only imitates bfloat16, slower than it computes float32.
 _BF16_FLAGS: Final = frozenset({"avx512_bf16", "amx_bf16"})
 
@@ -196,11 +196,6 @@ def _gpus_have(capability: tuple[int, int], gpus: int) -> bool:
     return all(torch.cuda.get_device_capability(gpu) >= capability for gpu in range(gpus))
 
 
-def cpu_has_bf16(cpuinfo: Path = _CPUINFO) -> bool:
+def cpu_has_bf16(cpuinfo: Path = CPUINFO) -> bool:
     """Whether this machine's processors multiply bfloat16 numbers; no where that is not told."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return False
-    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
-    return not _BF16_FLAGS.isdisjoint(flags.split())
+    return not _BF16_FLAGS.isdisjoint(cpu_flags(cpuinfo))

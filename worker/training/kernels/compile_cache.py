@@ -21,10 +21,10 @@ import torch
 
 from service.contract import prepared_data
 from service.contract.stages import StageRequest
+from worker.devices.cpus import cpu_flags
 from worker.storage import atomic_dir, content_cache
 
 _VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
-_CPU_FACTS: Final = Path("/proc/cpuinfo")
 # What shapes the graphs. torch checks that a graph fits: a key that is too coarse only costs space.
 _OPTIONS: Final = (
     *("precision", "per_device_train_batch_size", "per_device_eval_batch_size"),
@@ -113,10 +113,8 @@ def _key(request: StageRequest) -> str:
 def _machine() -> Mapping[str, Any]:
     """What the code is compiled for: workers may share a disk but have different processors."""
     gpus = range(torch.cuda.device_count())
-    facts = _CPU_FACTS.read_text() if _CPU_FACTS.is_file() else ""
-    flags = [line for line in facts.splitlines() if line.startswith(("flags", "Features"))]
     return {
         "python": platform.python_version(),
-        "processor": [platform.machine(), *flags[:1]],
+        "processor": [platform.machine(), *cpu_flags()],
         "gpus": sorted({torch.cuda.get_device_name(gpu) for gpu in gpus}),
     }
