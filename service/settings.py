@@ -155,6 +155,16 @@ class Settings(BaseSettings):
         return f"sqlite:///{self.home / 'finetune.db'}"
 
     @property
+    def alive_seconds(self) -> float:
+        """A worker that has missed three heartbeats does not count as alive."""
+        return 3 * self.beat_seconds
+
+    @property
+    def outage_retry_seconds(self) -> float:
+        """Between two tries to write while the database is unreachable."""
+        return min(self.beat_seconds, 2.0)
+
+    @property
     def files_dir(self) -> Path:
         return self.home / "files"
 

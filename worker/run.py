@@ -17,7 +17,7 @@ from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
 from service.store import claims, jobs
 from service.store.claims import Claim
-from service.store.database import Database
+from service.store.database import Database, is_outage
 from service.store.models import JobRow
 from worker.app import SHUTDOWN, app
 from worker.devices.gpu_locks import GpuSlots, Taken
@@ -25,7 +25,6 @@ from worker.devices.gpu_scheduler import GpuScheduler, Placed
 from worker.devices.gpus import Device, gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.fork_client import WarmStart
-from worker.supervision.event_recorder import is_outage
 from worker.supervision.supervisor import Supervisor
 from worker.tracking import shipper
 from worker.tracking.trackers import Tracker
@@ -127,7 +126,7 @@ class Receiver:
                 if not is_outage(error) or time.monotonic() > deadline or SHUTDOWN.is_asked():
                     raise
                 log.warning("a claim waits for the database", error=str(error.orig))
-                time.sleep(min(self.settings.beat_seconds, 2.0))
+                time.sleep(self.settings.outage_retry_seconds)
 
     def _after(self, job_id: str, state: JobState | None) -> None:
         if state in ENDED:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from service.api.redaction import shown
 from service.api.schemas.problems import Fault, Problem
 from service.errors import DomainError, IdempotencyInFlightError
+from service.store.database import is_outage
 
 PROBLEM_JSON: Final = "application/problem+json"
 _log = structlog.stdlib.get_logger(__name__)
@@ -173,11 +174,7 @@ def _parameter_fault(error: dict[str, Any]) -> Fault:
 
 def _database_error(request: Request, error: Exception) -> Response:
     """The database is away or too busy: the client may come again. Anything else is our fault."""
-    assert isinstance(error, DBAPIError | PoolTimeoutError)
-    transient = isinstance(error, PoolTimeoutError) or (
-        error.connection_invalidated or type(error).__name__ == "OperationalError"
-    )
-    if not transient:
+    if not is_outage(error):
         raise error
     _log.error("database unavailable", exc_info=error)
     return _answer(request, DatabaseUnavailableError("Try again in a moment."))

@@ -20,9 +20,6 @@ from service.contract.states import JobState
 from service.store import queries
 from service.store.database import Database
 
-BEATS_TO_LIVE = 3
-"""A worker that was silent for so many beats is not alive."""
-
 
 class Metrics:
     """Counts requests by route template, so that ids do not become labels."""
@@ -90,6 +87,6 @@ def prometheus(request: Request, database: DatabaseDep, settings: SettingsDep) -
     """Requests by route and status, jobs by state, queue depths, live workers."""
     metrics: Metrics = request.app.state.metrics
     jobs = CollectorRegistry(auto_describe=False)
-    jobs.register(_JobCollector(database, settings.beat_seconds * BEATS_TO_LIVE))
+    jobs.register(_JobCollector(database, settings.alive_seconds))
     body = generate_latest(metrics.registry) + generate_latest(jobs)
     return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})

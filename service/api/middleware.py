@@ -9,7 +9,8 @@ from typing import Final
 
 import structlog
 from anyio import to_thread
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,7 +25,7 @@ from service.api.errors import (
 from service.api.metrics import Metrics
 from service.errors import DomainError
 from service.store import keys
-from service.store.database import Database
+from service.store.database import Database, is_outage
 
 UPLOAD_PATH: Final = "/v1/files"
 _OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH})
@@ -170,7 +171,9 @@ class Authentication:
         authorization = Headers(scope=scope).get("authorization", "")
         try:
             scope["state"]["key_id"] = await self._looks.of(authorization)
-        except OperationalError as error:
+        except (DBAPIError, PoolTimeoutError) as error:
+            if not is_outage(error):
+                raise
             _log.error("database unavailable", exc_info=error)
             problem = DatabaseUnavailableError("Try again in a moment.")
             await _refuse(problem, scope, receive, send)

@@ -3,7 +3,6 @@
 from fastapi import APIRouter
 
 from service.api.dependencies import DatabaseDep, SettingsDep
-from service.api.metrics import BEATS_TO_LIVE
 from service.api.openapi import problems
 from service.api.schemas.system import Worker, WorkerDoctor, WorkerJob, WorkerList
 from service.contract.states import Stage
@@ -17,7 +16,7 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 def list_workers(database: DatabaseDep, settings: SettingsDep) -> WorkerList:
     """Those heard of within the last three beats."""
     with database.read() as session:
-        rows = queries.live_workers(session, settings.beat_seconds * BEATS_TO_LIVE)
+        rows = queries.live_workers(session, settings.alive_seconds)
         running = queries.running_jobs(session)
     return WorkerList(data=[_worker(row, running) for row in rows])
 

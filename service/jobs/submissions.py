@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from service.contract import splits
@@ -17,7 +16,7 @@ from service.contract.spec import JobSpec, UploadDataset
 from service.contract.states import STAGE_ORDER
 from service.jobs.dispatch import Dispatcher
 from service.store import files, idempotency, jobs, lineage, queries
-from service.store.database import Database
+from service.store.database import Database, is_outage
 from service.store.jobs import New
 from service.store.models import JobRow
 
@@ -137,7 +136,7 @@ class GroupCommit(Generic[Given, Made]):
         try:
             made = self._do([given for given, _ in batch])
         except BaseException as error:
-            if len(batch) == 1 or isinstance(error, (OperationalError, InterfaceError)):
+            if len(batch) == 1 or is_outage(error):
                 for _, future in batch:
                     future.set_exception(error)
                 return

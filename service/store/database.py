@@ -16,6 +16,8 @@ from sqlalchemy import (
     event,
     make_url,
 )
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.visitors import InternalTraversal
@@ -66,6 +68,13 @@ def _now_postgres(element: db_now, _compiler: Any, **_: Any) -> str:
 def _now_sqlite(element: db_now, _compiler: Any, **_: Any) -> str:
     # Six digits, as SQLAlchemy writes them, so that text comparison is time comparison.
     return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '{element.offset:+.3f} seconds') || '000')"
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the same statement can succeed later: the database is unreachable or too busy."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError | InterfaceError | PoolTimeoutError)
 
 
 def make_engine(url: str) -> Engine:

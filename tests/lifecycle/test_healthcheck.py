@@ -7,7 +7,7 @@ from service.store import workers
 from service.store.database import Database
 from service.store.models import WorkerRow
 from service.store.workers import WorkerInfo
-from worker.lifecycle.healthcheck import beats
+from worker.lifecycle.healthcheck import is_alive
 
 SETTINGS = Settings(beat_seconds=10)
 
@@ -22,15 +22,15 @@ def register(database: Database, silent_for: float) -> None:
         row.last_seen_at -= timedelta(seconds=silent_for)
 
 
-class TestBeats:
-    def test_a_worker_that_beats(self, database: Database) -> None:
+class TestIsAlive:
+    def test_a_worker_that_sends_heartbeats(self, database: Database) -> None:
         register(database, silent_for=25)
-        assert beats(database, "a", SETTINGS)
+        assert is_alive(database, "a", SETTINGS)
 
-    def test_a_worker_that_has_missed_three_beats(self, database: Database) -> None:
+    def test_a_worker_that_has_missed_three_heartbeats(self, database: Database) -> None:
         register(database, silent_for=35)
-        assert not beats(database, "a", SETTINGS)
+        assert not is_alive(database, "a", SETTINGS)
 
     def test_the_worker_of_another_host(self, database: Database) -> None:
         register(database, silent_for=0)
-        assert not beats(database, "b", SETTINGS)
+        assert not is_alive(database, "b", SETTINGS)

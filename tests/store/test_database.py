@@ -1,9 +1,18 @@
 """One statement needs no transaction of its own; what writes has one."""
 
+import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.store import keys
-from service.store.database import Database
+from service.store.database import Database, is_outage
 
 
 class TestConnect:
@@ -37,3 +46,23 @@ class TestConnect:
             pass
         with database.connect() as connection:
             assert keys.who(connection, None).is_open
+
+
+CAUSE = Exception("cause")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OperationalError("SELECT 1", None, CAUSE), True),
+        (InterfaceError("SELECT 1", None, CAUSE), True),
+        (PoolTimeoutError("the pool is empty"), True),
+        (DBAPIError("SELECT 1", None, CAUSE, connection_invalidated=True), True),
+        (DBAPIError("SELECT 1", None, CAUSE), False),
+        (IntegrityError("INSERT", None, CAUSE), False),
+        (ProgrammingError("SELECT", None, CAUSE), False),
+        (TimeoutError("of something else"), False),
+    ],
+)
+def test_an_outage_is_what_the_same_statement_can_survive(error: Exception, expected: bool) -> None:
+    assert is_outage(error) is expected

@@ -7,21 +7,16 @@ from pathlib import Path
 from typing import Self
 
 import structlog
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from service.contract.events import CheckpointSaved, PhaseChanged, Progress, StageEvent
 from service.store import history
 from service.store.claims import Claim
-from service.store.database import Database
+from service.store.database import Database, is_outage
 from worker.storage import atomic_dir
 from worker.supervision.checkpoint_pushes import NO_PUSHES, Pushes
 
 log = structlog.get_logger(__name__)
-
-
-def is_outage(error: DBAPIError) -> bool:
-    """Whether the same statement can succeed once the database is back."""
-    return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
 
 
 class Recorder:

@@ -18,7 +18,7 @@ from service.contract.states import JobState, Stage
 from service.settings import Settings
 from service.store import claims, endings
 from service.store.claims import Claim
-from service.store.database import Database
+from service.store.database import Database, is_outage
 from service.store.endings import Ending
 from worker import failures
 from worker.lifecycle.shutdown import Shutdown
@@ -28,7 +28,7 @@ from worker.processes.spawn import Start
 from worker.storage import atomic_dir
 from worker.supervision import stage_request
 from worker.supervision.checkpoint_pushes import NO_PUSHES, Pusher, Pushes
-from worker.supervision.event_recorder import Recorder, is_outage
+from worker.supervision.event_recorder import Recorder
 from worker.supervision.hang_detector import cpu_seconds
 from worker.supervision.heartbeat import Heart
 from worker.supervision.stop_policy import SOFT, Stop, Watch
@@ -236,7 +236,7 @@ class Supervisor:
                 if not is_outage(error) or give_up():
                     raise
                 log.warning("the end of the stage waits for the database", error=str(error.orig))
-                time.sleep(min(self._settings.beat_seconds, 2.0))
+                time.sleep(self._settings.outage_retry_seconds)
                 continue
             log.info("attempt ended", outcome=ending.outcome, state=state, epoch=claim.epoch)
             return state
