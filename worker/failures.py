@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from traceback import walk_tb
 from typing import Any, Final
 
-from service.contract.failures import Failure, FailureCode
+from service.contract.failures import Failure, FailureCode, StageError
 
 _FIRST_LINE_LIMIT = 500
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -59,6 +59,11 @@ def from_exception(error: BaseException) -> Failure:
             if code is not None:
                 return Failure.of(code, f"{_LEADS[code]}: {describe(link)}")
     return Failure.of(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
+
+
+def invalid_option(option: str, why: str) -> StageError:
+    """`why` completes the sentence that begins with the option's name."""
+    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
 
 
 def from_exit(returncode: int, *, oom_killer_struck: bool = False) -> Failure:

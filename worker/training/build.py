@@ -17,6 +17,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from worker.devices.cpus import cores
+from worker.failures import invalid_option
 from worker.processes import allocator
 from worker.training import expandable_segments
 from worker.training import precision as precisions
@@ -40,13 +41,17 @@ def accelerator(spec: JobSpec) -> Accelerator:
     has_gpu = on_gpu(spec)
     _require_gpus(spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0)
     if training.fp16 and not has_gpu:
-        raise _invalid("training.fp16", "needs a GPU; use `bf16` on a CPU")
+        raise invalid_option("training.fp16", "needs a GPU; use `bf16` on a CPU")
     if training.fp16 and spec.model.dtype == "float16" and spec.trains and spec.peft is None:
-        raise _invalid("training.fp16", "needs float32 weights; set `model.dtype` to `float32`")
+        raise invalid_option(
+            "training.fp16", "needs float32 weights; set `model.dtype` to `float32`"
+        )
     if training.fp16_full_eval and not has_gpu:
-        raise _invalid("training.fp16_full_eval", "needs a GPU; use `bf16_full_eval` on a CPU")
+        raise invalid_option(
+            "training.fp16_full_eval", "needs a GPU; use `bf16_full_eval` on a CPU"
+        )
     if training.bf16 and has_gpu and not torch.cuda.is_bf16_supported():
-        raise _invalid("training.bf16", "is not supported by this GPU; use `fp16`")
+        raise invalid_option("training.bf16", "is not supported by this GPU; use `fp16`")
     if not has_gpu and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores())
     _require_tf32(training, has_gpu=has_gpu)
@@ -79,12 +84,12 @@ def _require_gpus(asked: int, found: int) -> None:
     if found < asked:
         has = f"{found}" if found else "none"
         wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
-        raise _invalid("resources.gpus", f"asks for {wanted}, but this worker has {has}")
+        raise invalid_option("resources.gpus", f"asks for {wanted}, but this worker has {has}")
 
 
 def _require_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
     if spec.tf32 and not (has_gpu and is_torch_tf32_available()):
-        raise _invalid("training.tf32", "needs an Ampere GPU or a newer one")
+        raise invalid_option("training.tf32", "needs an Ampere GPU or a newer one")
 
 
 def _set_tf32(spec: TrainingSpec) -> None:
@@ -107,9 +112,9 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
         return None
     backend = spec.torch_compile_backend or "inductor"
     if backend == "inductor" and not has_gpu and shutil.which("c++") is None:
-        raise _invalid("training.torch_compile", "needs a C++ compiler on a CPU")
+        raise invalid_option("training.torch_compile", "needs a C++ compiler on a CPU")
     if backend == "cudagraphs" and not has_gpu:
-        raise _invalid("training.torch_compile_backend", "`cudagraphs` needs a GPU")
+        raise invalid_option("training.torch_compile_backend", "`cudagraphs` needs a GPU")
     return TorchDynamoPlugin(backend=backend, mode=spec.torch_compile_mode)
 
 
@@ -176,7 +181,7 @@ def choose_attention(
         if may_be_padding_free(spec):
             why = gpu_padding_free.install(model, spec, device, given)
     if spec.training.padding_free and why is not None:
-        raise _invalid("training.padding_free", why)
+        raise invalid_option("training.padding_free", why)
     return why is None
 
 
@@ -271,8 +276,4 @@ def prepare_model(model: torch.nn.Module, spec: TrainingSpec) -> None:
             arguments or None, every_n_layers=every, offload=offload
         )
     except (ValueError, TypeError) as error:
-        raise _invalid("training.activation_checkpointing", str(error)) from error
-
-
-def _invalid(option: str, why: str) -> StageError:
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
+        raise invalid_option("training.activation_checkpointing", str(error)) from error

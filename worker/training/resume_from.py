@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from service.contract.failures import FailureCode, StageError
+from worker.failures import invalid_option
 from worker.training import early_stopping
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.state import State
@@ -28,7 +28,7 @@ def _require_same_precision(plan: Plan, folder: Path) -> None:
     """Loss scaling and the numbers of a step depend on it."""
     theirs, ours = checkpoint.precision_of(folder) or "fp32", plan.spec.precision
     if theirs != ours:
-        raise _invalid(
+        raise invalid_option(
             "training.precision",
             f"is `{ours}`, but the checkpoint of `training.resume_from` was trained in `{theirs}`: "
             "use that, or `auto`",
@@ -38,19 +38,15 @@ def _require_same_precision(plan: Plan, folder: Path) -> None:
 def _require_steps_left(state: State) -> None:
     plan, progress = state.plan, state.progress
     if progress.step >= plan.total_steps:
-        raise _invalid(
+        raise invalid_option(
             "training.resume_from",
             f"names the checkpoint of step {progress.step}, but this job has only "
             f"{plan.total_steps} steps: raise `num_train_epochs` or `max_steps`, or choose an "
             "earlier checkpoint",
         )
     if early_stopping.reached(plan.spec, progress) and not progress.evaluation_pending:
-        raise _invalid(
+        raise invalid_option(
             "training.resume_from",
             f"names a checkpoint after {progress.evaluations_without_gain} evaluations without "
             "improvement: raise `early_stopping_patience`, or choose an earlier checkpoint",
         )
-
-
-def _invalid(option: str, what: str) -> StageError:
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {what}", option=option)

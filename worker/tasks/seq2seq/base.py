@@ -18,6 +18,7 @@ from service.contract.seq2seq import Seq2SeqSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, VALIDATION
 from worker.data.report import Measures
+from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.common import feature_file, predictions, token_scores
 from worker.tasks.seq2seq.rows import required_targets
@@ -146,7 +147,7 @@ def set_languages(tokenizer: Any, languages: Languages) -> None:
     }
     for option, code in given.items():
         if code is None:
-            raise _invalid(
+            raise invalid_option(
                 option, f"is needed: {type(tokenizer).__name__} marks texts with their language"
             )
         _known_token(tokenizer, option, code)
@@ -179,12 +180,8 @@ def _set_first_tokens(
 def _known_token(tokenizer: Any, option: str, token: str) -> int:
     number = tokenizer.convert_tokens_to_ids(token)
     if number is None or (number == tokenizer.unk_token_id and token != tokenizer.unk_token):
-        raise _invalid(option, f"is {token!r}, which the tokenizer does not know as a token")
+        raise invalid_option(option, f"is {token!r}, which the tokenizer does not know as a token")
     return int(number)
-
-
-def _invalid(option: str, why: str) -> StageError:
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
 
 
 # ---- features -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from peft.utils.constants import (
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import StageError
 from service.contract.peft import (
     ALL_LINEAR,
     IA3Spec,
@@ -28,6 +28,7 @@ from service.contract.peft import (
     PromptTuningSpec,
 )
 from service.contract.spec import JobSpec
+from worker.failures import invalid_option
 from worker.training.adapters import adapter as peft
 
 _LINEAR: Final = (torch.nn.Linear, Conv1D)
@@ -75,7 +76,7 @@ def _tried(model: Any, spec: JobSpec, *, random_prompt: bool) -> tuple[Any, list
                 wrapped: PeftModel = get_peft_model(model, config, low_cpu_mem_usage=True)
         # What peft raises for names and shapes that do not fit.
         except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
-            raise _invalid("peft", f"does not fit the model: {error} {listing}") from error
+            raise invalid_option("peft", f"does not fit the model: {error} {listing}") from error
     return wrapped, [str(each.message) for each in caught]
 
 
@@ -85,7 +86,7 @@ def _tried(model: Any, spec: JobSpec, *, random_prompt: bool) -> tuple[Any, list
 def _check_names(model: Any, adapter: LoraSpec | IA3Spec) -> None:
     known = _LORA_DEFAULTS if isinstance(adapter, LoraSpec) else _IA3_DEFAULTS
     if adapter.target_modules is None and model.config.model_type not in known:
-        raise _invalid(
+        raise invalid_option(
             "peft.target_modules",
             f"is not given, and peft has no default for models of type "
             f"{model.config.model_type!r}: "
@@ -98,7 +99,7 @@ def _check_names(model: Any, adapter: LoraSpec | IA3Spec) -> None:
     for option in options:
         names = adaptable if option == "target_modules" else list(modules)
         for wanted in _unmatched(getattr(adapter, option, None), names, option):
-            raise _invalid(
+            raise invalid_option(
                 f"peft.{option}", f"has {wanted!r}, which fits no module's name. {_listing(model)}"
             )
 
@@ -135,14 +136,16 @@ def _check_patterns(adapter: LoraSpec, targeted: Sequence[str]) -> None:
     for option in ("rank_pattern", "alpha_pattern"):
         for pattern in getattr(adapter, option):
             if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in targeted):
-                raise _invalid(
+                raise invalid_option(
                     f"peft.{option}",
                     f"has {pattern!r}, which meets none of the adapted modules: "
                     + ", ".join(sorted({name.rpartition(".")[2] for name in targeted})),
                 )
     for layer in adapter.layers_to_transform or ():
         if not any(f".{layer}." in name for name in targeted):
-            raise _invalid("peft.layers_to_transform", f"has {layer}, and there is no such layer")
+            raise invalid_option(
+                "peft.layers_to_transform", f"has {layer}, and there is no such layer"
+            )
 
 
 def _tied(model: torch.nn.Module) -> set[str]:
@@ -165,7 +168,7 @@ def _check_merge(
         if name in targeted or any(f"{name}.".startswith(f"{each}.") for each in whole)
     ]
     if adapter.merge and touched:
-        raise _invalid(
+        raise invalid_option(
             "peft.merge",
             f"cannot be: {touched[0]} has its weight in common with another module, and only one "
             "of them is trained; publish the adapter instead",
@@ -193,8 +196,6 @@ def _check_pooling(model: Any, spec: JobSpec, *, pads_left: bool) -> None:
 
 def _unfit(model: Any, method: str, why: str) -> StageError:
     kind = model.config.model_type
-    return _invalid("peft.method", f"`{method}` cannot be had with a model of type {kind!r}: {why}")
-
-
-def _invalid(option: str, why: str) -> StageError:
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
+    return invalid_option(
+        "peft.method", f"`{method}` cannot be had with a model of type {kind!r}: {why}"
+    )

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from service.contract.failures import FailureCode, StageError
 from service.contract.fsdp import FSDPSpec
+from worker.failures import invalid_option
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 
@@ -32,10 +32,10 @@ def _of_classes(model: Any, named: list[str] | None) -> list[torch.nn.Module]:
     unknown = names - {type(module).__name__ for module in found}
     if not found or (named and unknown):
         given = f"names {', '.join(sorted(unknown))}, but" if named else "has to be given:"
-        raise _invalid(option, f"{given} the model has modules of {_classes(model)}")
+        raise invalid_option(option, f"{given} the model has modules of {_classes(model)}")
     sharing = {type(module).__name__ for module in found if _shares(model, module)}
     if named and sharing:
-        raise _invalid(
+        raise invalid_option(
             option,
             f"names {', '.join(sorted(sharing))}, whose weights are also used outside them "
             "and cannot be split apart",
@@ -82,7 +82,3 @@ def _shares(model: Any, module: torch.nn.Module) -> bool:
 
 def _classes(model: torch.nn.Module) -> str:
     return ", ".join(sorted({type(module).__name__ for module in model.modules()}))
-
-
-def _invalid(option: str, why: str) -> StageError:
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
