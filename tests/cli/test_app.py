@@ -8,7 +8,18 @@ class TestMain:
         out = cli("--help").out
         for command in (
             *("up", "api", "reconciler", "worker", "migrate", "keys"),
-            *("submit", "watch", "list", "get", "cancel", "logs", "events", "download", "files"),
+            *(
+                "submit",
+                "watch",
+                "list",
+                "get",
+                "cancel",
+                "logs",
+                "events",
+                "download",
+                "files",
+                "docs",
+            ),
         ):
             assert f" {command} " in out
 
