@@ -45,7 +45,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "worker/tasks/question_answering/postprocessing.py": (
         "tests/tasks/question_answering/test_postprocessing.py",
     ),
-    "worker/training/early_stopping.py": ("tests/training/test_parts.py::TestEarlyStopping",),
+    "worker/training/early_stopping.py": ("tests/training/test_progress.py",),
     "worker/training/kernels/chunked_cross_entropy.py": (
         "tests/training/kernels/test_chunked_cross_entropy.py",
     ),
@@ -53,7 +53,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/training/test_plan.py",
         "tests/training/optim/test_lr_schedulers.py",
     ),
-    "worker/training/progress.py": ("tests/training/test_parts.py",),
+    "worker/training/progress.py": ("tests/training/test_progress.py",),
     "worker/training/rollback.py": ("tests/training/test_rollback.py",),
     "worker/training/checkpointing/async_saver.py": (
         "tests/training/checkpointing/test_async_saver.py",

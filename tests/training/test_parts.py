@@ -1,6 +1,5 @@
-"""The loop's small parts: plan, randomness, progress, reporting, evaluation."""
+"""The loop's small parts: randomness, reporting, evaluation."""
 
-import math
 import random
 import weakref
 from collections.abc import Iterable, Iterator
@@ -22,31 +21,13 @@ from service.contract.states import Phase
 from service.contract.training import TrainingSpec
 from tests.training.support import Recorder, TinyObjective, rows, tiny_model
 from worker.tasks.base import PreparedSplit
-from worker.training import early_stopping, rng
+from worker.training import rng
 from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
 from worker.training.log_history import LogHistory
 from worker.training.plan import Plan
-from worker.training.progress import BestMetric, LossTally, TrainingProgress
+from worker.training.progress import TrainingProgress
 from worker.training.reporting import Reporter
-
-
-class TestEarlyStopping:
-    @pytest.mark.parametrize(
-        ("before", "value", "without_gain"),
-        [(1.0, 0.8, 4), (1.0, 0.75, 4), (1.0, 0.7, 0), (1.0, 1.5, 4), (None, 9.0, 0)],
-        ids=["below the threshold", "equal to it", "above it", "worse", "the first"],
-    )
-    def test_a_gain_must_exceed_the_threshold(
-        self, before: float | None, value: float, without_gain: int
-    ) -> None:
-        spec = TrainingSpec(
-            eval_strategy="epoch", early_stopping_patience=4, early_stopping_threshold=0.25
-        )
-        progress = TrainingProgress(best_metric=before, evaluations_without_gain=3)
-        early_stopping.observe(spec, BestMetric(spec), progress, value)
-        assert progress.evaluations_without_gain == without_gain
-        assert early_stopping.reached(spec, progress) is (without_gain == 4)
 
 
 class TestRandomness:
@@ -123,44 +104,6 @@ class _Generators:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> _Generators:
     return _Generators(monkeypatch)
-
-
-class TestLossTally:
-    def test_the_first_bad_step_is_kept(self) -> None:
-        tally = LossTally(torch.device("cpu"), [1.5])
-        for step, loss in enumerate([1.0, math.nan, 2.0, math.inf], start=1):
-            value = torch.tensor(loss)
-            tally.add(step, value, value.isfinite())
-        assert tally.first_bad_step() == 2
-        tally.reset()
-        assert tally.first_bad_step() == 2
-
-    def test_sum(self) -> None:
-        tally = LossTally(torch.device("cpu"), [1.5])
-        tally.add(1, torch.tensor(0.25), torch.tensor(True))
-        assert tally.total() == 1.75
-        assert tally.first_bad_step() is None
-
-
-class TestBestMetric:
-    @pytest.mark.parametrize(
-        ("name", "greater", "improves"),
-        [
-            ("eval_loss", None, False),
-            ("loss", True, True),
-            ("f1", None, True),
-            ("f1", False, False),
-        ],
-    )
-    def test_direction(self, name: str, greater: bool | None, improves: bool) -> None:
-        best = BestMetric(TrainingSpec(metric_for_best_model=name, greater_is_better=greater))
-        assert best.is_better(2.0, 1.0) is improves
-        assert not best.is_better(1.0, 1.0)
-
-    def test_nan_is_never_the_best(self) -> None:
-        best = BestMetric(TrainingSpec(metric_for_best_model="f1"))
-        assert not best.is_better(math.nan, None)
-        assert best.is_better(0.0, None)
 
 
 class Clock:

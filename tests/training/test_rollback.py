@@ -1,6 +1,7 @@
 """`on_non_finite: rollback`, by trainings that really diverge: a learning rate of 1e38."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.training.support import (
     run,
 )
 from worker.stages.base import Stopped
+from worker.training import rollback
 from worker.training.optim import lr_schedulers
 from worker.training.plan import Plan
 from worker.training.progress import TrainingProgress
@@ -174,9 +176,17 @@ def test_a_scaled_schedule_stays_scaled(schedule: str) -> None:
     assert rates(restored_optimizer, restored) == expected
 
 
-def test_the_progress_of_an_earlier_version_is_taken() -> None:
-    earlier = TrainingProgress(step=7).state_dict()
-    del earlier["remade_until"]
-    progress = TrainingProgress(remade_until=3)
-    progress.load_state_dict(earlier)
-    assert (progress.step, progress.remade_until) == (7, -1)
+def test_a_loss_scale_just_at_its_lowest_is_still_searched() -> None:
+    def found(scale: float) -> rollback.NonFinite | None:
+        scaler = SimpleNamespace(get_scale=lambda: scale)
+        state: Any = SimpleNamespace(
+            tally=SimpleNamespace(first_bad_step=lambda: None),
+            accelerator=SimpleNamespace(scaler=scaler),
+            progress=TrainingProgress(step=7),
+        )
+        return rollback.in_loss(state)
+
+    assert found(rollback.LOWEST_LOSS_SCALE) is None
+    below = found(rollback.LOWEST_LOSS_SCALE / 2)
+    assert below is not None
+    assert below.step == 7

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from tests.training.support import Job, Recorder, TinyObjective, rollbacks, run
 from worker.stages.base import Stopped
 from worker.storage import atomic_dir
 from worker.training import memory
+from worker.training.checkpointing import async_saver, weights
 from worker.training.checkpointing import state as checkpoint
-from worker.training.checkpointing import weights
 from worker.training.checkpointing.host_buffers import Buffers
 from worker.training.distributed.ddp import Replicas
+from worker.training.distributed.ranks import Ranks
 
 
 def folders(job: Job) -> dict[str, Path]:
@@ -71,8 +71,19 @@ class Writes:
         self.before = lambda _step: _require(there.wait(60))
         return Recorder(kill_after=listen)
 
-    def take(self, seconds: float) -> None:
-        self.before = lambda _step: time.sleep(seconds)
+    def hold_until_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No byte is written before the training waits for the thread that writes."""
+        waited_for = threading.Event()
+
+        class Watched(threading.Thread):
+            def join(self, timeout: float | None = None) -> None:
+                waited_for.set()
+                super().join(timeout)
+
+        monkeypatch.setattr(async_saver, "Thread", Watched)
+        self.before = lambda _step: _require(
+            threading.current_thread() is threading.main_thread() or waited_for.wait(60)
+        )
 
 
 def _require(holds: bool) -> None:
@@ -163,6 +174,14 @@ class TestOneAtATime:
         # After the last step there is nothing to do beside it.
         assert writes.threads == ["checkpoint", "checkpoint", "MainThread"]
 
+    def test_all_processes_wait_for_what_is_not_written_in_the_background(
+        self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Ranks, "wait", lambda _ranks: writes.log.append("together"))
+        run(make_job(max_steps=2, save_steps=1, async_save=False).request())
+        steps = [(f"snapshot {step}", f"written {step}", "together") for step in (1, 2)]
+        assert writes.log[:6] == [*steps[0], *steps[1]]
+
     def test_without_the_memory_for_a_copy_the_training_waits(
         self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -214,7 +233,7 @@ class TestEnds:
     def test_an_error_of_the_training_leaves_the_checkpoint_whole(
         self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        writes.take(0.5)
+        writes.hold_until_waited_for(monkeypatch)
         calls, original = iter(range(100)), TinyObjective.loss_sum
 
         def loss_sum(self: TinyObjective, model: Any, batch: Any) -> torch.Tensor:
@@ -229,9 +248,11 @@ class TestEnds:
         assert recorder.checkpoint_steps() == [2]
         assert atomic_dir.verify(folders(job)["2"])
 
-    def test_a_stop_writes_both(self, make_job: Callable[..., Job], writes: Writes) -> None:
+    def test_a_stop_writes_both(
+        self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The one that is being written, and that of the step in hand."""
-        writes.take(0.5)
+        writes.hold_until_waited_for(monkeypatch)
         job = make_job(max_steps=20, save_steps=2)
         recorder = Recorder(stop_after=told(3))
         with pytest.raises(Stopped):
@@ -242,9 +263,9 @@ class TestEnds:
         assert all(atomic_dir.verify(path) for path in folders(job).values())
 
     def test_a_rollback_waits_for_what_it_goes_back_to(
-        self, make_job: Callable[..., Job], writes: Writes
+        self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        writes.take(0.5)
+        writes.hold_until_waited_for(monkeypatch)
         result, recorder = run(make_job(**ROLLBACK).request())
         assert [said["restored_step"] for said in rollbacks(recorder)] == [0]
         assert recorder.checkpoint_steps() == [0, 3, 6, 8]
