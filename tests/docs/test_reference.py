@@ -171,6 +171,15 @@ class TestErrors:
         assert answer == shown
 
 
+class TestAttacks:
+    def test_each_has_its_results(self) -> None:
+        """Read, not imported: the attacks bring the whole test stack with them."""
+        registry = (ROOT / "chaos/registry.py").read_text(encoding="utf-8")
+        attacks = re.findall(r'^    "([a-z-]+)": ', registry, re.M)
+        table = TEXTS["docs/reliability.md"].partition("## Results")[2]
+        assert sorted(re.findall(r"^\| `([a-z-]+)`", table, re.M)) == sorted(attacks)
+
+
 class TestFiles:
     def test_each_file_that_is_named_exists(self) -> None:
         named = {
