@@ -29,6 +29,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/tasks/language_modeling/test_causal_lm.py::TestBlocks",
         "tests/tasks/language_modeling/test_causal_lm.py::TestData",
         f"{_MASKED_LM}::TestPrepare",
+        "tests/tasks/test_data_report.py",
         "tests/tasks/language_modeling/test_causal_lm.py::TestSeparateDocuments",
     ),
     "worker/tasks/language_modeling/masking.py": (
@@ -58,5 +59,8 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "worker/training/checkpointing/async_saver.py": (
         "tests/training/checkpointing/test_async_saver.py",
     ),
-    "worker/training/optim/lr_schedulers.py": ("tests/training/optim/test_lr_schedulers.py",),
+    "worker/training/optim/lr_schedulers.py": (
+        "tests/training/optim/test_lr_schedulers.py",
+        "tests/training/test_rollback.py::test_a_scaled_schedule_stays_scaled",
+    ),
 }

@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from service.store.models import AttemptRow, CheckpointRow, FileRow, RemovalRow
 from tests.jobs.schema import schema_statements
 from tests.support.factories import claim_job, make_job, make_spec, submit
 from tests.support.job_rows import get, history_of, put
-from tests.support.services import wait_until
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -498,29 +498,44 @@ class TestPrepared:
             assert get(database, job_id).stage == ("train" if folder.is_dir() else "prepare")
 
 
+class Sweeps(threading.Event):
+    """Between the first sweep and the second one `happens`; then it stops."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self._happens = happens
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == 1:
+            self._happens()
+        else:
+            self.set()
+        return self.is_set()
+
+
 class TestRun:
     def test_goes_on_after_an_outage(
         self, home: Path, tmp_path: Path, sqlite_template: Path
     ) -> None:
-        path = tmp_path / "late.db"
-        database = Database(f"sqlite:///{path}")  # empty: every statement fails
-        job_id = "job-1"
-        (home / "jobs" / job_id).mkdir(parents=True)
-        room = keeper(database, home, retention_sweep_seconds=0.01)
-        stop = threading.Event()
-        thread = threading.Thread(target=room.run, args=(stop,))
-        thread.start()
-        try:
-            stop.wait(0.1)
-            assert thread.is_alive()
-            for statement in schema_statements(sqlite_template):
-                with database.engine.begin() as connection:
+        database = Database(f"sqlite:///{tmp_path / 'late.db'}")  # empty: every statement fails
+        folder = home / "jobs" / "job-1"
+        folder.mkdir(parents=True)
+
+        def recover() -> None:
+            assert folder.exists()
+            with database.engine.begin() as connection:
+                for statement in schema_statements(sqlite_template):
                     connection.exec_driver_sql(statement)
             with database.write() as session:
-                retention.schedule_removal(session, [f"jobs/{job_id}"])
-            wait_until(lambda: not (home / "jobs" / job_id).exists(), 10, "the removal")
-        finally:
-            stop.set()
-            thread.join(10)
-        assert not thread.is_alive()
+                retention.schedule_removal(session, ["jobs/job-1"])
+
+        sweeps = Sweeps(recover)
+        with capture_logs() as logs:
+            keeper(database, home, retention_sweep_seconds=30).run(sweeps)
+        assert not folder.exists()
+        assert sweeps.waits == [30, 30]
+        assert [entry["log_level"] for entry in logs] == ["warning"]
+        assert "no such table" in logs[0]["error"]
         database.dispose()

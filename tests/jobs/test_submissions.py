@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import event, func, select, text
@@ -189,6 +190,24 @@ class TestUploads:
             submit(database, unreachable, self.spec_of(there, gone), idempotency_key="k")
         assert caught.value.extra == {"missing": [gone]}
         assert count(database) == 0
+
+    def test_one_that_may_wait_for_a_removal_is_not_grouped_with_others(
+        self, database: Database, unreachable: Dispatcher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They would wait with it."""
+        submissions = Submissions(database, unreachable)
+        grouped: list[JobSpec] = []
+        run = submissions._group.run
+
+        def note(new: Any) -> Submitted:
+            grouped.append(new.spec)
+            return run(new)
+
+        monkeypatch.setattr(submissions._group, "run", note)
+        plain = make_spec(name="plain")
+        for spec in (self.spec_of(self.file(database)), plain):
+            assert submissions.submit(spec).created
+        assert grouped == [plain]
 
     def test_the_first_of_a_new_job_and_a_removal_decides(
         self, database: Database, unreachable: Dispatcher

@@ -239,14 +239,14 @@ class TestServer:
         assert b"PYTHONPATH" in known
 
     def test_a_stage_outlives_its_server(self, warm: WarmStart, tmp_path: Path) -> None:
-        with begin(tmp_path / "first", "hang", warm.start) as child:
-            wait_until((tmp_path / "first" / "environment").exists, 10, "the stage")
+        with begin(tmp_path / "first", "stubborn", warm.start) as child:
+            wait_until((tmp_path / "first" / "ready").exists, 10, "the stage")
             server = warm.server_pid
             assert server is not None
             os.kill(server, signal.SIGKILL)
             wait_until(lambda: warm.server_pid is None, 10, "the server's end")
-            time.sleep(0.2)
-            assert not child.has_exited()
+            child.stop_softly()
+            wait_until((tmp_path / "first" / "asked").exists, 10, "a sign of life")
             child.terminate()
             wait_until(child.has_exited, 10, "its end")
             assert child.reap() == 143

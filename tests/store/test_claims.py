@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from sqlalchemy import text
 
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import JobState
@@ -10,6 +11,7 @@ from service.store.database import Database, db_now
 from service.store.models import AttemptRow
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, history_of, put
+from tests.support.services import wait_until
 
 
 def try_claim(
@@ -162,6 +164,32 @@ class TestClaim:
         with database.read() as session:
             assert claims.is_committed(session, other)
             assert not claims.is_committed(session, lost[0])
+
+    @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+    def test_a_commit_that_is_on_its_way_is_waited_for(self, database: Database) -> None:
+        job_id = make_job(database)
+        answers: list[bool] = []
+
+        def ask(claimed: Claim) -> None:
+            with database.read() as session:
+                answers.append(claims.is_committed(session, claimed))
+
+        with database.write() as session:
+            claimed = claims.claim(session, job_id, "w", queues=["cpu"], gpus=(), lease_seconds=60)
+            assert claimed is not None
+            asking = threading.Thread(target=ask, args=(claimed,))
+            asking.start()
+            wait_until(lambda: waits_for_a_lock(database) or answers, 10, "the question")
+            assert answers == []
+        asking.join(10)
+        assert answers == [True]
+
+
+def waits_for_a_lock(database: Database) -> bool:
+    """Whether some session of this Postgres database does."""
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+    with database.read() as session:
+        return bool(session.scalar(text(f"{waiting} AND wait_event_type = 'Lock' LIMIT 1")))
 
 
 class TestBeat:
