@@ -10,6 +10,8 @@ from service.api.errors import InvalidJsonError, UnsupportedMediaTypeError
 
 # Larger integers are not portable between JSON implementations, nor between databases.
 _LONGEST_INTEGER: Final = 18
+_MOST_UNUSABLE: Final = 100
+"""The first of them are enough to refuse a body."""
 
 
 class Unusable:
@@ -33,11 +35,12 @@ async def read_json(request: Request) -> Any:
 def parse(body: bytes) -> Any:
     """The value of a JSON text in UTF-8. Raises InvalidJsonError."""
     try:
+        numbers = _Numbers()
         value = json.loads(
             body.decode("utf-8"),
-            parse_int=_integer,
-            parse_float=_float,
-            parse_constant=Unusable,
+            parse_int=numbers.integer,
+            parse_float=numbers.real,
+            parse_constant=numbers.unusable,
         )
         if b"\\u" in body:
             # A lone surrogate can be escaped in JSON but is no text: nothing could store it.
@@ -57,10 +60,19 @@ def _refuse(reason: str) -> NoReturn:
     raise InvalidJsonError(f"The body is not valid JSON: {reason}.") from None
 
 
-def _integer(text: str) -> Any:
-    return int(text) if len(text.lstrip("-")) <= _LONGEST_INTEGER else Unusable(text)
+class _Numbers:
+    """The hooks of json.loads for numbers."""
 
+    def __init__(self) -> None:
+        self._unusable = 0
 
-def _float(text: str) -> Any:
-    value = float(text)
-    return value if math.isfinite(value) else Unusable(text)
+    def integer(self, text: str) -> Any:
+        return int(text) if len(text.lstrip("-")) <= _LONGEST_INTEGER else self.unusable(text)
+
+    def real(self, text: str) -> Any:
+        value = float(text)
+        return value if math.isfinite(value) else self.unusable(text)
+
+    def unusable(self, text: str) -> Unusable | None:
+        self._unusable += 1
+        return Unusable(text) if self._unusable <= _MOST_UNUSABLE else None

@@ -17,8 +17,9 @@ from service.api.openapi import problems
 from service.api.redaction import shown
 from service.api.schemas.files import FileCheck
 from service.api.schemas.problems import Fault
+from service.contract.dataset import MAX_BAD_FRACTION, DataFormat
 from service.contract.failures import Failure, FailureCode
-from service.contract.spec import MAX_BAD_FRACTION, DataFormat, JobSpec
+from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
 from service.store import files
 

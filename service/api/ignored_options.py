@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from service.api.faults.shorten import shortened
 from service.api.redaction import cut, shown
 from service.api.schemas.jobs import IgnoredOption
 from service.contract.aliases import ALIASES, DIFFERENCES, OLDER_VALUES, SWITCHES, says_nothing
 from service.contract.moved_options import ELSEWHERE
 from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import PLACES
-from service.contract.training import ignored_options
+from service.contract.training import TrainingSpec, ignored_options
 
 _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE}
 
@@ -19,6 +20,7 @@ def ignored(body: Any) -> list[IgnoredOption]:
     training = body.get("training") if isinstance(body, dict) else None
     if not isinstance(training, dict):
         return []
+    training = shortened(training, (TrainingSpec,))
     given = {name: value for name, value in training.items() if isinstance(name, str)}
     return [
         IgnoredOption(path=path, given=shown(path, given[name]), reason=reason)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Header
@@ -35,8 +36,8 @@ IdempotencyKey = Annotated[
 
 def examine(body: Any, services: Services) -> Findings:
     findings = collect(body)
-    semantic.check(findings, services.settings, services.database)
-    return findings
+    faults = semantic.check(findings, body, services.settings, services.database)
+    return replace(findings, faults=faults)
 
 
 def submit(

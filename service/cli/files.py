@@ -9,7 +9,7 @@ import typer
 from service.cli import output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
-from service.contract.spec import MAX_BAD_FRACTION
+from service.contract.dataset import MAX_BAD_FRACTION
 
 app = typer.Typer(no_args_is_help=True, help="Uploaded data sets.")
 

@@ -8,6 +8,8 @@ something else than what was asked for.
 from collections.abc import Iterator
 from typing import Any, Final
 
+from service.contract.section import Refused
+
 ALIASES: Final[dict[str, str]] = {
     "evaluation_strategy": "eval_strategy",
     "warmup_ratio": "warmup_steps",
@@ -49,19 +51,14 @@ def says_nothing(older: str, value: Any) -> bool:
     return value is None or (unsaid and bool(value == _UNSAID[older]))
 
 
-def with_todays_names(options: dict[str, Any]) -> dict[str, Any]:
-    """`options` by the names of TrainingSpec.
-
-    Raises ValueError with one sentence for each pair that disagrees, joined by `; `.
-    """
+def with_todays_names(options: dict[str, Any]) -> tuple[dict[str, Any], Refused]:
+    """`options` by the names of TrainingSpec, and those whose names disagree."""
     older = {*ALIASES, *SWITCHES}
     renamed = {
         name: _todays_value(name, value) for name, value in options.items() if name not in older
     }
-    problems = [*_follow_switches(options, renamed), *_follow_aliases(options, renamed)]
-    if problems:
-        raise ValueError("; ".join(problems))
-    return renamed
+    disagreeing = [*_follow_switches(options, renamed), *_follow_aliases(options, renamed)]
+    return renamed, disagreeing
 
 
 def _todays_value(name: str, value: Any) -> Any:
@@ -69,40 +66,40 @@ def _todays_value(name: str, value: Any) -> Any:
     return values.get(value, value) if isinstance(value, str) else value
 
 
-def _follow_switches(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[str]:
+def _follow_switches(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for switch, (option, value) in SWITCHES.items():
         given = options.get(switch)
         if given is not None and not isinstance(given, bool):
-            yield f"`{switch}` must be true or false"
+            yield option, f"`{switch}` must be true or false"
         elif given and renamed.setdefault(option, value) != value:
             yield (
-                f"`{switch}: true` and `{option}: {renamed[option]}` contradict each other: give "
-                "one of them"
+                option,
+                f"`{switch}: true` and `{option}: {_shown(renamed[option])}` contradict each "
+                "other: give one of them",
             )
 
 
-def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[str]:
+def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[tuple[str, str]]:
     said_as = {name: name for name in renamed}
     for older, name in ALIASES.items():
         value = options.get(older)
         if value is None or (name in renamed and says_nothing(older, value)):
             continue
         if older == "warmup_ratio":
-            yield from _ratio_problems(value)
+            if _is_number(value) and value >= 1:  # it would mean a number of steps
+                yield (
+                    name,
+                    "`warmup_ratio` must be below 1; for a number of steps use `warmup_steps`",
+                )
             if _is_number(renamed.get(name)) and renamed[name] == 0:
                 renamed.pop(name)  # 0 steps leave the ratio in force, as in transformers
         if renamed.setdefault(name, value) != value:
             yield (
+                name,
                 f"`{older}: {_shown(value)}` and `{said_as[name]}: {_shown(renamed[name])}` are "
-                "two names of one option and disagree: give one of them"
+                "two names of one option and disagree: give one of them",
             )
         said_as.setdefault(name, older)
-
-
-def _ratio_problems(value: Any) -> Iterator[str]:
-    """As a number of steps 1 and more would mean steps."""
-    if _is_number(value) and value >= 1:
-        yield "`warmup_ratio` must be below 1; for a number of steps use `warmup_steps`"
 
 
 def _is_number(value: Any) -> bool:

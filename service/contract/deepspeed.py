@@ -4,15 +4,11 @@ Names and meanings are those of Accelerate's DeepSpeedPlugin and of the section 
 of DeepSpeed's configuration.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from service.contract.types import SpecModel
-
-if TYPE_CHECKING:
-    from service.contract.spec import JobSpec
+from service.contract.section import SpecModel, refused_names
 
 _STAGE_3: Final = "it belongs to stage 3, which is refused"
 _PRECISION: Final = "it is `training.precision`: autocast over float32 weights, for all strategies"
@@ -40,10 +36,6 @@ REFUSED_DEEPSPEED: Final[dict[str, str]] = {
     "zero3_init_flag": _STAGE_3,
     "zero3_save_16bit_model": _STAGE_3,
 }
-
-# What computes each weight by itself, so that a part of it is enough. DeepSpeed makes Adagrad anew
-# and loses its options.
-_OPTIMIZERS: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")
 
 
 class DeepSpeedSpec(SpecModel):
@@ -80,48 +72,18 @@ class DeepSpeedSpec(SpecModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_nothing_refused(cls, value: Any) -> Any:
+    def _has_nothing_refused(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, dict):
             return value
-        problems = [
-            f"`{name}` is refused: {REFUSED_DEEPSPEED[name]}"
-            for name in sorted(REFUSED_DEEPSPEED.keys() & value.keys())
-        ]
+        refused = refused_names(value, REFUSED_DEEPSPEED)
         if value.get("zero_stage") in (0, 3):  # no set: it may be anything, hashable or not
-            problems.append(_stage_refused(value["zero_stage"]))
+            refused.append(("zero_stage", _stage_refused(value["zero_stage"])))
         if value.get("offload_optimizer_device") == "nvme":
-            problems.append(f"`offload_optimizer_device: nvme` is refused: {_NVME}")
-        if problems:
-            raise ValueError("; ".join(problems))
-        return value
+            name = "offload_optimizer_device"
+            refused.append((name, f"`{name}: nvme` is refused: {_NVME}"))
+        return cls.without_refused(value, info, refused)
 
 
 def _stage_refused(stage: int) -> str:
     why = "it is `ddp`" if stage == 0 else "`fsdp` splits weights, too"
     return f"`zero_stage: {stage}` is refused: {why}; use that"
-
-
-def contradictions(job: "JobSpec") -> Iterator[str]:
-    """What `deepspeed` does not go with in the rest of the job, a sentence each."""
-    options, training = job.resources.chosen_strategy, job.training
-    if not isinstance(options, DeepSpeedSpec):
-        return
-    if training.optim not in _OPTIMIZERS:
-        yield (
-            f"`training.optim: {training.optim}` cannot update a part of the weights as "
-            f"`deepspeed` holds them: use one of {', '.join(f'`{name}`' for name in _OPTIMIZERS)}"
-        )
-    if training.fp16:
-        yield (
-            "`training.fp16` scales the loss by what whole gradients show: with `deepspeed` use "
-            "`bf16`"
-        )
-    if training.compiles:
-        yield "`training.torch_compile` is not for `deepspeed`: use `ddp`"
-    for name in ("bf16_full_eval", "fp16_full_eval"):
-        if getattr(training, name):
-            yield f"`training.{name}` cannot change the dtype of weights that `deepspeed` updates"
-    if job.model.dtype not in {"auto", "float32"}:
-        yield f"`model.dtype: {job.model.dtype}`: `deepspeed` needs `float32` weights"
-    if getattr(job.peft, "quantization", None) is not None:
-        yield "`peft.quantization` packs weights in a way that `deepspeed` cannot hold: use `ddp`"

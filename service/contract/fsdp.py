@@ -5,14 +5,12 @@ of the keys of `transformers.TrainingArguments.fsdp_config`.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from service.contract.types import Name, SpecModel
-
-if TYPE_CHECKING:
-    from service.contract.spec import JobSpec
+from service.contract.section import SpecModel, refused_names, rule
+from service.contract.types import Name, ShortEnough
 
 _AUTOCAST: Final = "default: the weights' own, and `training.bf16` computes in bfloat16 from it"
 _ON_GPUS: Final = "default with `training.bf16` on GPUs: `bfloat16` and `float32`"
@@ -33,9 +31,6 @@ REFUSED_FSDP: Final[dict[str, str]] = {
     "sync_module_states": "one process loads the weights, and all others take them from it",
     "use_orig_params": "it belongs to version 1; version 2 always keeps the model's own weights",
 }
-
-# What computes each weight by itself, so that a part of it is enough.
-_OPTIMIZERS: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
 
 
 class MixedPrecisionPolicySpec(SpecModel):
@@ -66,9 +61,9 @@ class FSDPSpec(SpecModel):
         description="What is gathered at once: each block, each module of `min_num_params` "
         "weights, or the whole model.",
     )
-    transformer_layer_cls_to_wrap: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Classes of the blocks; default: what the model's type names."
-    )
+    transformer_layer_cls_to_wrap: (
+        Annotated[list[Name], Field(min_length=1), ShortEnough] | None
+    ) = Field(None, description="Classes of the blocks; default: what the model's type names.")
     min_num_params: int | None = Field(
         None, ge=1, description="With `size_based_wrap`; default: 100,000,000."
     )
@@ -87,46 +82,22 @@ class FSDPSpec(SpecModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_nothing_refused(cls, value: Any) -> Any:
-        names = sorted(REFUSED_FSDP.keys() & value.keys()) if isinstance(value, dict) else []
-        if names:
-            raise ValueError("; ".join(f"`{n}` is refused: {REFUSED_FSDP[n]}" for n in names))
-        return value
+    def _has_nothing_refused(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return cls.without_refused(value, info, refused_names(value, REFUSED_FSDP))
 
-    @model_validator(mode="after")
-    def _policy_has_its_options(self) -> "FSDPSpec":
-        policy = self.auto_wrap_policy
-        if self.min_num_params is not None and policy != "size_based_wrap":
-            raise ValueError("`min_num_params` needs `auto_wrap_policy: size_based_wrap`")
-        if self.transformer_layer_cls_to_wrap and policy != "transformer_based_wrap":
-            raise ValueError(
-                "`transformer_layer_cls_to_wrap` needs `auto_wrap_policy: transformer_based_wrap`"
-            )
-        return self
+    @rule
+    def _sizes_are_for_wrapping_by_size(self) -> Iterator[str]:
+        if self.min_num_params is not None and self.auto_wrap_policy != "size_based_wrap":
+            yield "`min_num_params` needs `auto_wrap_policy: size_based_wrap`"
+
+    @rule
+    def _classes_are_for_wrapping_by_class(self) -> Iterator[str]:
+        by_class = self.auto_wrap_policy == "transformer_based_wrap"
+        if self.transformer_layer_cls_to_wrap and not by_class:
+            yield "`transformer_layer_cls_to_wrap` needs `auto_wrap_policy: transformer_based_wrap`"
 
     @property
     def least_params(self) -> int:
         return self.min_num_params or 100_000_000
-
-
-def contradictions(job: "JobSpec") -> Iterator[str]:
-    """What `fsdp` does not go with in the rest of the job, a sentence each."""
-    options, training = job.resources.chosen_strategy, job.training
-    if not isinstance(options, FSDPSpec):
-        return
-    if training.optim not in _OPTIMIZERS:
-        yield (
-            f"`training.optim: {training.optim}` looks at whole weights, and `fsdp` splits them: "
-            f"use one of {', '.join(f'`{name}`' for name in _OPTIMIZERS)}"
-        )
-    if training.fp16:
-        yield "`training.fp16` scales the loss by what whole gradients show: with `fsdp` use `bf16`"
-    if training.compiles:
-        yield "`training.torch_compile` compiles a model whose weights are whole: not with `fsdp`"
-    for name in ("bf16_full_eval", "fp16_full_eval"):
-        if getattr(training, name):
-            yield f"`training.{name}` cannot change the dtype of weights that `fsdp` has split"
-    if getattr(job.peft, "quantization", None) is not None:
-        yield "`peft.quantization` packs weights so that `fsdp` cannot split them: use `ddp`"
-    if options.cpu_offload and (training.use_cpu or not job.resources.gpus):
-        yield "`resources.strategy.cpu_offload` is for GPUs: on a CPU the weights are there already"

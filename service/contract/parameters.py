@@ -1,9 +1,12 @@
 """The parameters of each task: one class a task, told apart by `type`."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
 
@@ -50,34 +53,31 @@ class QuestionAnsweringSpec(TaskParametersModel):
         """Starts, and ends of each, that the beam search keeps."""
         return self.start_n_top or 5, self.end_n_top or 5
 
-    @model_validator(mode="after")
-    def _beams_fit_the_head(self) -> "QuestionAnsweringSpec":
+    @rule
+    def _beams_fit_the_head(self) -> Iterator[str]:
         if self.head == "span" and (self.start_n_top or self.end_n_top):
-            raise ValueError("`start_n_top` and `end_n_top` need `head: beam-search`")
+            yield "`start_n_top` and `end_n_top` need `head: beam-search`"
         if self.head == "beam-search" and max(self.beams()) > self.max_seq_length:
-            raise ValueError(
+            yield (
                 f"`start_n_top` and `end_n_top` must not be above `max_seq_length` "
                 f"({self.max_seq_length})"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _threshold_is_for_v2(self) -> "QuestionAnsweringSpec":
+    @rule
+    def _threshold_is_for_v2(self) -> Iterator[str]:
         if self.null_score_diff_threshold == "auto" and not self.version_2_with_negative:
-            raise ValueError(
+            yield (
                 "`null_score_diff_threshold: auto` needs `version_2_with_negative: true`: without "
                 "it every question has an answer"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _stride_fits(self) -> "QuestionAnsweringSpec":
+    @rule
+    def _stride_fits(self) -> Iterator[str]:
         if self.doc_stride >= self.max_seq_length:
-            raise ValueError(
+            yield (
                 f"`doc_stride` ({self.doc_stride}) must be below `max_seq_length` "
                 f"({self.max_seq_length})"
             )
-        return self
 
 
 class _TextSpec(TaskParametersModel):
@@ -164,7 +164,7 @@ ProblemType = Literal["single_label_classification", "multi_label_classification
 
 
 def _distinct(names: list[str]) -> list[str]:
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ValueError(f"names each label once; repeated: {', '.join(map(repr, repeated))}")
     return names

@@ -6,7 +6,7 @@ checkpoints, and published as an adapter.
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -14,13 +14,10 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
-    model_validator,
 )
 
-from service.contract.types import SpecModel, Text
-
-if TYPE_CHECKING:
-    from service.contract.spec import JobSpec
+from service.contract.section import SpecModel, rule
+from service.contract.types import MOST_ENTRIES, ShortEnough, Text
 
 ALL_LINEAR: Final = "all-linear"
 
@@ -38,14 +35,13 @@ TASK_TYPES: Final[dict[str, str]] = {
     "question-answering": "QUESTION_ANS",
 }
 
-_SHIFTED: Final = (
-    "`peft` by `prompt-tuning` puts virtual tokens before the text, and the outputs of a "
-    "`{task}` model would no longer stand at their tokens: use `prefix-tuning` or `lora`"
-)
-_NO_PROMPT: Final = "`peft` by `{method}` does not exist for `{task}`: use `lora` or `ia3`"
+
+_PLAIN_NAME: Final = re.compile(r"[\w.]*")
 
 
 def _compilable(value: str) -> str:
+    if _PLAIN_NAME.fullmatch(value):  # most are, and compiling a thousand takes long
+        return value
     try:
         re.compile(value)
     except re.error as error:
@@ -54,7 +50,7 @@ def _compilable(value: str) -> str:
 
 
 Pattern = Annotated[Text, AfterValidator(_compilable)]
-Names = Annotated[list[Text], Field(min_length=1, max_length=1000)]
+Names = Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]
 
 
 def _names_or_pattern(value: Any) -> str:
@@ -81,13 +77,12 @@ class QuantizationSpec(SpecModel):
         description="4 bits: of the products; default: as `training.bf16` or fp16, else float32.",
     )
 
-    @model_validator(mode="after")
-    def _options_fit_the_bits(self) -> "QuantizationSpec":
+    @rule
+    def _options_fit_the_bits(self) -> Iterator[str]:
         four = ("quant_type", "double_quant", "compute_dtype")
         given = [f"`{name}`" for name in four if getattr(self, name) is not None]
         if self.bits == 8 and given:
-            raise ValueError(f"{' and '.join(given)} need `bits: 4`")
-        return self
+            yield f"{' and '.join(given)} need `bits: 4`"
 
 
 class _Method(SpecModel):
@@ -134,14 +129,16 @@ class LoraSpec(_Targeting):
     init_lora_weights: Literal["gaussian", "orthogonal"] | Literal[True] = Field(
         True, description="How the change begins; each way it is zero."
     )
-    layers_to_transform: Annotated[list[int], Field(min_length=1)] | None = Field(
+    layers_to_transform: Annotated[list[int], Field(min_length=1), ShortEnough] | None = Field(
         None, description="Only in the layers of these numbers."
     )
     rank_pattern: dict[Pattern, Annotated[int, Field(ge=1)]] = Field(
-        default_factory=dict, max_length=1000, description="End of a module's name → its own r."
+        default_factory=dict,
+        max_length=MOST_ENTRIES,
+        description="End of a module's name → its own r.",
     )
     alpha_pattern: dict[Pattern, Annotated[int, Field(ge=1)]] = Field(
-        default_factory=dict, max_length=1000, description="The same for lora_alpha."
+        default_factory=dict, max_length=MOST_ENTRIES, description="The same for lora_alpha."
     )
     quantization: QuantizationSpec | None = Field(
         None, description="Load the base weights in 8 or 4 bits."
@@ -154,31 +151,32 @@ class LoraSpec(_Targeting):
     def merges(self) -> bool:
         return self.merge
 
-    @model_validator(mode="after")
-    def _options_agree(self) -> "LoraSpec":
-        problems = list(_lora_problems(self))
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    @rule
+    def _layers_need_names(self) -> Iterator[str]:
+        if self.layers_to_transform is not None and isinstance(self.target_modules, str):
+            yield (
+                "`layers_to_transform` needs `target_modules` as a list of names: say the layers "
+                "in the regular expression instead"
+            )
 
+    @rule
+    def _merging_needs_exact_weights(self) -> Iterator[str]:
+        if self.merge and self.quantization is not None:
+            yield (
+                "`merge` needs the base weights in full, and `quantization` rounds them: publish "
+                "the adapter, and merge it into the unquantised model"
+            )
 
-def _lora_problems(spec: LoraSpec) -> Iterator[str]:
-    if spec.layers_to_transform is not None and isinstance(spec.target_modules, str):
-        yield (
-            "`layers_to_transform` needs `target_modules` as a list of names: say the layers in "
-            "the regular expression instead"
-        )
-    if spec.merge and spec.quantization is not None:
-        yield (
-            "`merge` needs the base weights in full, and `quantization` rounds them: publish the "
-            "adapter, and merge it into the unquantised model"
-        )
-    if spec.lora_bias and spec.use_dora:
-        yield "`lora_bias` and `use_dora` exclude each other"
-    if spec.init_lora_weights == "orthogonal" and any(
-        rank % 2 for rank in (spec.r, *spec.rank_pattern.values())
-    ):
-        yield "`init_lora_weights: orthogonal` needs even ranks in `r` and `rank_pattern`"
+    @rule
+    def _dora_has_no_bias(self) -> Iterator[str]:
+        if self.lora_bias and self.use_dora:
+            yield "`lora_bias` and `use_dora` exclude each other"
+
+    @rule
+    def _orthogonal_ranks_are_even(self) -> Iterator[str]:
+        ranks = (self.r, *self.rank_pattern.values())
+        if self.init_lora_weights == "orthogonal" and any(rank % 2 for rank in ranks):
+            yield "`init_lora_weights: orthogonal` needs even ranks in `r` and `rank_pattern`"
 
 
 class IA3Spec(_Targeting):
@@ -189,19 +187,18 @@ class IA3Spec(_Targeting):
         None, description="Those of `target_modules` whose input is scaled, not their output."
     )
 
-    @model_validator(mode="after")
-    def _feedforward_is_targeted(self) -> "IA3Spec":
+    @rule
+    def _feedforward_is_targeted(self) -> Iterator[str]:
         targets, feedforward = self.target_modules, self.feedforward_modules
         if (targets is None) != (feedforward is None):
-            raise ValueError("`target_modules` and `feedforward_modules` go together: give both")
+            yield "`target_modules` and `feedforward_modules` go together: give both"
         if isinstance(targets, list) and isinstance(feedforward, list):
             others = sorted(set(feedforward) - set(targets))
             if others:
-                raise ValueError(
+                yield (
                     f"`feedforward_modules` names {', '.join(others)}, which `target_modules` "
                     "does not"
                 )
-        return self
 
 
 class _Prompting(_Method):
@@ -225,11 +222,10 @@ class PromptTuningSpec(_Prompting):
         None, description="Repeated or cut to `num_virtual_tokens`."
     )
 
-    @model_validator(mode="after")
-    def _text_fits(self) -> "PromptTuningSpec":
+    @rule
+    def _text_is_given_to_begin_with(self) -> Iterator[str]:
         if (self.prompt_tuning_init == "TEXT") != (self.prompt_tuning_init_text is not None):
-            raise ValueError("`prompt_tuning_init: TEXT` and `prompt_tuning_init_text` go together")
-        return self
+            yield "`prompt_tuning_init: TEXT` and `prompt_tuning_init_text` go together"
 
 
 class PrefixTuningSpec(_Prompting):
@@ -244,61 +240,15 @@ class PrefixTuningSpec(_Prompting):
         None, description="Default: at random; not with `prefix_projection`."
     )
 
-    @model_validator(mode="after")
-    def _projection_fits(self) -> "PrefixTuningSpec":
+    @rule
+    def _only_a_projection_has_a_width(self) -> Iterator[str]:
         if self.encoder_hidden_size is not None and not self.prefix_projection:
-            raise ValueError("`encoder_hidden_size` needs `prefix_projection`")
+            yield "`encoder_hidden_size` needs `prefix_projection`"
+
+    @rule
+    def _a_projection_is_not_zero(self) -> Iterator[str]:
         if self.init_weights is not None and self.prefix_projection:
-            raise ValueError("`init_weights` and `prefix_projection` exclude each other")
-        return self
+            yield "`init_weights` and `prefix_projection` exclude each other"
 
 
 PeftSpec = LoraSpec | IA3Spec | PromptTuningSpec | PrefixTuningSpec
-
-
-def contradictions(job: "JobSpec") -> Iterator[str]:
-    """What the section `peft` does not go with in the rest of the job, a sentence each."""
-    peft, task = job.peft, job.task.variant()
-    if peft is None:
-        return
-    if job.model.config is not None:
-        yield (
-            "`peft` changes a model that has learnt something, and `model.config` is one from "
-            "scratch: leave one of them out"
-        )
-    if isinstance(peft, PromptTuningSpec | PrefixTuningSpec):
-        yield from _prompt_problems(job, peft, task)
-    if isinstance(peft, LoraSpec) and peft.quantization is not None:
-        yield from _quantization_problems(job, peft.quantization)
-
-
-def _quantization_problems(job: "JobSpec", wanted: QuantizationSpec) -> Iterator[str]:
-    for name in ("bf16_full_eval", "fp16_full_eval"):
-        if getattr(job.training, name):
-            yield f"`training.{name}` cannot change the dtype of `peft.quantization`'s weights"
-    if wanted.bits == 4 and (job.training.use_cpu or job.resources.gpus == 0):
-        yield (
-            "`peft.quantization.bits` is 4, which needs a GPU: on a CPU only 8 bits can be trained "
-            "on"
-        )
-
-
-def _prompt_problems(
-    job: "JobSpec", peft: PromptTuningSpec | PrefixTuningSpec, task: str
-) -> Iterator[str]:
-    if task not in TASK_TYPES:
-        yield _NO_PROMPT.format(method=peft.method, task=task)
-    elif isinstance(peft, PromptTuningSpec) and TASK_TYPES[task] in {"TOKEN_CLS", "QUESTION_ANS"}:
-        yield _SHIFTED.format(task=task)
-    if job.training.padding_free:
-        yield f"`training.padding_free` excludes `peft` by `{peft.method}`: use `lora` or `ia3`"
-    if getattr(job.task, "separate_documents", False):
-        yield (
-            "`task.separate_documents` would part the documents from the virtual tokens of "
-            f"`peft` by `{peft.method}`: use `lora` or `ia3`"
-        )
-    if isinstance(peft, PrefixTuningSpec) and job.training.activation_checkpointing:
-        yield (
-            "`training.activation_checkpointing` excludes `peft` by `prefix-tuning`: the prefix is "
-            "handed on in the cache that checkpointing turns off"
-        )

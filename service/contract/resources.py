@@ -6,11 +6,11 @@ Names and meanings are those of `transformers.TrainingArguments`, `ddp_…` with
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from service.contract.deepspeed import DeepSpeedSpec
 from service.contract.fsdp import FSDPSpec
-from service.contract.types import SpecModel
+from service.contract.section import SpecModel, rule
 
 MOST_PROCESSES = 64
 
@@ -73,12 +73,28 @@ class ResourcesSpec(SpecModel):
     def _strategy_is_known(cls, value: Any) -> Any:
         return _expand(value)
 
-    @model_validator(mode="after")
-    def _processes_have_their_place(self) -> "ResourcesSpec":
-        problems = list(_resource_problems(self))
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    @rule
+    def _each_gpu_has_one_process(self) -> Iterator[str]:
+        if self.gpus and self.num_processes not in {None, self.gpus}:
+            yield (
+                f"there is one process for each GPU, but `gpus` is {self.gpus} and "
+                f"`num_processes` is {self.num_processes}: leave `num_processes` out"
+            )
+
+    @rule
+    def _processes_have_their_place(self) -> Iterator[str]:
+        if self.gpus is None and self.processes > 1:
+            yield (
+                f"`num_processes: {self.processes}` needs `gpus`: as many, or 0 for processes on "
+                "the CPU"
+            )
+
+    @rule
+    def _a_strategy_needs_several_processes(self) -> Iterator[str]:
+        if self.strategy is not None and self.processes == 1:
+            yield (
+                "`strategy` is for several processes: set `gpus`, or `gpus: 0` and `num_processes`"
+            )
 
     @property
     def processes(self) -> int:
@@ -88,18 +104,3 @@ class ResourcesSpec(SpecModel):
     @property
     def chosen_strategy(self) -> StrategySpec:
         return self.strategy or DDPSpec()
-
-
-def _resource_problems(spec: ResourcesSpec) -> Iterator[str]:
-    if spec.gpus and spec.num_processes not in {None, spec.gpus}:
-        yield (
-            f"there is one process for each GPU, but `gpus` is {spec.gpus} and `num_processes` is "
-            f"{spec.num_processes}: leave `num_processes` out"
-        )
-    if spec.gpus is None and spec.processes > 1:
-        yield (
-            f"`num_processes: {spec.processes}` needs `gpus`: as many, or 0 for processes on the "
-            "CPU"
-        )
-    if spec.strategy is not None and spec.processes == 1:
-        yield "`strategy` is for several processes: set `gpus`, or `gpus: 0` and `num_processes`"

@@ -1,10 +1,12 @@
 """The parameters of summarization and translation: what is read, written and generated."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
-from service.contract.types import SpecModel, TaskParametersModel, Text
+from service.contract.section import SpecModel, rule
+from service.contract.types import TaskParametersModel, Text
 
 Prefix = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 
@@ -75,17 +77,16 @@ class Seq2SeqSpec(TaskParametersModel):
     )
     generation: GenerationSpec = Field(default_factory=GenerationSpec)
 
-    @model_validator(mode="after")
-    def _lengths_fit(self) -> "Seq2SeqSpec":
+    @rule
+    def _lengths_fit(self) -> Iterator[str]:
         longest = self.generated_length()
         for name in ("min_length", "min_new_tokens"):
             shortest = getattr(self.generation, name)
             if shortest is not None and shortest > longest:
-                raise ValueError(
+                yield (
                     f"`generation.{name}` ({shortest}) is above the longest generated text "
                     f"({longest} tokens)"
                 )
-        return self
 
     def target_length(self, split: str) -> int:
         """Tokens at which targets of `split` are cut."""

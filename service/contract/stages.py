@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.contract.spec import HubSpec, JobSpec
+from service.contract.hub import HubSpec
+from service.contract.spec import JobSpec
 from service.contract.states import Stage
 
 EVENT_FD_VARIABLE: Final = "FINETUNE_EVENT_FD"

@@ -5,10 +5,11 @@ dataclass and compares every name and default.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from service.contract.aliases import with_todays_names
 from service.contract.choices import (
@@ -22,8 +23,9 @@ from service.contract.choices import (
 )
 from service.contract.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.resume_from import ResumeFromSpec
+from service.contract.section import Rule, SpecModel
 from service.contract.trainer_defaults import asks_for_nothing
-from service.contract.types import refusing
+from service.contract.types import ShortEnough, refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
 SaveStrategy = Literal["no", "steps", "epoch", "best"]
@@ -44,7 +46,7 @@ def _from_bool(value: Any) -> Any:
 
 
 Arguments = Annotated[
-    dict[str, bool | int | float | str | None] | None, BeforeValidator(_from_json)
+    dict[str, bool | int | float | str | None] | None, ShortEnough, BeforeValidator(_from_json)
 ]
 
 # What TrainingArguments has; here on CPUs, where larger ones gain nothing.
@@ -66,9 +68,7 @@ ADDITIONS: Final[dict[str, str]] = {
 }
 
 
-class TrainingSpec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class TrainingSpec(SpecModel):
     # Duration and batches
     num_train_epochs: float = Field(
         3.0, gt=0, description="Passes over the data; may be a fraction."
@@ -312,15 +312,15 @@ class TrainingSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _accept_older_names(cls, data: Any) -> Any:
-        return _rename_aliases(_without_ignored(data)) if isinstance(data, dict) else data
+    def _accept_older_names(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict):
+            return data
+        renamed, disagreeing = with_todays_names(_without_ignored(data))
+        return _with_both_names(cls.without_refused(renamed, info, disagreeing))
 
-    @model_validator(mode="after")
-    def _check_combinations(self) -> "TrainingSpec":
-        problems = list(_combination_problems(self))
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        return _RULES
 
     @property
     def eval_batch_size(self) -> int:
@@ -362,15 +362,14 @@ def _without_ignored(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in ignored}
 
 
-def _rename_aliases(data: dict[str, Any]) -> dict[str, Any]:
-    renamed = with_todays_names(data)
-    # Two names of one option: whoever reads the spec finds both.
-    if renamed.get("auto_find_batch_size") is True:
-        renamed.setdefault("on_oom", "halve_batch")
-    if renamed.get("on_oom") == "halve_batch":
-        renamed.setdefault("auto_find_batch_size", True)
-    _name_precision(renamed)
-    return renamed
+def _with_both_names(options: dict[str, Any]) -> dict[str, Any]:
+    """With both names of an option that has two, so that whoever reads the spec finds both."""
+    if options.get("auto_find_batch_size") is True:
+        options.setdefault("on_oom", "halve_batch")
+    if options.get("on_oom") == "halve_batch":
+        options.setdefault("auto_find_batch_size", True)
+    _name_precision(options)
+    return options
 
 
 def _name_precision(options: dict[str, Any]) -> None:
@@ -386,74 +385,84 @@ def _name_precision(options: dict[str, Any]) -> None:
         options["precision"] = "fp32"
 
 
-def _combination_problems(spec: TrainingSpec) -> Iterator[str]:
-    for name in ("logging_steps", "eval_steps", "save_steps"):
-        steps: float | None = getattr(spec, name)
-        if steps is not None and steps > 1 and steps != int(steps):
-            yield f"`{name}` must be whole when it is above 1, and is {steps}"
-    yield from _precision_problems(spec)
-    yield from _padding_problems(spec)
-    yield from _policy_problems(spec)
-    yield from _argument_problems(spec)
-    yield from _loader_problems(spec)
-    yield from _evaluation_problems(spec)
+# ---- rules --------------------------------------------------------------------------------------
 
 
-def _precision_problems(spec: TrainingSpec) -> Iterator[str]:
+def _steps_are_whole(name: str, spec: TrainingSpec) -> Iterator[str]:
+    steps: float | None = getattr(spec, name)
+    if steps is not None and steps > 1 and steps != int(steps):
+        yield f"`{name}` must be whole when it is above 1, and is {steps}"
+
+
+def _precision_has_one_name(spec: TrainingSpec) -> Iterator[str]:
     if spec.bf16 and spec.fp16:
         yield "`bf16` and `fp16` exclude each other: give one of them"
     elif spec.precision != ("bf16" if spec.bf16 else "fp16" if spec.fp16 else spec.precision):
         yield f"`precision: {spec.precision}` contradicts `bf16` or `fp16`: give one of them"
     elif spec.precision in {"bf16", "fp16"} and not getattr(spec, spec.precision):
         yield f"`precision` and `{spec.precision}` contradict each other: give one of them"
+
+
+def _fp16_needs_a_gpu(spec: TrainingSpec) -> Iterator[str]:
     if spec.fp16 and spec.use_cpu:
         yield "`fp16` needs a GPU: use `bf16` on a CPU"
-    yield from _device_problems(spec)
 
 
-def _device_problems(spec: TrainingSpec) -> Iterator[str]:
+def _tf32_needs_a_gpu(spec: TrainingSpec) -> Iterator[str]:
     if spec.tf32 and spec.use_cpu:
         yield "`tf32` needs a GPU"
+
+
+def _full_eval_has_one_dtype(spec: TrainingSpec) -> Iterator[str]:
     if spec.bf16_full_eval and spec.fp16_full_eval:
         yield "`bf16_full_eval` and `fp16_full_eval` exclude each other: give one of them"
+
+
+def _fp16_full_eval_needs_a_gpu(spec: TrainingSpec) -> Iterator[str]:
     if spec.fp16_full_eval and spec.use_cpu:
         yield "`fp16_full_eval` needs a GPU: use `bf16_full_eval` on a CPU"
+
+
+def _checkpointing_has_its_arguments(spec: TrainingSpec) -> Iterator[str]:
     if spec.activation_checkpointing_kwargs and not spec.activation_checkpointing:
         yield "`activation_checkpointing_kwargs` does nothing without `activation_checkpointing`"
 
 
-def _padding_problems(spec: TrainingSpec) -> Iterator[str]:
+def _compiling_needs_padding(spec: TrainingSpec) -> Iterator[str]:
     if spec.padding_free and spec.compiles:
         yield "`padding_free` excludes `torch_compile`, which needs batches of few shapes"
+
+
+def _noise_needs_padding(spec: TrainingSpec) -> Iterator[str]:
     if spec.padding_free and spec.neftune_noise_alpha is not None:
         yield "`padding_free` excludes `neftune_noise_alpha`, whose noise depends on the padding"
 
 
-def _policy_problems(spec: TrainingSpec) -> Iterator[str]:
+def _out_of_memory_has_one_name(spec: TrainingSpec) -> Iterator[str]:
     if spec.auto_find_batch_size != (spec.on_oom == "halve_batch"):
         yield "`on_oom` and `auto_find_batch_size` contradict each other: give one of them"
-    if spec.on_non_finite == "fail":
-        for name in ("non_finite_rollbacks", "rollback_learning_rate_factor"):
-            if getattr(spec, name) != TrainingSpec.model_fields[name].default:
-                yield f"`{name}` does nothing without `on_non_finite: rollback`"
 
 
-def _argument_problems(spec: TrainingSpec) -> Iterator[str]:
+def _only_rollbacks_have_options(name: str, spec: TrainingSpec) -> Iterator[str]:
+    default = TrainingSpec.model_fields[name].default
+    if spec.on_non_finite == "fail" and getattr(spec, name) != default:
+        yield f"`{name}` does nothing without `on_non_finite: rollback`"
+
+
+def _optimizer_takes_its_arguments(spec: TrainingSpec) -> Iterator[str]:
     try:
-        optim_args = parse_optim_args(spec.optim_args)
+        given = parse_optim_args(spec.optim_args)
     except ValueError as error:
         yield str(error)
-        optim_args = {}
-    yield from _unknown(
-        "optim_args", optim_args, f"optim: {spec.optim}", OPTIMIZER_ARGUMENTS.get(spec.optim, ())
-    )
-    schedule = spec.lr_scheduler_type
-    yield from _unknown(
-        "lr_scheduler_kwargs",
-        spec.lr_scheduler_kwargs or {},
-        f"lr_scheduler_type: {schedule}",
-        SCHEDULE_ARGUMENTS.get(schedule, ()),
-    )
+    else:
+        owner = f"optim: {spec.optim}"
+        yield from _unknown("optim_args", given, owner, OPTIMIZER_ARGUMENTS.get(spec.optim, ()))
+
+
+def _schedule_takes_its_arguments(spec: TrainingSpec) -> Iterator[str]:
+    schedule, given = spec.lr_scheduler_type, spec.lr_scheduler_kwargs or {}
+    owner = f"lr_scheduler_type: {schedule}"
+    yield from _unknown("lr_scheduler_kwargs", given, owner, SCHEDULE_ARGUMENTS.get(schedule, ()))
 
 
 def _unknown(option: str, given: Iterable[str], owner: str, known: Iterable[str]) -> Iterator[str]:
@@ -464,25 +473,29 @@ def _unknown(option: str, given: Iterable[str], owner: str, known: Iterable[str]
         )
 
 
-def _loader_problems(spec: TrainingSpec) -> Iterator[str]:
-    if not spec.dataloader_num_workers:
-        if spec.dataloader_prefetch_factor is not None:
-            yield "`dataloader_prefetch_factor` needs `dataloader_num_workers` above 0"
-        if spec.dataloader_persistent_workers:
-            yield "`dataloader_persistent_workers` needs `dataloader_num_workers` above 0"
+def _prefetching_needs_workers(spec: TrainingSpec) -> Iterator[str]:
+    if spec.dataloader_prefetch_factor is not None and not spec.dataloader_num_workers:
+        yield "`dataloader_prefetch_factor` needs `dataloader_num_workers` above 0"
 
 
-def _evaluation_problems(spec: TrainingSpec) -> Iterator[str]:
-    if spec.eval_strategy == "no":
-        if spec.lr_scheduler_type in BY_METRIC:
-            yield f"`lr_scheduler_type: {spec.lr_scheduler_type}` needs `eval_strategy`"
-        if spec.early_stopping_patience is not None:
-            yield "`early_stopping_patience` needs `eval_strategy`"
-    if spec.saves_each_best:
-        yield from _best_model_problems(spec)
+def _persistence_needs_workers(spec: TrainingSpec) -> Iterator[str]:
+    if spec.dataloader_persistent_workers and not spec.dataloader_num_workers:
+        yield "`dataloader_persistent_workers` needs `dataloader_num_workers` above 0"
 
 
-def _best_model_problems(spec: TrainingSpec) -> Iterator[str]:
+def _schedule_has_its_metric(spec: TrainingSpec) -> Iterator[str]:
+    if spec.lr_scheduler_type in BY_METRIC and spec.eval_strategy == "no":
+        yield f"`lr_scheduler_type: {spec.lr_scheduler_type}` needs `eval_strategy`"
+
+
+def _early_stopping_has_evaluations(spec: TrainingSpec) -> Iterator[str]:
+    if spec.early_stopping_patience is not None and spec.eval_strategy == "no":
+        yield "`early_stopping_patience` needs `eval_strategy`"
+
+
+def _best_model_is_evaluated_and_saved(spec: TrainingSpec) -> Iterator[str]:
+    if not spec.saves_each_best:
+        return
     if spec.eval_strategy == "no":
         yield "the best model is chosen by evaluations: set `eval_strategy` to `steps` or `epoch`"
     elif spec.save_strategy == "no":
@@ -490,3 +503,28 @@ def _best_model_problems(spec: TrainingSpec) -> Iterator[str]:
             "`load_best_model_at_end` needs a checkpoint of each new best evaluation: set "
             "`save_strategy`; with `best` no others are written"
         )
+
+
+_RULES: Final[tuple[Callable[[TrainingSpec], Iterator[str]], ...]] = (
+    partial(_steps_are_whole, "logging_steps"),
+    partial(_steps_are_whole, "eval_steps"),
+    partial(_steps_are_whole, "save_steps"),
+    _precision_has_one_name,
+    _fp16_needs_a_gpu,
+    _tf32_needs_a_gpu,
+    _full_eval_has_one_dtype,
+    _fp16_full_eval_needs_a_gpu,
+    _checkpointing_has_its_arguments,
+    _compiling_needs_padding,
+    _noise_needs_padding,
+    _out_of_memory_has_one_name,
+    partial(_only_rollbacks_have_options, "non_finite_rollbacks"),
+    partial(_only_rollbacks_have_options, "rollback_learning_rate_factor"),
+    _optimizer_takes_its_arguments,
+    _schedule_takes_its_arguments,
+    _prefetching_needs_workers,
+    _persistence_needs_workers,
+    _schedule_has_its_metric,
+    _early_stopping_has_evaluations,
+    _best_model_is_evaluated_and_saved,
+)

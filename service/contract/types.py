@@ -1,16 +1,16 @@
-"""Types that the rooms of a spec share: text, names, ids, and a model that refuses what it
-does not know."""
+"""Types that the sections of a spec share: text, names, ids, and the base of all tasks."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
 )
+
+from service.contract.section import SpecModel
 
 
 def refusing(sentences: dict[str, str]) -> BeforeValidator:
@@ -22,11 +22,6 @@ def refusing(sentences: dict[str, str]) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
-
-
-class SpecModel(BaseModel):
-    # Built when it is used: the whole spec holds all others, and few are used by themselves.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def _no_nul(value: str) -> str:
@@ -62,12 +57,29 @@ def _checkpoint(value: Any) -> Any:
 CheckpointChoice = Annotated[Literal["best", "last"] | Step, BeforeValidator(_checkpoint)]
 
 
+MOST_ENTRIES: Final = 1000
+"""Of any list or object of a spec, except in the values of `model.config.config_overrides`."""
+
+
+def _short_enough(value: Any) -> Any:
+    if isinstance(value, list | dict) and len(value) > MOST_ENTRIES:
+        raise ValueError(f"must be at most {MOST_ENTRIES} long")
+    return value
+
+
+ShortEnough = BeforeValidator(_short_enough)
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-FileIds = Annotated[list[FileId], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
-Paths = Annotated[list[Text], Field(min_length=1, max_length=1000), BeforeValidator(_as_list)]
+FileIds = Annotated[
+    list[FileId], Field(min_length=1, max_length=MOST_ENTRIES), BeforeValidator(_as_list)
+]
+Paths = Annotated[
+    list[Text], Field(min_length=1, max_length=MOST_ENTRIES), BeforeValidator(_as_list)
+]
 
 
 def _require_type(schema: dict[str, Any]) -> None:

@@ -6,8 +6,9 @@ from sqlalchemy.orm import Session
 
 from service.contract import follow_up
 from service.contract.follow_up import Promote, Publish
+from service.contract.hub import HubSpec
 from service.contract.routing import CPU_QUEUE
-from service.contract.spec import SPEC_VERSION, HubSpec, JobSpec
+from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import ACTIONS, ENDED, Action, JobState, Stage
 from service.errors import (
     ArtifactGoneError,

@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 from sqlalchemy.orm import Session
 
 from service.contract import splits
+from service.contract.dataset import UploadDataset
 from service.contract.routing import queue_for
-from service.contract.spec import JobSpec, UploadDataset
+from service.contract.spec import JobSpec
 from service.contract.states import STAGE_ORDER
 from service.jobs.dispatch import Dispatcher
 from service.store import files, idempotency, jobs, lineage, queries

@@ -1,5 +1,7 @@
 """The words of a 422: golden texts, one per kind of mistake, and all of them at once."""
 
+from collections import Counter
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,8 @@ import httpx
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from service.api.faults import collect as collecting
 from service.api.faults.collect import collect
+from service.api.faults.shorten import MOST_FAULTS
 from service.api.faults.walk import models_in
 from service.api.openapi import EXAMPLE_JOBS
 from service.contract.aliases import ALIASES
@@ -20,6 +22,7 @@ from service.contract.tasks import TASKS
 from service.contract.training import TrainingSpec
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
+from tests.api.hostile_bodies import hostile_bodies
 
 Line = tuple[str, str, str]
 
@@ -31,7 +34,7 @@ def lines(body: Any) -> list[Line]:
 class TestCollect:
     def test_a_valid_spec_has_none(self) -> None:
         findings = collect(SPEC)
-        assert (findings.faults, findings.mended) == ([], set())
+        assert (findings.faults, findings.valid_part) == ([], findings.spec)
         assert findings.spec == JobSpec.model_validate(SPEC)
 
     @pytest.mark.parametrize("example", list(EXAMPLE_JOBS))
@@ -304,12 +307,158 @@ class TestCollect:
             ("task", "invalid_value"),
             ("training.bf16", "conflict"),
             ("training.evaluation_strategy", "invalid_value"),
-            ("training.evaluation_strategy", "conflict"),
             ("training.learning_rte", "unknown_field"),
             ("training.max_steps", "invalid_value"),
         ]
 
-    def test_a_rule_is_not_reported_for_a_value_that_was_mended(self) -> None:
+    def test_rules_between_sections_beside_faults_in_each_of_them(self) -> None:
+        """Whatever the valid fields decide is found, and nothing that a faulty one would."""
+        body = {
+            "mode": "train",
+            "task": {"type": "question-answering", "max_seq_length": 64, "n_best_size": 0},
+            "model": {"name_or_path": "org/model", "dtype": "bfloat16", "revison": "main"},
+            "dataset": {
+                "source": "hub",
+                "name": "org/data",
+                "max_bad_fraction": 2,
+                "validation": {"a": "one", "b": "two"},
+                "validation_split_percentage": 5,
+            },
+            "training": {
+                "eval_strategy": "steps",
+                "load_best_model_at_end": True,
+                "save_strategy": "never",
+                "label_smoothing_factor": 0.1,
+                "fp16": True,
+                "padding_free": True,
+                "optim": "adafactor",
+                "max_steps": 1.5,
+                "warmup_ratio": 3,
+            },
+            "peft": {"method": "prefix-tuning", "num_virtual_tokens": 0, "init_weights": "zero"},
+            "resources": {
+                "gpus": 2,
+                "strategy": {"type": "deepspeed", "zero_stage": 3, "timeout": 0},
+            },
+            "priority": 10,
+        }
+        assert lines(body) == [
+            (
+                "dataset.max_bad_fraction",
+                "invalid_value",
+                "must be at least 0 and at most 1",
+            ),
+            (
+                "dataset.validation",
+                "conflict",
+                "the best model is chosen by `training.metric_for_best_model`: with several sets "
+                "in `dataset.validation` name a metric of one of them, such as `<name>_loss`",
+            ),
+            (
+                "dataset.validation_split_percentage",
+                "conflict",
+                "`dataset.validation_split_percentage` is for data without `dataset.validation`: "
+                "give one of them",
+            ),
+            (
+                "model.dtype",
+                "conflict",
+                "`model.dtype: bfloat16`: `deepspeed` needs `float32` weights",
+            ),
+            ("model.revison", "unknown_field", "unknown field; did you mean `revision`?"),
+            ("peft.num_virtual_tokens", "invalid_value", "must be at least 1 and at most 100000"),
+            ("priority", "invalid_value", "must be at least 0 and at most 9"),
+            (
+                "resources.strategy.timeout",
+                "invalid_value",
+                "must be at least 1 and at most 604800",
+            ),
+            (
+                "resources.strategy.zero_stage",
+                "conflict",
+                "`zero_stage: 3` is refused: `fsdp` splits weights, too; use that",
+            ),
+            (
+                "task.max_seq_length",
+                "conflict",
+                "`doc_stride` (128) must be below `max_seq_length` (64)",
+            ),
+            ("task.n_best_size", "invalid_value", "must be at least 1 and at most 1000"),
+            (
+                "training.fp16",
+                "conflict",
+                "`training.fp16` scales the loss by what whole gradients show: with `deepspeed` "
+                "use `bf16`",
+            ),
+            (
+                "training.label_smoothing_factor",
+                "conflict",
+                "`training.label_smoothing_factor` smooths one label each, and a "
+                "`question-answering` model has two positions instead",
+            ),
+            ("training.max_steps", "invalid_type", "must be a whole number"),
+            (
+                "training.optim",
+                "conflict",
+                "`training.optim: adafactor` cannot update a part of the weights as `deepspeed` "
+                "holds them: use one of `adamw_torch`, `adamw_torch_fused`, `sgd`, `rmsprop`",
+            ),
+            (
+                "training.padding_free",
+                "conflict",
+                "`training.padding_free` excludes `peft` by `prefix-tuning`: use `lora` or `ia3`",
+            ),
+            (
+                "training.save_strategy",
+                "invalid_value",
+                "must be `no` or `steps` or `epoch` or `best`",
+            ),
+            (
+                "training.warmup_ratio",
+                "conflict",
+                "`warmup_ratio` must be below 1; for a number of steps use `warmup_steps`",
+            ),
+        ]
+
+    @pytest.mark.parametrize(
+        ("changes", "undecided"),
+        [
+            ({"dataset": {"source": "hubb", "name": "org/data"}}, "dataset.source"),
+            ({"dataset": {**SPEC["dataset"], "validation": []}}, "dataset.validation"),
+            ({"dataset": {**SPEC["dataset"], "validaton": "x"}}, "dataset.validaton"),
+            ({"dataset": 5}, "dataset"),
+            ({"mode": "trian"}, "mode"),
+        ],
+    )
+    def test_a_rule_that_reads_a_faulty_field_says_nothing(
+        self, changes: dict[str, Any], undecided: str
+    ) -> None:
+        """With valid ones `training.eval_strategy` would need `dataset.validation`."""
+        body = spec(training={"eval_strategy": "epoch"}) | changes
+        assert [path for path, _, _ in lines(body)] == [undecided]
+
+    def test_a_rule_is_one_fault_whatever_its_punctuation(self) -> None:
+        training = {"auto_find_batch_size": True}
+        (fault,) = lines(spec(training=training, resources={"gpus": 2}))
+        assert fault[:2] == ("training.on_oom", "conflict")
+        assert fault[2].endswith("lower `per_device_train_batch_size` instead")
+
+    def test_options_that_disagree_do_not_hide_other_faults(self) -> None:
+        body = spec(training={"adafactor": True, "optim": "sgd", "seed": -1})
+        assert [line[:2] for line in lines(body)] == [
+            ("training.adafactor", "conflict"),
+            ("training.seed", "invalid_value"),
+        ]
+
+    def test_refused_options_do_not_hide_other_faults(self) -> None:
+        strategy = {"type": "fsdp", "sharding_strategy": 1, "cpu_ofload": True}
+        body = spec(resources={"gpus": 2, "strategy": strategy})
+        assert [line[:2] for line in lines(body)] == [
+            ("resources.strategy.cpu_ofload", "unknown_field"),
+            ("resources.strategy.sharding_strategy", "conflict"),
+        ]
+
+    def test_a_rule_that_reads_a_value_of_the_wrong_type_says_nothing(self) -> None:
         body = spec(training={"eval_strategy": 5, "load_best_model_at_end": True})
         assert lines(body) == [
             ("training.eval_strategy", "invalid_value", "must be `no` or `steps` or `epoch`")
@@ -350,9 +499,58 @@ class TestCollect:
         (fault,) = collect(spec(priority="x" * 5000)).faults
         assert fault.given == "x" * 100 + "… (5000 characters)"
 
-    def test_thousands_of_faults_are_answered_in_bounded_number(self) -> None:
-        body = spec(training={f"learning_rate{number}": 1 for number in range(5000)})
-        assert 0 < len(collect(body).faults) <= collecting.MOST_FAULTS * 10
+
+class TestHostileBodies:
+    """Their cost is bounded by work, not measured in seconds."""
+
+    @pytest.mark.parametrize("body", hostile_bodies().values(), ids=hostile_bodies())
+    def test_one_validation_and_a_bounded_list(
+        self, body: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        validated: list[Any] = []
+        compared: list[str] = []
+        validate, compare = JobSpec.model_validate, SequenceMatcher.quick_ratio
+
+        def counted_validation(given: Any, **options: Any) -> JobSpec:
+            validated.append(given)
+            return validate(given, **options)
+
+        def counted_comparison(matcher: SequenceMatcher[str]) -> float:
+            compared.append(matcher.a)
+            return compare(matcher)
+
+        monkeypatch.setattr(JobSpec, "model_validate", counted_validation)
+        monkeypatch.setattr(SequenceMatcher, "quick_ratio", counted_comparison)
+        faults = collect(body).faults
+        assert 0 < len(faults) <= MOST_FAULTS
+        assert len(validated) == 1
+        assert _entries(validated[0]) < 25_000
+        assert len(compared) < 100 * MOST_FAULTS
+        assert max(len(name) for name in [*compared, ""]) < 100
+
+    def test_every_section_has_its_share_of_the_list(self) -> None:
+        unknown = {f"learning_rate{number}": 1 for number in range(5000)}
+        faults = lines(spec(training=unknown, resources=unknown, priority=10))
+        assert ("priority", "invalid_value", "must be at least 0 and at most 9") in faults
+        sections = Counter(path.partition(".")[0] for path, _, _ in faults)
+        assert sections == {"training": 33, "resources": 33, "priority": 1}
+
+    def test_nothing_that_is_valid_is_shortened(self) -> None:
+        labels = {str(number): f"label {number}" for number in range(5000)}
+        sets = {f"set{number}": [f"file-{item}" for item in range(1000)] for number in range(20)}
+        body = spec(
+            model={
+                "config": {"model_type": "bert", "config_overrides": {"id2label": labels}},
+                "tokenizer_name": "org/tokenizer",
+            },
+            dataset={"source": "upload", "train": "file-1", "validation": sets},
+        )
+        assert collect(body).spec == JobSpec.model_validate(body)
+
+
+def _entries(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return len(inner) + sum(map(_entries, inner))
 
 
 class TestNamesOfTheScripts:
@@ -398,9 +596,8 @@ class TestNamesOfTheScripts:
 
 
 class TestExamples:
-    """What is put in place of a faulty required field must be valid."""
-
     def test_every_required_field_has_a_valid_one(self) -> None:
+        """A client finds them in the document."""
         seen = set()
         todo: list[type[BaseModel]] = [JobSpec]
         while todo:

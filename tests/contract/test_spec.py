@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.contract.spec import HubDataset, UploadDataset
+from service.contract.dataset import HubDataset, UploadDataset
 from tests.contract.factories import job_spec, spec_body
 
 

@@ -16,8 +16,12 @@ import yaml
 
 from service.api.app import create_app
 from service.cli.app import app
-from service.contract.spec import DatasetSpec, HubSpec, JobSpec, ModelSpec, TrackingSpec
+from service.contract.dataset import DatasetSpec
+from service.contract.hub import HubSpec
+from service.contract.model import ModelSpec
+from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
+from service.contract.tracking import TrackingSpec
 from service.settings import Settings
 from tests.api.conftest import running
 from tests.docs.pages import ROOT, blocks, code_spans, name_of, pages

@@ -7,7 +7,7 @@ import pytest
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.follow_up import Publish, parsed
-from service.contract.spec import HubSpec
+from service.contract.hub import HubSpec
 from service.contract.states import JobState
 from service.errors import (
     ArtifactGoneError,

@@ -8,7 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import ModelConfigSpec
+from service.contract.model import ModelConfigSpec
 from worker import failures
 
 _TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")

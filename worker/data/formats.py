@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from service.contract.dataset import DataFormat
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import DataFormat
 from worker.data import document, text
 from worker.data.table import Source, Table
 

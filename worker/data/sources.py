@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from service.contract import splits
+from service.contract.dataset import DataFormat, HubDataset, UploadDataset
 from service.contract.failures import FailureCode, StageError
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
-from service.contract.spec import DataFormat, HubDataset, UploadDataset
 from service.contract.stages import StageRequest
 from worker import failures
 from worker.data import hub

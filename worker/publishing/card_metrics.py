@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from service.contract.spec import HubDataset, JobSpec
+from service.contract.dataset import HubDataset
+from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.tasks import TASKS
 

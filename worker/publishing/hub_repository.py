@@ -14,7 +14,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from service.contract.failures import FailureCode, StageError
-from service.contract.spec import HubSpec
+from service.contract.hub import HubSpec
 from worker.publishing import hub_access
 
 Files = Mapping[str, Path]

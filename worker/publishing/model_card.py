@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from service.contract.dataset import HubDataset, UploadDataset
 from service.contract.peft import BASE_CONFIG_FOLDER
-from service.contract.spec import HubDataset, JobSpec, UploadDataset
+from service.contract.spec import JobSpec
 from service.contract.stages import BaseCard, PrepareResult, StageRequest, TrainResult
 from service.contract.tasks import TASKS
 from worker.publishing import adapter_snippet, card_metrics

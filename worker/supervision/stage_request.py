@@ -7,9 +7,10 @@ import structlog
 from sqlalchemy import select
 
 from service.contract import follow_up, splits
+from service.contract.dataset import UploadDataset
 from service.contract.failures import FailureCode, StageError
 from service.contract.follow_up import Promote, Publish
-from service.contract.spec import JobSpec, UploadDataset
+from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from service.settings import Settings

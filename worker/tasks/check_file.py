@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from service.contract.dataset import UploadDataset
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.spec import JobSpec, UploadDataset
+from service.contract.spec import JobSpec
 from worker.data.cleaning import Checking
 from worker.data.table import Row, RowError, Source, Table
 from worker.data.usable_rows import Policy, Split, by_reason, listed

@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from service.contract import splits
-from service.contract.spec import HubDataset, JobSpec, UploadDataset
+from service.contract.dataset import HubDataset, UploadDataset
+from service.contract.spec import JobSpec
 
 TAG: Final = "mlflow.note.content"
 _SHOWN_FILES: Final = 5

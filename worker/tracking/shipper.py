@@ -17,7 +17,8 @@ import structlog
 from pydantic import BaseModel
 
 from service.contract import splits
-from service.contract.spec import HubDataset, JobSpec, UploadDataset
+from service.contract.dataset import HubDataset, UploadDataset
+from service.contract.spec import JobSpec
 from service.contract.states import JobState, Stage
 from service.settings import Settings
 from service.store import tracking as store

@@ -1,6 +1,7 @@
-"""All that is wrong with a job spec, at once.
+"""All that is wrong with a job spec, at once, found in one pass.
 
-`walk` finds where in the client's own input an error of pydantic lies, `describe` words it,
-`collect` mends the input fault by fault so that rules behind a faulty field are reached too, and
-`semantic` knows what only this server knows: uploaded files and allowed folders.
+`shorten` leaves out what no list of faults has room for, `collect` validates the rest and checks
+the rules between valid fields, `walk` finds where in the client's own input an error of pydantic
+lies, `describe` words it, and `semantic` adds what only this server knows: uploaded files, other
+jobs and allowed folders.
 """

@@ -1,157 +1,143 @@
-"""Validate, mend what is wrong, validate again: until every rule was reached."""
+"""Validate a spec once, and check every rule that its valid fields decide."""
 
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.api.faults.describe import describe, named_fields
-from service.api.faults.walk import Path as FaultPath
-from service.api.faults.walk import Place, at, kinds, locate, replaced, without
+from service.api.faults.describe import conflict, describe
+from service.api.faults.shorten import MOST_FAULTS, shortened
+from service.api.faults.walk import FieldPath, Place, kind_of, kinds, locate
 from service.api.schemas.problems import Fault
+from service.contract.section import BrokenRulesError, Examination, SpecModel
 from service.contract.spec import JobSpec
 
-MOST_FAULTS: Final = 100
-"""Nobody reads more, and finding near names takes time."""
-_ROUNDS: Final = 8
+SectionT = TypeVar("SectionT", bound=SpecModel)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Findings:
-    """What was found; `spec` is the client's, mended where it was faulty."""
-
     spec: JobSpec | None = None
+    """The spec, unless it is faulty."""
     faults: list[Fault] = field(default_factory=list)
-    mended: set[FaultPath] = field(default_factory=set)
-    """Places whose value is not the client's: nothing said about them is news."""
-
-    def is_mended(self, path: FaultPath) -> bool:
-        return any(path[: len(place)] == place for place in self.mended)
+    valid_part: JobSpec | None = None
+    """The spec without its faulty fields, which raise UnknownValueError; None where faults were
+    too many to list."""
 
 
 def collect(given: Any) -> Findings:
     """Every fault of the form: types, bounds, names, and the rules between fields."""
-    findings = Findings()
-    for _ in range(_ROUNDS):
+    examination = Examination()
+    errors: list[ErrorDetails] = []
+    try:
+        spec = JobSpec.model_validate(shortened(given), context=examination)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    else:
+        if not examination.has_refused:
+            return Findings(spec=spec, valid_part=spec)
+    if not isinstance(given, dict):
+        return Findings(faults=[describe(errors[0], locate((), given))])
+    collector = _Collector(given, examination)
+    return collector.findings([error for error in errors if not _is_rule(error)])
+
+
+def _is_rule(error: ErrorDetails) -> bool:
+    """Rules are checked again, on what is valid of every section."""
+    return isinstance(error.get("ctx", {}).get("error"), BrokenRulesError)
+
+
+class _Collector:
+    def __init__(self, given: dict[str, Any], examination: Examination) -> None:
+        self._given = given
+        self._examination = examination
+        self._faults: dict[tuple[str, str, str], Fault] = {}
+        self._faulty: dict[FieldPath, set[str]] = defaultdict(set)
+        """Section → its fields whose values are not known."""
+
+    def findings(self, errors: list[ErrorDetails]) -> Findings:
+        errors += [inner for error in errors for inner in self._of_nearest_kind(error)]
+        listed = _fair_share(errors)
+        for error in listed:
+            self._add(error)
+        is_complete = len(listed) == len(errors)
+        valid_part = self._section(JobSpec, self._given, ()) if is_complete else None
+        faults = list(self._faults.values())[:MOST_FAULTS]
+        faults.sort(key=lambda fault: fault.path)
+        return Findings(faults=faults, valid_part=valid_part)
+
+    def _of_nearest_kind(self, error: ErrorDetails) -> list[ErrorDetails]:
+        """What is wrong with a section of unknown kind if its nearest kind is meant."""
+        if not error["type"].startswith("union_tag"):
+            return []
+        place = locate(error["loc"], self._given)
+        meant = _nearest_kind(describe(error, place), place)
+        if meant is None:
+            return []
+        tag, kind, model = meant
         try:
-            findings.spec = JobSpec.model_validate(given)
-        except ValidationError as error:
-            found = error.errors(include_url=False)[:MOST_FAULTS]
-            if not isinstance(given, dict):
-                findings.faults += describe(found[0], locate((), given))
-                return findings
-            given = _note_and_mend(found, given, findings)
-        else:
-            break
-    findings.faults.sort(key=lambda fault: fault.path)
-    return findings
+            model.model_validate({**shortened(place.value, (model,)), tag: kind})
+        except ValidationError as wrong:
+            return [
+                {**inner, "loc": (*error["loc"], kind, *inner["loc"])}
+                for inner in wrong.errors(include_url=False)
+                if inner["type"] != "missing" and not _is_rule(inner)
+            ]
+        return []
+
+    def _add(self, error: ErrorDetails) -> None:
+        place = locate(error["loc"], self._given)
+        fault = describe(error, place)
+        self._note(fault)
+        *section, name = place.field_path
+        self._faulty[tuple(section)].add(name)
+        if fault.code in ("unknown_field", "moved_option") and fault.suggestion:
+            *parents, name = fault.suggestion.split(".")
+            self._faulty[tuple(parents or section)].add(name)
+
+    def _note(self, fault: Fault) -> None:
+        self._faults.setdefault((fault.path, fault.code, fault.message), fault)
+
+    def _section(self, kind: type[SectionT], given: dict[str, Any], path: FieldPath) -> SectionT:
+        """The valid part of a section, whose rules are checked on the way."""
+        faulty = self._faulty[path]
+        inner = {
+            name: self._section(chosen, given[name], (*path, name))
+            for name, definition in kind.model_fields.items()
+            if name not in faulty and (chosen := kind_of(definition, given.get(name)))
+        }
+        section = self._examination.section(kind, inner, faulty)
+        place = Place(path, path, None, None, (kind,), given)
+        refused = (sentence for _, sentence in self._examination.refused(kind))
+        for sentence in (*refused, *section.contradictions()):
+            self._note(conflict(sentence, place))
+        return section
 
 
-def _note_and_mend(errors: list[ErrorDetails], given: Any, findings: Findings) -> Any:
-    """All faults of a round are noted before the first is mended."""
-    found = []
-    for error in errors:
-        place = locate(error["loc"], given)
-        faults = [
-            fault
-            for fault in describe(error, place)
-            if not (findings.is_mended(place.path) or _rests_on_mended(fault, place, findings))
-        ]
-        found.append((error, place, faults or describe(error, place)))
-        findings.faults += [fault for fault in faults if fault not in findings.faults]
-    for error, place, faults in reversed(found):  # from the back: indexes in lists stay right
-        if faults[0].code == "conflict":
-            given = _mend_conflict(faults, place, given, findings)
-        else:
-            given = _mend_field(error, faults[0], place, given, findings)
-    return given
-
-
-def _mend_field(
-    error: ErrorDetails, fault: Fault, place: Place, given: Any, findings: Findings
-) -> Any:
-    """Put the suggestion in place; else leave the field out; else use the spec's own example."""
-    if error["type"].startswith("union_tag"):
-        return _mend_kind(fault, place, given, findings)
-    if fault.code == "unknown_field":
-        return _mend_name(fault, place, given, findings)
-    if fault.code == "invalid_value" and fault.suggestion is not None:
-        return replaced(given, place.path, fault.suggestion)
-    findings.mended.add(place.path)
-    required = place.field is not None and place.field.is_required()
-    whole = place.owner is not None and str(place.path[-1]) in place.owner.model_fields
-    if required and whole and place.field is not None and place.field.examples:
-        return replaced(given, place.path, place.field.examples[0])
-    if required and not whole:  # one item of a required list
-        findings.mended.add(place.path[:-1])
-        assert place.field is not None
-        examples = place.field.examples or [None]
-        return replaced(given, place.path[:-1], examples[0])
-    return without(given, place.path)
-
-
-def _mend_kind(fault: Fault, place: Place, given: Any, findings: Findings) -> Any:
-    assert place.field is not None
+def _nearest_kind(fault: Fault, place: Place) -> tuple[str, str, type[SpecModel]] | None:
+    """Discriminator, kind and model: the kind that was suggested, else the only one that has every
+    field that was given."""
+    if not isinstance(place.value, dict) or place.field is None:
+        return None
     tag = str(place.field.discriminator)
-    kind = fault.suggestion or _kind_that_fits(place, tag)
-    if kind is not None and isinstance(place.value, dict):
-        return replaced(given, (*place.path, tag), kind)
-    if kind is not None and isinstance(place.value, str):
-        return replaced(given, place.path, kind)
-    findings.mended.add(place.path)
-    return replaced(given, place.path, (place.field.examples or [None])[0])
+    names = place.value.keys() - {tag}
+    fitting = [
+        (tag, kind, model)
+        for model in place.models
+        for kind in kinds(model, tag)
+        if (kind == fault.suggestion if fault.suggestion else names <= model.model_fields.keys())
+    ]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def _kind_that_fits(place: Place, tag: str) -> str | None:
-    """The only kind that has every field that was given."""
-    names = set(place.value) if isinstance(place.value, dict) else set()
-    fitting = [model for model in place.models if names <= set(model.model_fields)]
-    return kinds(fitting[0], tag)[0] if len(fitting) == 1 else None
-
-
-def _mend_name(fault: Fault, place: Place, given: Any, findings: Findings) -> Any:
-    """Give the value to the field that was probably meant, for the rules between fields.
-
-    It is a guess: nothing is said of a field that the client did not give.
-    """
-    value = at(given, place.path)
-    given = without(given, place.path)
-    if fault.suggestion is None or "." in fault.suggestion:
-        return given
-    target = (*place.path[:-1], fault.suggestion)
-    holder = at(given, place.path[:-1])
-    if isinstance(holder, dict) and fault.suggestion in holder:
-        return given
-    findings.mended.add(target)
-    return replaced(given, target, value)
-
-
-def _mend_conflict(faults: list[Fault], place: Place, given: Any, findings: Findings) -> Any:
-    """Leave out the fields that the broken rules name; failing that, the whole section."""
-    rules = [path for fault in faults for path in _named_paths(fault, place)]
-    named = [path for path in rules if at(given, path) is not None]
-    if not named and place.path:
-        findings.mended.add(place.path)
-        examples = place.field.examples if place.field else None
-        return replaced(given, place.path, examples[0]) if examples else without(given, place.path)
-    for path in named:
-        findings.mended.add(path)
-        given = without(given, path)
-    return given
-
-
-def _named_paths(fault: Fault, place: Place) -> Iterator[FaultPath]:
-    for path in named_fields(fault.message, place):
-        yield (*place.path, *path)
-
-
-def _rests_on_mended(fault: Fault, place: Place, findings: Findings) -> bool:
-    """A rule that names a field whose value is not the client's may only seem to be broken."""
-    if fault.code != "conflict":
-        return False
-    leaves = {path[-1] for path in findings.mended if path}
-    return any(
-        findings.is_mended(path) or path[-1] in leaves for path in _named_paths(fault, place)
-    )
+def _fair_share(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """At most MOST_FAULTS of them, from every section."""
+    if len(errors) <= MOST_FAULTS:
+        return errors
+    sections: dict[Any, list[ErrorDetails]] = defaultdict(list)
+    for error in errors:
+        sections[error["loc"][0] if len(error["loc"]) > 1 else None].append(error)
+    share = max(1, MOST_FAULTS // len(sections))
+    return [error for group in sections.values() for error in group[:share]]

@@ -1,6 +1,6 @@
 """One error of pydantic in words for the spec's author."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from pydantic_core import ErrorDetails
@@ -36,22 +36,18 @@ _BOUNDS: Final[dict[str, str]] = {
 }
 
 
-def describe(error: ErrorDetails, place: Place) -> list[Fault]:
-    """The faults that one error stands for: a rule between fields may name several."""
-    if error["type"] == "value_error" and place.models:
-        return list(conflicts(error, place))
-    word = _WORDS.get(error["type"], _other)
-    return [word(error, place)]
+def describe(error: ErrorDetails, place: Place) -> Fault:
+    """The fault that an error is."""
+    return _WORDS.get(error["type"], _other)(error, place)
 
 
-def conflicts(error: ErrorDetails, place: Place) -> Iterator[Fault]:
-    """Each rule between the fields of a section that is broken, at the first field it names that
-    was given; at the first it names when none was, because then that one is missing."""
-    for message in str(error["ctx"]["error"]).split("; "):
-        named = named_fields(message, place)
-        given = (path for path in named if at(place.value, path) is not None)
-        path = next(given, named[0] if named else ())
-        yield Fault(path=dotted((*place.path, *path)), code="conflict", message=message)
+def conflict(sentence: str, place: Place) -> Fault:
+    """A broken rule of the section at `place`: at the first field it names that was given; at the
+    first it names where none was, because then that one is missing."""
+    named = named_fields(sentence, place)
+    given = (path for path in named if at(place.value, path) is not None)
+    path = next(given, named[0] if named else ())
+    return Fault(path=dotted((*place.path, *path)), code="conflict", message=sentence)
 
 
 def named_fields(message: str, place: Place) -> list[Path]:
@@ -66,8 +62,9 @@ def _quoted(message: str) -> list[str]:
 
 
 def _is_field(name: str, place: Place) -> bool:
-    older = name in ALIASES or name in SWITCHES
-    return older or any(name in model.model_fields for model in place.models)
+    """Also one by an older name, or a refused one that was given."""
+    is_given = name in ALIASES or name in SWITCHES or name in place.value
+    return is_given or any(name in model.model_fields for model in place.models)
 
 
 def _unknown(error: ErrorDetails, place: Place) -> Fault:

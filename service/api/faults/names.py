@@ -1,7 +1,7 @@
 """The nearest right name for a wrong one."""
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from functools import cache
 from typing import Final
 
@@ -22,9 +22,9 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The closest of `allowed`, or the first that contains `name`; None if none is near."""
     name = name[:_LONGEST_NAME].lower().replace("-", "_")
     by_plain = {item.lower().replace("-", "_"): item for item in allowed}
-    close = get_close_matches(name, by_plain, n=1, cutoff=_NEAR)
-    if close:
-        return by_plain[close[0]]
+    close = _closest(name, by_plain, _NEAR)
+    if close is not None:
+        return by_plain[close]
     holding = [item for item in by_plain if len(name) >= _SHORTEST_PART and name in item]
     return by_plain[holding[0]] if holding else None
 
@@ -39,8 +39,22 @@ def nearest_field(name: str, owner: type[BaseModel]) -> str | None:
         own = ALIASES.get(nearest(name, ALIASES) or "")
     if own is not None:
         return own
-    close = get_close_matches(name[:_LONGEST_NAME], elsewhere, n=1, cutoff=_VERY_NEAR)
-    return elsewhere[close[0]] if close else None
+    close = _closest(name[:_LONGEST_NAME], elsewhere, _VERY_NEAR)
+    return elsewhere[close] if close is not None else None
+
+
+def _closest(name: str, allowed: Iterable[str], cutoff: float) -> str | None:
+    """As `difflib.get_close_matches` with `n=1`, but only a name that may be closer than the best
+    so far is compared in full."""
+    best: tuple[float, str] = (cutoff, "")
+    matcher = SequenceMatcher(b=name)
+    for item in allowed:
+        if 2 * min(len(item), len(name)) < best[0] * (len(item) + len(name)):
+            continue
+        matcher.set_seq1(item)
+        if matcher.quick_ratio() >= best[0]:
+            best = max(best, (matcher.ratio(), item))
+    return best[1] or None
 
 
 @cache

@@ -1,9 +1,11 @@
 """What only this server knows to be wrong: missing files and jobs, folders not allowed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -12,9 +14,11 @@ from service.api.faults.walk import Path as FaultPath
 from service.api.faults.walk import dotted
 from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault
-from service.contract import resume_from, splits
+from service.contract import resume_differences
+from service.contract.dataset import PathDataset, UploadDataset
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
-from service.contract.spec import JobSpec, PathDataset, UploadDataset
+from service.contract.section import UnknownValueError
+from service.contract.spec import JobSpec
 from service.errors import SourceJobError
 from service.settings import Settings
 from service.store import files, lineage
@@ -22,56 +26,81 @@ from service.store.database import Database
 
 _MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
 _PATH_STARTS = ("/", ".", "~")
+_SPLITS = ("train", "validation", "test")
+T = TypeVar("T")
 
 
-def check(findings: Findings, settings: Settings, database: Database) -> None:
-    """Add these faults to the findings; places that were mended are left alone."""
-    if findings.spec is None:
-        return
-    faults = [
-        *_unknown_files(findings.spec, database),
-        *_data_paths(findings.spec, settings.data_roots),
-        *_model_paths(findings.spec, settings.model_roots),
-        *_source_job(findings.spec, database),
-        *_resumed_job(findings.spec, database),
+def check(findings: Findings, given: Any, settings: Settings, database: Database) -> list[Fault]:
+    """The faults of the findings about `given` together with these, in the order of their paths."""
+    job = findings.valid_part
+    if job is None:
+        return findings.faults
+    faulty = {fault.path for fault in findings.faults}
+    found = [
+        *_data(job, given, faulty, settings, database),
+        *_model_paths(job, settings.model_roots),
+        *_source_job(job, database),
+        *_resumed_job(job, faulty, database),
     ]
-    findings.faults += [fault for path, fault in faults if not findings.is_mended(path)]
-    findings.faults.sort(key=lambda fault: fault.path)
+    return sorted([*findings.faults, *found], key=lambda fault: fault.path)
 
 
-def _unknown_files(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:
-    if not isinstance(spec.dataset, UploadDataset):
+def _known(read: Callable[[], T]) -> T | None:
+    """The value that `read` finds; None where it is not known."""
+    try:
+        return read()
+    except UnknownValueError:
+        return None
+
+
+def _data(
+    job: JobSpec, given: Any, faulty: set[str], settings: Settings, database: Database
+) -> Iterator[Fault]:
+    dataset = _known(lambda: job.dataset)
+    if isinstance(dataset, UploadDataset):
+        yield from _unknown_files(list(_items(given["dataset"], faulty)), database)
+    elif isinstance(dataset, PathDataset):
+        for path, value in _items(given["dataset"], faulty):
+            yield from _allowed(path, value, settings.data_roots, "FINETUNE_DATA_ROOTS")
+
+
+def _items(given: dict[str, Any], faulty: set[str]) -> Iterator[tuple[FaultPath, str]]:
+    """The file ids or paths of a dataset that are valid, also where others of a list are not."""
+    for split in _SPLITS:
+        yield from _items_at(("dataset", split), given.get(split), faulty)
+
+
+def _items_at(place: FaultPath, given: Any, faulty: set[str]) -> Iterator[tuple[FaultPath, str]]:
+    if dotted(place) in faulty:
         return
-    wanted = list(_items(spec.dataset))
+    if isinstance(given, dict):  # validation sets by name
+        for name, values in given.items():
+            yield from _items_at((*place, name), values, faulty)
+        return
+    for index, value in enumerate([given] if isinstance(given, str) else given or ()):
+        if dotted((*place, index)) not in faulty:
+            yield (*place, index), value
+
+
+def _unknown_files(wanted: list[tuple[FaultPath, str]], database: Database) -> Iterator[Fault]:
     with database.read() as session:
         known = files.existing(session, [file_id for _, file_id in wanted])
     for path, file_id in wanted:
         if file_id not in known:
             message = "there is no such file: upload it with POST /v1/files"
-            yield path, _fault(path, "unknown_file", message, file_id)
+            yield _fault(path, "unknown_file", message, file_id)
 
 
-def _data_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPath, Fault]]:
-    if isinstance(spec.dataset, PathDataset):
-        for path, value in _items(spec.dataset):
-            yield from _allowed(path, value, roots, "FINETUNE_DATA_ROOTS")
-
-
-def _items(dataset: UploadDataset | PathDataset) -> Iterator[tuple[FaultPath, str]]:
-    for split, values in splits.given(dataset).items():
-        for index, value in enumerate(values):
-            yield ("dataset", *splits.place(split), index), value
-
-
-def _model_paths(spec: JobSpec, roots: Sequence[Path]) -> Iterator[tuple[FaultPath, Fault]]:
+def _model_paths(job: JobSpec, roots: Sequence[Path]) -> Iterator[Fault]:
     for name in _MODEL_FIELDS:
-        value = getattr(spec.model, name)
+        value = _known(partial(attrgetter(f"model.{name}"), job))
         if value is not None and value.startswith(_PATH_STARTS):
             yield from _allowed(("model", name), value, roots, "FINETUNE_MODEL_ROOTS")
 
 
-def _source_job(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:
-    job_id, checkpoint = spec.model.job, spec.model.checkpoint
+def _source_job(job: JobSpec, database: Database) -> Iterator[Fault]:
+    model = _known(lambda: (job.model.job, job.model.checkpoint))
+    job_id, checkpoint = model or (None, None)
     if job_id is None:
         return
     try:
@@ -81,25 +110,28 @@ def _source_job(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, 
         yield _source_fault(("model",), error, job_id, checkpoint)
 
 
-def _resumed_job(spec: JobSpec, database: Database) -> Iterator[tuple[FaultPath, Fault]]:
-    resumed = spec.training.resume_from
-    if resumed is None:
+def _resumed_job(job: JobSpec, faulty: set[str], database: Database) -> Iterator[Fault]:
+    resumed = _known(lambda: job.training.resume_from)
+    wanted = _known(lambda: resumed and (resumed.job, resumed.checkpoint))
+    if not wanted:
         return
     with database.read() as session:
         try:
-            lineage.checkpoint_of(session, resumed.job, resumed.checkpoint)
+            lineage.checkpoint_of(session, *wanted)
         except SourceJobError as error:
-            place = ("training", "resume_from")
-            yield _source_fault(place, error, resumed.job, resumed.checkpoint)
-        source = lineage.spec_of(session, resumed.job)
+            yield _source_fault(("training", "resume_from"), error, *wanted)
+        source = lineage.spec_of(session, wanted[0])
     if source is None or not source.trains:
         return
-    for path, ours, theirs in resume_from.differences(spec, source):
+    for path, ours, theirs in resume_differences.differences(job, source):
+        where = dotted(path)
+        if any(fault == where or fault.startswith(f"{where}.") for fault in faulty):
+            continue
         message = (
-            f"`training.resume_from` continues job {resumed.job}, where this is {_said(theirs)}: "
+            f"`training.resume_from` continues job {wanted[0]}, where this is {_said(theirs)}: "
             "give the same, or begin with the model of its checkpoint alone (`model.job`)"
         )
-        yield path, _fault(path, "resume_mismatch", message, _said(ours))
+        yield _fault(path, "resume_mismatch", message, _said(ours))
 
 
 def _said(value: Any) -> str:
@@ -111,21 +143,19 @@ def _said(value: Any) -> str:
 
 def _source_fault(
     place: FaultPath, error: SourceJobError, job_id: str, checkpoint: str | int | None
-) -> tuple[FaultPath, Fault]:
+) -> Fault:
     reason = str(error.extra["reason"])
     of_checkpoint = reason in ("unknown_checkpoint", "checkpoint_gone")
     path = (*place, "checkpoint" if of_checkpoint else "job")
     given = str(checkpoint) if of_checkpoint else job_id
-    return path, _fault(path, reason, error.detail, given)
+    return _fault(path, reason, error.detail, given)
 
 
-def _allowed(
-    path: FaultPath, value: str, roots: Sequence[Path], setting: str
-) -> Iterator[tuple[FaultPath, Fault]]:
+def _allowed(path: FaultPath, value: str, roots: Sequence[Path], setting: str) -> Iterator[Fault]:
     try:
         resolve_under_roots(value, roots, setting)
     except PathNotAllowedError as error:
-        yield path, _fault(path, "path_not_allowed", str(error), value)
+        yield _fault(path, "path_not_allowed", str(error), value)
 
 
 def _fault(path: FaultPath, code: str, message: str, given: str) -> Fault:

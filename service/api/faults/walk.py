@@ -8,9 +8,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from service.contract.aliases import ALIASES
+from service.contract.section import SpecModel
 from service.contract.spec import JobSpec
 
 Path = tuple[str | int, ...]
+FieldPath = tuple[str, ...]
 _KEY = "[key]"
 
 
@@ -19,11 +21,13 @@ class Place:
     """Where an error lies: `path` in the input, and what the spec says about that place."""
 
     path: Path
-    owner: type[BaseModel] | None
+    field_path: FieldPath
+    """The field by its names in the spec, not by older ones; without indexes and keys."""
+    owner: type[SpecModel] | None
     """The model whose field the last part of the path is (or should be)."""
     field: FieldInfo | None
-    models: tuple[type[BaseModel], ...]
-    """What may stand at the place itself: one model, several kinds of a union, or none."""
+    models: tuple[type[SpecModel], ...]
+    """What may be at the place itself: one model, several kinds of a union, or none."""
     value: Any
     is_key: bool = False
     """The fault is the key of a mapping, not its value."""
@@ -36,12 +40,13 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
     index in a list that was given as a single text; none of them is in the client's input.
     """
     path: list[str | int] = []
-    owner: type[BaseModel] | None = None
+    field_path: list[str] = []
+    owner: type[SpecModel] | None = None
     field: FieldInfo | None = None
-    models: tuple[type[BaseModel], ...] = (JobSpec,)
+    models: tuple[type[SpecModel], ...] = (JobSpec,)
     for part in loc:
         if part == _KEY:
-            return Place(tuple(path), None, None, (), given, is_key=True)
+            return Place(tuple(path), tuple(field_path), None, None, (), given, is_key=True)
         if len(models) > 1:
             tag = field.discriminator if field else None
             models = tuple(model for model in models if part in kinds(model, str(tag)))
@@ -49,6 +54,7 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
             owner = models[0]
             field = owner.model_fields.get(str(part))
             models = tuple(models_in(field.annotation)) if field else ()
+            field_path.append(str(part))
             if isinstance(given, dict):  # else a text that stands for the whole object
                 name = _name_in(given, str(part))
                 path.append(name)
@@ -56,7 +62,7 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
         elif _holds(given, part):
             path.append(part)
             given = given[part]
-    return Place(tuple(path), owner, field, models, given)
+    return Place(tuple(path), tuple(field_path), owner, field, models, given)
 
 
 def _holds(given: Any, part: str | int) -> bool:
@@ -77,12 +83,22 @@ def as_given(given: Any, path: Path) -> Path:
     return (*parents, _name_in(holder, str(last))) if isinstance(holder, dict) else path
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[SpecModel]]:
     """The models that a type names, unions and annotations opened."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         yield annotation
     for argument in get_args(annotation):
         yield from models_in(argument)
+
+
+def kind_of(field: FieldInfo, value: Any) -> type[SpecModel] | None:
+    """The model that an object given for a field is of; None for anything else."""
+    models = tuple(models_in(field.annotation))
+    if not models or not isinstance(value, dict):
+        return None
+    tag = str(field.discriminator)
+    named = (model for model in models if value.get(tag) in kinds(model, tag))
+    return next(named, models[0])
 
 
 def kinds(model: type[BaseModel], discriminator: str) -> tuple[str, ...]:
@@ -100,31 +116,6 @@ def choices(field: FieldInfo) -> tuple[str, ...]:
 
 def dotted(path: Path) -> str:
     return ".".join(str(part) for part in path)
-
-
-def replaced(given: Any, path: Path, value: Any) -> Any:
-    """A copy of `given` with `value` at `path`; containers off the path are shared, not copied."""
-    if not path:
-        return value
-    head, *rest = path
-    inner = given[head] if _holds(given, head) else {}
-    new = replaced(inner, tuple(rest), value)
-    if isinstance(given, list) and isinstance(head, int):
-        return [new if index == head else item for index, item in enumerate(given)]
-    return {**(given if isinstance(given, dict) else {}), head: new}
-
-
-def without(given: Any, path: Path) -> Any:
-    """A copy of `given` that has nothing at `path`."""
-    *parents, last = path
-    holder = at(given, tuple(parents))
-    if isinstance(holder, dict):
-        left: Any = {key: item for key, item in holder.items() if key != last}
-    elif isinstance(holder, list):
-        left = [item for index, item in enumerate(holder) if index != last]
-    else:
-        return given
-    return replaced(given, tuple(parents), left)
 
 
 def at(given: Any, path: Path) -> Any:

@@ -1,0 +1,51 @@
+"""Time what is needed to find and word every fault of a spec, for hostile bodies of 1 MiB.
+
+    python -m benchmarks.faulty_bodies [--calls 5]
+
+Prints for each body its size, the faults that are listed, and the least CPU time of several calls:
+of parsing the JSON, and of finding the faults.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from service.api.body import parse
+from service.api.faults.collect import collect
+from tests.api.factories import SPEC, spec
+from tests.api.hostile_bodies import hostile_bodies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=5)
+    calls = parser.parse_args().calls
+    bodies = {
+        "valid": SPEC,
+        "one fault": spec(training={"learning_rte": 1e-4}),
+        **hostile_bodies(),
+    }
+    collect(SPEC)
+    print(f"{'body':34}{'KiB':>7}{'faults':>8}{'parse, ms':>11}{'faults, ms':>12}")
+    for name, body in bodies.items():
+        raw = json.dumps(body).encode()
+        parsing = least(lambda raw=raw: parse(raw), calls)
+        finding = least(lambda body=body: collect(body), calls)
+        faults = len(collect(body).faults)
+        print(f"{name:34}{len(raw) // 1024:7}{faults:8}{parsing:11.1f}{finding:12.1f}")
+
+
+def least(call: Callable[[], Any], calls: int) -> float:
+    """Milliseconds of CPU time."""
+    taken = []
+    for _ in range(calls):
+        start = time.process_time()
+        call()
+        taken.append(time.process_time() - start)
+    return min(taken) * 1000
+
+
+if __name__ == "__main__":
+    main()

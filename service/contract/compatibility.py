@@ -1,0 +1,341 @@
+"""Rules between the sections of a spec: each function takes the sections that it compares, and
+yields one sentence for each contradiction, with the fields it names in backticks.
+
+A function reads as few fields as its rule needs: a rule that reads a faulty field is undecided.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from service.contract.dataset import MAX_BAD_FRACTION, DatasetSpec
+from service.contract.deepspeed import DeepSpeedSpec
+from service.contract.fsdp import FSDPSpec
+from service.contract.hub import HubSpec
+from service.contract.model import ModelSpec
+from service.contract.modes import Mode
+from service.contract.parameters import TaskSpec
+from service.contract.peft import (
+    TASK_TYPES,
+    LoraSpec,
+    PeftSpec,
+    PrefixTuningSpec,
+    PromptTuningSpec,
+    QuantizationSpec,
+)
+from service.contract.resources import ResourcesSpec
+from service.contract.tracking import TrackingSpec
+from service.contract.training import TrainingSpec
+
+Sentences = Iterator[str]
+
+# Optimizers that compute each weight by itself, so that a part of the weights is enough. DeepSpeed
+# creates Adagrad anew and loses its options.
+_ON_SHARDS: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
+_ON_DEEPSPEED: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")
+
+# Tasks whose outputs belong to tokens of the text, one by one.
+_ALIGNED: Final = frozenset({"TOKEN_CLS", "QUESTION_ANS"})
+
+
+# ---- mode ---------------------------------------------------------------------------------------
+
+
+def mode_has_its_rows(mode: Mode, dataset: DatasetSpec) -> Sentences:
+    if mode == "train":
+        if dataset.train is None:
+            yield "`dataset.train` is required: it holds the rows to train on"
+    elif mode == "predict":
+        if dataset.test is None:
+            yield "`dataset.test` is required: it holds the rows to make predictions for"
+    elif dataset.validation_split_percentage is not None:
+        if dataset.train is None:
+            yield "`dataset.validation_split_percentage` is a share of `dataset.train`: give both"
+    elif dataset.validation is None and dataset.test is None:
+        yield "`dataset.validation` is required, or `dataset.test`: they hold the rows to score"
+
+
+def only_trainings_push(mode: Mode, hub: HubSpec | None) -> Sentences:
+    if mode != "train" and hub is not None:
+        yield f"`hub` pushes the model that a training makes, and `{mode}` makes none"
+
+
+def only_trainings_register(mode: Mode, tracking: TrackingSpec) -> Sentences:
+    if mode != "train" and tracking.register_as is not None:
+        yield (
+            "`tracking.register_as` registers the model that a training makes, and "
+            f"`{mode}` makes none"
+        )
+
+
+def only_trainings_have_steps(mode: Mode, tracking: TrackingSpec) -> Sentences:
+    if mode != "train" and tracking.tensorboard:
+        yield (
+            "`tracking.tensorboard` writes the numbers of a training by step, and "
+            f"`{mode}` makes no steps"
+        )
+
+
+def only_trainings_resume(mode: Mode, training: TrainingSpec) -> Sentences:
+    if mode != "train" and training.resume_from is not None:
+        yield f"`training.resume_from` continues a training, and `{mode}` trains nothing"
+
+
+def only_trainings_make_adapters(mode: Mode, peft: PeftSpec | None) -> Sentences:
+    if mode != "train" and peft is not None:
+        yield f"`peft` describes an adapter to train, and `{mode}` trains nothing"
+
+
+def only_trainings_start_from_scratch(mode: Mode, model: ModelSpec) -> Sentences:
+    if mode != "train" and model.config is not None:
+        yield (
+            "`model.config` makes a model of random weights: give `model.name_or_path`, a model "
+            "that was trained for the task"
+        )
+
+
+# ---- data ---------------------------------------------------------------------------------------
+
+
+def evaluations_have_rows(mode: Mode, training: TrainingSpec, dataset: DatasetSpec) -> Sentences:
+    if mode != "train" or training.eval_strategy == "no":
+        return
+    if dataset.validation is None and dataset.validation_split_percentage is None:
+        yield (
+            f"`training.eval_strategy` is `{training.eval_strategy}` but "
+            "`dataset.validation` is not given"
+        )
+
+
+def validation_rows_have_one_source(dataset: DatasetSpec) -> Sentences:
+    if dataset.validation is not None and dataset.validation_split_percentage is not None:
+        yield (
+            "`dataset.validation_split_percentage` is for data without `dataset.validation`: "
+            "give one of them"
+        )
+
+
+def only_skipping_has_a_limit(dataset: DatasetSpec) -> Sentences:
+    if dataset.on_bad_row == "fail" and dataset.max_bad_fraction != MAX_BAD_FRACTION:
+        yield "`dataset.max_bad_fraction` needs `dataset.on_bad_row: skip`"
+
+
+def best_model_has_one_metric(
+    mode: Mode, training: TrainingSpec, dataset: DatasetSpec
+) -> Sentences:
+    several = mode == "train" and isinstance(dataset.validation, dict)
+    if several and training.chooses_by_metric and training.metric_for_best_model is None:
+        yield (
+            "the best model is chosen by `training.metric_for_best_model`: with several sets "
+            "in `dataset.validation` name a metric of one of them, such as `<name>_loss`"
+        )
+
+
+# ---- task ---------------------------------------------------------------------------------------
+
+
+def columns_have_one_name(task: TaskSpec, dataset: DatasetSpec) -> Sentences:
+    for column, theirs in task.named_columns().items():
+        if dataset.columns.get(column, theirs) != theirs:
+            yield (
+                f"`task.{column}_column` is {theirs!r} but `dataset.columns.{column}` is "
+                f"{dataset.columns[column]!r}: give one of them"
+            )
+
+
+def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) -> Sentences:
+    if mode == "train" and task.type == "question-answering" and training.label_smoothing_factor:
+        yield (
+            "`training.label_smoothing_factor` smooths one label each, and a "
+            "`question-answering` model has two positions instead"
+        )
+
+
+def threshold_has_one_validation_set(mode: Mode, task: TaskSpec, dataset: DatasetSpec) -> Sentences:
+    if mode != "train" or not task.is_settled_by_validation():
+        return
+    option = "`task.null_score_diff_threshold: auto` finds the threshold on the validation set"
+    if isinstance(dataset.validation, dict):
+        yield f"{option}: give a number, or one set in `dataset.validation`"
+    elif dataset.validation is None and dataset.validation_split_percentage is None:
+        yield f"{option}: give `dataset.validation`"
+
+
+# ---- devices ------------------------------------------------------------------------------------
+
+
+def cpu_or_gpus(training: TrainingSpec, resources: ResourcesSpec) -> Sentences:
+    if training.use_cpu and resources.gpus:
+        yield "`training.use_cpu` contradicts `resources.gpus`: give one of them"
+
+
+def batches_shrink_in_one_process(
+    mode: Mode, training: TrainingSpec, resources: ResourcesSpec
+) -> Sentences:
+    if mode == "train" and training.auto_find_batch_size and resources.processes > 1:
+        yield (
+            "`training.on_oom: halve_batch` (`auto_find_batch_size`) is for one process: of "
+            "several only the one whose memory ran out would know; lower "
+            "`per_device_train_batch_size` instead"
+        )
+
+
+# ---- peft ---------------------------------------------------------------------------------------
+
+
+def adapters_need_trained_weights(peft: PeftSpec | None, model: ModelSpec) -> Sentences:
+    if peft is not None and model.config is not None:
+        yield (
+            "`peft` changes a model that has learnt something, and `model.config` is one from "
+            "scratch: leave one of them out"
+        )
+
+
+def prompts_fit_the_task(peft: PeftSpec | None, task: TaskSpec) -> Sentences:
+    if not isinstance(peft, PromptTuningSpec | PrefixTuningSpec):
+        return
+    variant = task.variant()
+    if variant not in TASK_TYPES:
+        yield f"`peft` by `{peft.method}` does not exist for `{variant}`: use `lora` or `ia3`"
+    elif isinstance(peft, PromptTuningSpec) and TASK_TYPES[variant] in _ALIGNED:
+        yield (
+            "`peft` by `prompt-tuning` puts virtual tokens before the text, and the outputs of a "
+            f"`{variant}` model would no longer stand at their tokens: use `prefix-tuning` or "
+            "`lora`"
+        )
+
+
+def prompts_need_padding(peft: PeftSpec | None, training: TrainingSpec) -> Sentences:
+    if isinstance(peft, PromptTuningSpec | PrefixTuningSpec) and training.padding_free:
+        yield f"`training.padding_free` excludes `peft` by `{peft.method}`: use `lora` or `ia3`"
+
+
+def prompts_reach_every_document(peft: PeftSpec | None, task: TaskSpec) -> Sentences:
+    if isinstance(peft, PromptTuningSpec | PrefixTuningSpec) and getattr(
+        task, "separate_documents", False
+    ):
+        yield (
+            "`task.separate_documents` would part the documents from the virtual tokens of "
+            f"`peft` by `{peft.method}`: use `lora` or `ia3`"
+        )
+
+
+def prefixes_need_the_cache(peft: PeftSpec | None, training: TrainingSpec) -> Sentences:
+    if isinstance(peft, PrefixTuningSpec) and training.activation_checkpointing:
+        yield (
+            "`training.activation_checkpointing` excludes `peft` by `prefix-tuning`: the prefix is "
+            "handed on in the cache that checkpointing turns off"
+        )
+
+
+def quantized_weights_keep_their_dtype(peft: PeftSpec | None, training: TrainingSpec) -> Sentences:
+    if _quantization(peft) is not None:
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(training, name):
+                yield f"`training.{name}` cannot change the dtype of `peft.quantization`'s weights"
+
+
+def four_bits_need_a_gpu(
+    peft: PeftSpec | None, training: TrainingSpec, resources: ResourcesSpec
+) -> Sentences:
+    quantization = _quantization(peft)
+    if quantization is None or quantization.bits != 4:
+        return
+    if training.use_cpu or resources.gpus == 0:
+        yield (
+            "`peft.quantization.bits` is 4, which needs a GPU: on a CPU only 8 bits can be trained "
+            "on"
+        )
+
+
+def _quantization(peft: PeftSpec | None) -> QuantizationSpec | None:
+    return peft.quantization if isinstance(peft, LoraSpec) else None
+
+
+# ---- fsdp ---------------------------------------------------------------------------------------
+
+
+def fsdp_has_its_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(FSDPSpec, resources) and training.optim not in _ON_SHARDS:
+        yield (
+            f"`training.optim: {training.optim}` looks at whole weights, and `fsdp` splits them: "
+            f"use one of {', '.join(f'`{name}`' for name in _ON_SHARDS)}"
+        )
+
+
+def fsdp_scales_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(FSDPSpec, resources) and training.fp16:
+        yield "`training.fp16` scales the loss by what whole gradients show: with `fsdp` use `bf16`"
+
+
+def fsdp_compiles_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(FSDPSpec, resources) and training.compiles:
+        yield "`training.torch_compile` compiles a model whose weights are whole: not with `fsdp`"
+
+
+def fsdp_keeps_the_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(FSDPSpec, resources):
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(training, name):
+                yield f"`training.{name}` cannot change the dtype of weights that `fsdp` has split"
+
+
+def fsdp_splits_no_quantized_weights(resources: ResourcesSpec, peft: PeftSpec | None) -> Sentences:
+    if _uses(FSDPSpec, resources) and _quantization(peft) is not None:
+        yield "`peft.quantization` packs weights so that `fsdp` cannot split them: use `ddp`"
+
+
+def fsdp_offloads_from_gpus(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    options = resources.chosen_strategy
+    if not isinstance(options, FSDPSpec) or not options.cpu_offload:
+        return
+    if training.use_cpu or not resources.gpus:
+        yield "`resources.strategy.cpu_offload` is for GPUs: on a CPU the weights are there already"
+
+
+# ---- deepspeed ----------------------------------------------------------------------------------
+
+
+def deepspeed_has_its_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(DeepSpeedSpec, resources) and training.optim not in _ON_DEEPSPEED:
+        yield (
+            f"`training.optim: {training.optim}` cannot update a part of the weights as "
+            f"`deepspeed` holds them: use one of {', '.join(f'`{name}`' for name in _ON_DEEPSPEED)}"
+        )
+
+
+def deepspeed_scales_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(DeepSpeedSpec, resources) and training.fp16:
+        yield (
+            "`training.fp16` scales the loss by what whole gradients show: with `deepspeed` use "
+            "`bf16`"
+        )
+
+
+def deepspeed_compiles_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(DeepSpeedSpec, resources) and training.compiles:
+        yield "`training.torch_compile` is not for `deepspeed`: use `ddp`"
+
+
+def deepspeed_keeps_the_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
+    if _uses(DeepSpeedSpec, resources):
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(training, name):
+                yield (
+                    f"`training.{name}` cannot change the dtype of weights that `deepspeed` updates"
+                )
+
+
+def deepspeed_needs_float32(resources: ResourcesSpec, model: ModelSpec) -> Sentences:
+    if _uses(DeepSpeedSpec, resources) and model.dtype not in {"auto", "float32"}:
+        yield f"`model.dtype: {model.dtype}`: `deepspeed` needs `float32` weights"
+
+
+def deepspeed_holds_no_quantized_weights(
+    resources: ResourcesSpec, peft: PeftSpec | None
+) -> Sentences:
+    if _uses(DeepSpeedSpec, resources) and _quantization(peft) is not None:
+        yield "`peft.quantization` packs weights in a way that `deepspeed` cannot hold: use `ddp`"
+
+
+def _uses(strategy: type[FSDPSpec | DeepSpeedSpec], resources: ResourcesSpec) -> bool:
+    return isinstance(resources.chosen_strategy, strategy)

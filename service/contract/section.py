@@ -1,0 +1,144 @@
+"""What the sections of a spec have in common: unknown fields are refused, and rules between
+fields are checked even where other fields are faulty.
+
+A validation whose context is `Examination` keeps the valid fields of a faulty section. A section
+built from them (`Examination.section`) raises UnknownValueError where a rule reads a faulty field:
+such a rule is undecided, and says nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+
+Rule = Callable[[Any], Iterator[str]]
+"""Yields one sentence for each contradiction, with the fields it names in backticks."""
+RuleT = TypeVar("RuleT", bound=Rule)
+SectionT = TypeVar("SectionT", bound="SpecModel")
+Refused = list[tuple[str, str]]
+"""Options, and the sentence that says why each is refused."""
+
+
+class BrokenRulesError(ValueError):
+    """Fields are valid one by one but contradict each other."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = tuple(sentences)
+        super().__init__("; ".join(self.sentences))
+
+
+class UnknownValueError(Exception):
+    """The field's value is not known, because what was given for it is faulty."""
+
+
+def rule(method: RuleT) -> RuleT:
+    """Marks a method of a section as a rule between its fields."""
+    method.is_rule = True  # type: ignore[attr-defined]
+    return method
+
+
+@cache
+def _marked(section: type["SpecModel"]) -> tuple[Rule, ...]:
+    members = [member for base in reversed(section.__mro__) for member in vars(base).values()]
+    methods = (member for member in members if isinstance(member, FunctionType))
+    return tuple(method for method in methods if getattr(method, "is_rule", False))
+
+
+class SpecModel(BaseModel):
+    # Built on first use: the whole spec includes all others, and few are used on their own.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """The rules between the fields, in the order in which they are reported."""
+        return _marked(cls)
+
+    @classmethod
+    def without_refused(
+        cls, given: dict[str, Any], info: ValidationInfo, refused: Refused
+    ) -> dict[str, Any]:
+        """`given` without the options in `refused`, which an examination notes; any other
+        validation ends here with BrokenRulesError."""
+        if refused and isinstance(info.context, Examination):
+            info.context.note(cls, refused)
+        else:
+            refuse(sentence for _, sentence in refused)
+        names = {name for name, _ in refused}
+        return {name: value for name, value in given.items() if name not in names}
+
+    def contradictions(self) -> Iterator[str]:
+        """What the rules say that can be decided."""
+        for check in self.rules():
+            try:
+                yield from list(check(self))
+            except UnknownValueError:
+                continue
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _keep_valid(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(info.context, Examination) and info.field_name is not None:
+            info.context.keep(cls, info.field_name, value)
+        return value
+
+    @model_validator(mode="after")
+    def _follow_rules(self) -> Self:
+        refuse(self.contradictions())
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in type(self).model_fields:
+                raise UnknownValueError(name)
+            return super().__getattr__(name)
+
+
+def refuse(sentences: Iterable[str]) -> None:
+    """Raise BrokenRulesError if there are any."""
+    found = list(sentences)
+    if found:
+        raise BrokenRulesError(found)
+
+
+def refused_names(given: dict[str, Any], sentences: dict[str, str]) -> Refused:
+    """The names in `given` that `sentences` has reasons for."""
+    names = sorted(sentences.keys() & given.keys())
+    return [(name, f"`{name}` is refused: {sentences[name]}") for name in names]
+
+
+class Examination:
+    """The context of a validation that finds every fault of a spec in one pass.
+
+    A spec has one section of each class at most, so that the class says which one is meant.
+    """
+
+    def __init__(self) -> None:
+        self._valid: dict[type[SpecModel], dict[str, Any]] = defaultdict(dict)
+        self._refused: dict[type[SpecModel], Refused] = defaultdict(list)
+
+    def keep(self, section: type[SpecModel], name: str, value: Any) -> None:
+        self._valid[section][name] = value
+
+    def note(self, section: type[SpecModel], refused: Refused) -> None:
+        self._refused[section] += refused
+
+    @property
+    def has_refused(self) -> bool:
+        return bool(self._refused)
+
+    def refused(self, section: type[SpecModel]) -> Refused:
+        return self._refused.get(section, [])
+
+    def section(
+        self, kind: type[SectionT], inner: dict[str, SpecModel], faulty: Iterable[str]
+    ) -> SectionT:
+        """The section of class `kind` from its valid fields, its sections `inner` and defaults;
+        its fields `faulty` have no value."""
+        built = cast("SectionT", kind.model_construct(**(self._valid[kind] | inner)))
+        for name in (*faulty, *(name for name, _ in self.refused(kind))):
+            built.__dict__.pop(name, None)
+        return built
