@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, hub: HubDouble) -> Iterator
 
 @pytest.fixture(scope="package")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    forks = Forks(tmp_path_factory.mktemp("forks"))
+    forks = Forks("worker.stages.prepare", tmp_path_factory.mktemp("forks"))
     yield forks
     forks.close()
 

@@ -24,7 +24,6 @@ from worker.processes.child import Child
 from worker.processes.fork_client import WarmStart
 
 TOKEN: Final = "hf_" + "t" * 34
-_PREPARE: Final = "worker.stages.prepare"
 
 
 @dataclass
@@ -113,21 +112,22 @@ def write_request(
 
 
 class Forks:
-    """Runs `prepare` as workers do, in processes forked from one that has imported it.
+    """Runs a stage's module as workers do, in processes forked from one that has imported it.
 
     No Hub answers there.
     """
 
-    def __init__(self, hub_cache: Path) -> None:
+    def __init__(self, module: str, hub_cache: Path) -> None:
         left_out = ("HF_", "FINETUNE_", "PYTEST_")
+        self._module = module
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         self._environment |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(hub_cache)}
         self._environment |= {"HF_ENDPOINT": "http://127.0.0.1:9"}
-        self._server = WarmStart(self._environment, modules=(_PREPARE,), imports=(_PREPARE,))
+        self._server = WarmStart(self._environment, modules=(module,), imports=(module,))
 
-    def start(self, request: Path, variables: Mapping[str, str]) -> Child:
+    def start(self, request: Path, variables: Mapping[str, str] = {}) -> Child:
         """`variables`: what a fork can still be given, such as HF_TOKEN."""
-        command = [sys.executable, "-P", "-m", _PREPARE, str(request)]
+        command = [sys.executable, "-P", "-m", self._module, str(request)]
         environment = {**self._environment, **variables}
         log = request.parent / "log"
         return Child(command, environment, request.parent, log, start=self._server.start)

@@ -1,7 +1,6 @@
 """A tiny causal language model, a task of the test's own, and the real train stage around both."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from service.contract.stages import PrepareResult, StageRequest, TrainResult
 from service.contract.states import Stage
 from tests.support.models import made_once, train_tokenizer
 from worker.stages import train
-from worker.stages.base import SoftStop, run_stage
+from worker.stages.base import SoftStop
 from worker.tasks import registry
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, PreparedSplit
 from worker.training.objective import Batch, Evaluation, Features, Forward
@@ -279,12 +278,6 @@ def at_checkpoint(step: int) -> Callable[[StageEvent], bool]:
 
 def use_tiny_task() -> None:
     registry.REGISTRY["causal-lm"] = TinyTask()  # type: ignore[assignment]
-
-
-if __name__ == "__main__":  # the stage in a process of its own: <request.json>
-    torch.set_num_threads(1)
-    use_tiny_task()
-    sys.exit(run_stage(train.main))
 
 
 ROLLBACK: dict[str, Any] = {

@@ -3,23 +3,23 @@
 import hashlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import transformers
 
 from service.contract.events import (
-    STAGE_EVENT,
     ArtifactWritten,
     CheckpointSaved,
+    Failed,
+    Finished,
     Metric,
     PhaseChanged,
     Progress,
 )
 from service.contract.states import Phase
+from tests.stages.support import Forks
 from tests.training.support import Job, Recorder, rows, run
 from worker.stages.base import EXIT_STOPPED
 
@@ -134,38 +134,35 @@ class TestResult:
             assert not any(is_remade for _, _, is_remade in told)
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    forks = Forks("tests.training.tiny_stage", tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
 class TestStop:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
     def test_a_signal_ends_it_and_leaves_no_half_checkpoint(
-        self, make_job: Callable[..., Job], number: signal.Signals
+        self, make_job: Callable[..., Job], forks: Forks, number: signal.Signals
     ) -> None:
         """SIGTERM at once, SIGUSR1 after a checkpoint of the step in hand."""
         job = make_job(max_steps=100_000, save_steps=5000, logging_steps=10)
         request = job.request()
         path = request.attempt_dir / "request.json"
         path.write_text(request.model_dump_json())
-        read, write = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.support", str(path)],
-            env={**os.environ, "FINETUNE_EVENT_FD": str(write), "OMP_NUM_THREADS": "1"},
-            pass_fds=[write],
-        )
-        os.close(write)
-        with os.fdopen(read, "rb") as pipe:
-            for line in pipe:
-                event = STAGE_EVENT.validate_json(line)
-                if isinstance(event, Metric):
-                    process.send_signal(number)
-                    break
-            rest = pipe.read()
-        assert process.wait(timeout=15) == EXIT_STOPPED
-        assert b'"finished"' not in rest
-        assert b'"failed"' not in rest
+        stage = forks.start(path)
+        while not any(isinstance(event, Metric) for event in stage.read(60)):
+            assert not stage.at_end
+        os.kill(stage.pid, number)
+        ended = forks.wait(stage, path)
+        assert ended.status == EXIT_STOPPED
+        assert not [event for event in ended.events if isinstance(event, Finished | Failed)]
         kept = list((request.attempt_dir / "checkpoints").glob("*"))
         if number is signal.SIGTERM:
             assert kept == []
         else:
-            announced = STAGE_EVENT.validate_json(rest.splitlines()[-1])
+            announced = ended.events[-1]
             assert isinstance(announced, CheckpointSaved)
             assert [job.workspace / announced.path] == kept
 

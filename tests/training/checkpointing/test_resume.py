@@ -397,7 +397,7 @@ def run_process(
     path.write_text(request.model_dump_json())
     read, write = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.support", str(path)],
+        [sys.executable, "-m", "tests.training.tiny_stage", str(path)],
         env={**os.environ, "FINETUNE_EVENT_FD": str(write), "OMP_NUM_THREADS": "1"},
         pass_fds=[write],
     )
