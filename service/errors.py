@@ -19,6 +19,9 @@ class DomainError(Exception):
 class JobNotFoundError(DomainError):
     status, code, title = 404, "job_not_found", "Job not found"
 
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"There is no job {job_id[:100]!r}.")
+
 
 class JobEndedError(DomainError):
     status, code, title = 409, "job_ended", "The job has already ended"

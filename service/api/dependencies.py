@@ -52,7 +52,7 @@ async def _job_id(
 ) -> str:
     # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
     if not _JOB_ID.fullmatch(job_id):
-        raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
+        raise JobNotFoundError(job_id)
     return job_id
 
 

@@ -48,6 +48,10 @@ class InternalError(DomainError):
 class InvalidRequestError(DomainError):
     status, code, title = 422, "invalid_request", "The request has faults"
 
+    def __init__(self, faults: list[Fault]) -> None:
+        detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+        super().__init__(detail, errors=[fault.model_dump() for fault in faults])
+
 
 class InvalidJsonError(DomainError):
     status, code, title = 400, "invalid_json", "The body is not JSON"
@@ -160,9 +164,7 @@ def _validation_error(request: Request, error: Exception) -> Response:
     """A path, query or header parameter that its declaration refuses."""
     assert isinstance(error, RequestValidationError)
     faults = [_parameter_fault(fault) for fault in error.errors()]
-    detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
-    errors = [fault.model_dump() for fault in faults]
-    return _answer(request, InvalidRequestError(detail, errors=errors))
+    return _answer(request, InvalidRequestError(faults))
 
 
 def _parameter_fault(error: dict[str, Any]) -> Fault:

@@ -118,8 +118,7 @@ def _json(name: str, text: str) -> Any:
             message="is not valid JSON",
             given=shown(name, text),
         )
-        detail = f"{fault.path}: {fault.message}"
-        raise InvalidRequestError(detail, errors=[fault.model_dump()]) from None
+        raise InvalidRequestError([fault]) from None
 
 
 def _spec(task: Any, dataset: dict[str, Any]) -> JobSpec:

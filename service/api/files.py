@@ -117,8 +117,7 @@ def _purpose(fields: dict[str, str]) -> str:
             )
         )
     if faults:
-        detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
-        raise InvalidRequestError(detail, errors=[fault.model_dump() for fault in faults])
+        raise InvalidRequestError(faults)
     return str(purpose)
 
 

@@ -109,8 +109,7 @@ def _labels(pairs: list[str]) -> list[tuple[str, str]]:
                 message="must be `key:value`",
                 given=shown("metadata", pair),
             )
-            detail = f"{fault.path}: {fault.message}"
-            raise InvalidRequestError(detail, errors=[fault.model_dump()])
+            raise InvalidRequestError([fault])
         labels.append((key, value))
     return labels
 

@@ -1,14 +1,11 @@
 """What wraps every request: an id, an access log, a size limit, a key; no traceback leaves here."""
 
-import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable
 from typing import Final
 
 import structlog
-from anyio import to_thread
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +20,7 @@ from service.api.errors import (
     render,
 )
 from service.api.metrics import Metrics
+from service.api.single_flight import SingleFlight
 from service.errors import DomainError
 from service.store import keys
 from service.store.database import Database, is_outage
@@ -119,39 +117,6 @@ class BodyLimit:
         await self.app(scope, counted, send)
 
 
-class _Looks:
-    """Who sent an `Authorization` header, by a look into the database that began after it came.
-
-    Of many that come at once most share a look: those that come while one is under way wait for the
-    next. What a look costs is half of a small request, and none is older than its request.
-    """
-
-    def __init__(self, look: Callable[[str], str | None]) -> None:
-        self._look = look
-        self._current: dict[str, asyncio.Task[str | None]] = {}
-        self._next: dict[str, asyncio.Task[str | None]] = {}
-
-    async def of(self, authorization: str) -> str | None:
-        """What `look` says or raises."""
-        task = self._next.get(authorization)
-        if task is None:
-            task = asyncio.create_task(self._begin(authorization))
-            # Of a look whose requests have all gone nobody asks what it raised.
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            self._next[authorization] = task
-        return await asyncio.shield(task)
-
-    async def _begin(self, authorization: str) -> str | None:
-        if authorization in self._current:
-            await asyncio.wait([self._current[authorization]])
-        mine = self._current[authorization] = self._next.pop(authorization)
-        try:
-            return await to_thread.run_sync(self._look, authorization)
-        finally:
-            if self._current[authorization] is mine:
-                del self._current[authorization]
-
-
 def _is_open(path: str) -> bool:
     return path in _OPEN or path.startswith(_OPEN_PREFIXES)
 
@@ -162,7 +127,8 @@ class Authentication:
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self.app = app
         self.database = database
-        self._looks = _Looks(self._check)
+        # A lookup takes half the time of a small request.
+        self._keys = SingleFlight(self._check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_open(scope["path"]):
@@ -170,7 +136,7 @@ class Authentication:
             return
         authorization = Headers(scope=scope).get("authorization", "")
         try:
-            scope["state"]["key_id"] = await self._looks.of(authorization)
+            scope["state"]["key_id"] = await self._keys.get(authorization)
         except (DBAPIError, PoolTimeoutError) as error:
             if not is_outage(error):
                 raise

@@ -206,7 +206,7 @@ def _clean_filename(raw: bytes) -> str:
 
 def _missing(name: str, message: str = "required, but not given") -> InvalidRequestError:
     fault = Fault(path=f"body.{name}", code="missing_field", message=message)
-    return InvalidRequestError(f"{fault.path}: {message}", errors=[fault.model_dump()])
+    return InvalidRequestError([fault])
 
 
 def commit(source: Path, target: Path) -> None:

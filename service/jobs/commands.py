@@ -207,7 +207,7 @@ def delete(database: Database, settings: Settings, job_id: str) -> None:
 def _locked(session: Session, job_id: str) -> JobRow:
     row = jobs.lock(session, job_id)
     if row is None:
-        raise JobNotFoundError(f"There is no job {job_id!r}.")
+        raise JobNotFoundError(job_id)
     return row
 
 

@@ -65,7 +65,7 @@ def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, int | None]:
     """
     row = session.scalars(_JOB, {"job_id": job_id}).one_or_none()
     if row is None:
-        raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
+        raise JobNotFoundError(job_id)
     if row.state != JobState.QUEUED:
         return row, None
     place = {"queue": row.queue, "priority": row.priority, "queued_at": row.queued_at}
@@ -85,14 +85,14 @@ def get_job(session: Session, job_id: str) -> JobRow:
     """Raises JobNotFoundError."""
     row = session.get(JobRow, job_id)
     if row is None:
-        raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
+        raise JobNotFoundError(job_id)
     return row
 
 
 def job_exists(session: Session, job_id: str) -> None:
     """Raises JobNotFoundError if it does not."""
     if session.scalar(select(JobRow.id).where(JobRow.id == job_id)) is None:
-        raise JobNotFoundError(f"There is no job {job_id[:100]!r}.")
+        raise JobNotFoundError(job_id)
 
 
 def attempts(session: Session, job_id: str) -> list[AttemptRow]:

@@ -1,4 +1,4 @@
-"""How requests share a look at who sent them: none is older than the request that it answers."""
+"""service.api.single_flight: requests share lookups, none of which began before its request."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
 
-from service.api.middleware import _Looks
+from service.api.single_flight import SingleFlight
 from service.errors import DomainError
 
 
@@ -18,75 +18,75 @@ def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
     return run
 
 
-class Door:
-    """A look that waits until it is let through; counts and says how often it began."""
+class Lookup:
+    """Waits until it is let through, and counts how often it began."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
-        self.knocked = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
         self.let = threading.Semaphore(0)
 
     def __call__(self, authorization: str) -> str:
         self.began.append(authorization)
         number = len(self.began)
-        self.knocked.release()
+        self.entered.release()
         assert self.let.acquire(timeout=10)
         return f"{authorization} {number}"
 
     async def begins(self) -> None:
-        assert await asyncio.to_thread(self.knocked.acquire, timeout=10)
+        assert await asyncio.to_thread(self.entered.acquire, timeout=10)
 
 
 @on_a_loop
-async def test_those_that_come_during_a_look_share_the_next() -> None:
-    door = Door()
-    looks = _Looks(door)
-    first = asyncio.create_task(looks.of("a"))
-    await door.begins()
-    later = [asyncio.create_task(looks.of("a")) for _ in range(5)]
-    for _ in range(3):  # each of them has come, and the look that they share has been made
+async def test_requests_during_a_lookup_share_the_next() -> None:
+    lookup = Lookup()
+    flights = SingleFlight(lookup)
+    first = asyncio.create_task(flights.get("a"))
+    await lookup.begins()
+    later = [asyncio.create_task(flights.get("a")) for _ in range(5)]
+    for _ in range(3):  # until all of them have come, and the next lookup is queued
         await asyncio.sleep(0)
-    assert (list(looks._next), door.began) == (["a"], ["a"])
-    door.let.release(2)
+    assert (list(flights._next), lookup.began) == (["a"], ["a"])
+    lookup.let.release(2)
     assert await first == "a 1"
     assert await asyncio.gather(*later) == ["a 2"] * 5
-    assert door.began == ["a", "a"]
-    assert not looks._current
-    assert not looks._next
+    assert lookup.began == ["a", "a"]
+    assert not flights._current
+    assert not flights._next
 
 
 @on_a_loop
-async def test_others_do_not_wait() -> None:
-    door = Door()
-    looks = _Looks(door)
-    both = [asyncio.create_task(looks.of(name)) for name in "ab"]
-    await door.begins()
-    await door.begins()
-    door.let.release(2)
+async def test_other_keys_do_not_wait() -> None:
+    lookup = Lookup()
+    flights = SingleFlight(lookup)
+    both = [asyncio.create_task(flights.get(name)) for name in "ab"]
+    await lookup.begins()
+    await lookup.begins()
+    lookup.let.release(2)
     assert {answer[0] for answer in await asyncio.gather(*both)} == {"a", "b"}
 
 
 @on_a_loop
-async def test_one_that_goes_leaves_the_others_theirs() -> None:
-    door = Door()
-    looks = _Looks(door)
-    gone, stays = (asyncio.create_task(looks.of("a")) for _ in range(2))
-    await door.begins()
+async def test_a_cancelled_request_leaves_the_others_theirs() -> None:
+    lookup = Lookup()
+    flights = SingleFlight(lookup)
+    gone, stays = (asyncio.create_task(flights.get("a")) for _ in range(2))
+    await lookup.begins()
     gone.cancel()
-    door.let.release(1)
+    lookup.let.release(1)
     assert await stays == "a 1"
 
 
 @on_a_loop
-async def test_a_fault_is_everyones_and_not_the_nexts() -> None:
+async def test_an_error_is_raised_in_all_that_share_it_and_not_in_the_next() -> None:
     faults = iter([DomainError("no"), None])
 
-    def look(_authorization: str) -> None:
+    def look_up(_authorization: str) -> None:
         fault = next(faults)
         if fault is not None:
             raise fault
 
-    looks = _Looks(look)
-    both = await asyncio.gather(looks.of("a"), looks.of("a"), return_exceptions=True)
+    flights = SingleFlight(look_up)
+    both = await asyncio.gather(flights.get("a"), flights.get("a"), return_exceptions=True)
     assert [type(one) for one in both] == [DomainError] * 2
-    assert await looks.of("a") is None
+    assert await flights.get("a") is None

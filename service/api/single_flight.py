@@ -1,0 +1,42 @@
+"""One lookup for many concurrent requests."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from anyio import to_thread
+
+Found = TypeVar("Found")
+
+
+class SingleFlight(Generic[Found]):
+    """Concurrent requests with the same key share one lookup, which began after each of them came.
+
+    Those that come while a lookup runs wait for the next one, because the running one may have read
+    before a change that they must see. `look_up` runs on a thread.
+    """
+
+    def __init__(self, look_up: Callable[[str], Found]) -> None:
+        self._look_up = look_up
+        self._current: dict[str, asyncio.Task[Found]] = {}
+        self._next: dict[str, asyncio.Task[Found]] = {}
+
+    async def get(self, key: str) -> Found:
+        """What `look_up` returns or raises."""
+        task = self._next.get(key)
+        if task is None:
+            task = asyncio.create_task(self._begin(key))
+            # If all of its requests have gone, nobody retrieves what it raised.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._next[key] = task
+        return await asyncio.shield(task)
+
+    async def _begin(self, key: str) -> Found:
+        if key in self._current:
+            await asyncio.wait([self._current[key]])
+        mine = self._current[key] = self._next.pop(key)
+        try:
+            return await to_thread.run_sync(self._look_up, key)
+        finally:
+            if self._current[key] is mine:
+                del self._current[key]
