@@ -145,7 +145,7 @@ def training(steps: int, evaluate_every: int, *, packed: bool) -> dict[str, Any]
 def environment(malloc: str, threads: int) -> dict[str, str]:
     """The environment of a worker's stage."""
     if malloc not in (allocator.SYSTEM, allocator.KEEPING):
-        malloc = allocator.find(malloc, beside_gpu=torch.cuda.is_available())
+        malloc = allocator.find(malloc, with_gpu=torch.cuda.is_available())
     settings = Settings(home=Path(tempfile.gettempdir())).model_copy(update={"malloc": malloc})
     own = stage_environment(settings, Stage.TRAIN)
     return {**own, "OMP_NUM_THREADS": str(threads)}

@@ -83,7 +83,7 @@ def spec(name: str, training: dict[str, Any], base: Path | None = None) -> dict[
 @cache
 def malloc() -> str:
     """The allocator that a worker on this machine gives its stages."""
-    return allocator.find(allocator.AUTO, beside_gpu=torch.cuda.is_available())
+    return allocator.find(allocator.AUTO, with_gpu=torch.cuda.is_available())
 
 
 def stage(

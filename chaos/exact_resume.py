@@ -35,7 +35,7 @@ from service.store.models import JobRow
 from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes import fork_client, spawn
-from worker.supervision.event_recorder import Recorder
+from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 
@@ -276,7 +276,7 @@ class _Service:
             trained.instants.append(f"{kind} after {attacker.struck_after}")
 
     def _supervisor(self, shutdown: Shutdown | None = None) -> Supervisor:
-        start = spawn.cold if self.warm is None else self.warm.start
+        start = spawn.new_interpreter if self.warm is None else self.warm.start
         return Supervisor(
             self.database, self.settings, NullTracker(), start=start, shutdown=shutdown
         )
@@ -328,7 +328,7 @@ class _Attacker:
 
     def _act(self, kind: str) -> None:
         if kind == "shutdown":
-            self._shutdown.ask()
+            self._shutdown.request()
         elif kind == "pause":
             with self._service.database.write() as session:
                 running, pausing = JobState.RUNNING, JobState.PAUSING
@@ -344,17 +344,17 @@ class _Attacker:
 def _service(home: Path) -> Iterator[_Service]:
     """With ears: SQL keeps the first loss of a step alone, and here each one is to be compared."""
     service = _Service(home)
-    original = Recorder.add
+    original = EventRecorder.add
 
-    def add(self: Recorder, event: StageEvent) -> None:
+    def add(self: EventRecorder, event: StageEvent) -> None:
         service.heard.append(event)
         original(self, event)
 
-    Recorder.add = add  # type: ignore[method-assign]
+    EventRecorder.add = add  # type: ignore[method-assign]
     try:
         yield service
     finally:
-        Recorder.add = original  # type: ignore[method-assign]
+        EventRecorder.add = original  # type: ignore[method-assign]
         if service.warm is not None:
             service.warm.close()
         service.database.dispose()

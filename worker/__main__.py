@@ -34,10 +34,10 @@ def main() -> None:
     found = gpus()
     queues = heard_by(arguments.queues.split(","), most_for_one_job(found))
     try:
-        allocator.find(get_settings().malloc, beside_gpu=bool(found))
+        allocator.find(get_settings().malloc, with_gpu=bool(found))
         if found:
             gpu_locks.check(get_settings().devices_dir)
-    except (allocator.AllocatorError, gpu_locks.SlotsError) as error:
+    except (allocator.AllocatorError, gpu_locks.GpuLockError) as error:
         sys.exit(str(error))
     concurrency = arguments.concurrency or _concurrency(queues, len(found))
     options = ["--queues", ",".join(queues), "--concurrency", str(concurrency)]

@@ -85,14 +85,14 @@ def _register(sender: Any, **_: Any) -> None:
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)
     _registration.start()
     if _settings.doctor_at_start:
-        StartCheck(_registration.examined).start()
+        StartCheck(_registration.set_doctor_report).start()
     # Celery would end its pool at a second SIGINT, and the supervisors with it: a lost worker.
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
 
 
 @signals.worker_shutting_down.connect
 def _stop_stages(**_: Any) -> None:
-    SHUTDOWN.ask()
+    SHUTDOWN.request()
     grace = _settings.drain_grace_seconds + _settings.stop_grace_seconds
     last = threading.Timer(grace + _LEAVING_SECONDS, _leave)
     last.daemon = True
@@ -103,7 +103,7 @@ def _leave() -> None:
     """Celery waits for its pool without end: for a process that hangs, or for the answer of one
     that was killed between taking a message and saying so. Whatever still runs dies with this
     process, and its job is taken up as after any death of a worker."""
-    log.error("the pool does not end; the worker leaves it")
+    log.error("pool.hung")
     # On a thread: where the database is away, too, the reconciler forgets this worker.
     parting = threading.Thread(target=_unregister, daemon=True)
     parting.start()

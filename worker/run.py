@@ -20,31 +20,31 @@ from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
 from worker.app import SHUTDOWN, app
-from worker.devices.gpu_locks import GpuSlots, Taken
-from worker.devices.gpu_scheduler import GpuScheduler, Placed
+from worker.devices.gpu_locks import GpuLocks, HeldGpus
+from worker.devices.gpu_scheduler import Assignment, GpuScheduler
 from worker.devices.gpus import Device, gpus
 from worker.processes import allocator, fork_client, spawn
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 from worker.supervision.supervisor import Supervisor
 from worker.tracking import shipper
 from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
 
-Ring = Callable[[jobs.Message], bool]
+Enqueue = Callable[[jobs.Message], bool]
 
 
 @dataclass(frozen=True)
-class Receiver:
+class JobRunner:
     """Answers the doorbell; made once in each process of the pool, after the fork."""
 
     settings: Settings
     database: Database
     tracker: Tracker
     supervisor: Supervisor
-    ring: Ring
+    enqueue: Enqueue
     gpus: Sequence[Device]
-    warm: WarmStart | None = None
+    warm: ForkClient | None = None
 
     def wake(self, job_id: str, worker_id: str, queues: list[str]) -> None:
         """Win the job and run its stage; else complete the tracking of an ended job; else drop.
@@ -54,22 +54,22 @@ class Receiver:
         """
         with structlog.contextvars.bound_contextvars(job_id=job_id):
             try:
-                placed = self._next(job_id, worker_id, queues)
-                if placed is None:
+                assignment = self._next(job_id, worker_id, queues)
+                if assignment is None:
                     self._complete_tracking(job_id)
                     return
-                self._run(placed)
+                self._run(assignment)
                 self.warm_up()
             except SQLAlchemyError as error:
                 # The row is as it was, or its lease runs out: the reconciler rings again.
-                log.error("the database is away", error=str(error.__cause__ or error))
+                log.error("database.unreachable", error=str(error.__cause__ or error))
 
     def warm_up(self) -> None:
         """Import while nobody waits: before the first stage, and where a server is to be new."""
-        if self.warm is not None and not SHUTDOWN.is_asked():
-            self.warm.tend()
+        if self.warm is not None and not SHUTDOWN.is_requested():
+            self.warm.ensure_server()
 
-    def _next(self, job_id: str, worker_id: str, queues: list[str]) -> Placed | None:
+    def _next(self, job_id: str, worker_id: str, queues: list[str]) -> Assignment | None:
         with self.database.read() as session:
             queue = jobs.waits_in(session, job_id)
         if queue is None or queue not in queues:
@@ -78,20 +78,20 @@ class Receiver:
         if self.gpus and gpus_of(queue):
             scheduler = GpuScheduler(
                 self.database,
-                GpuSlots(self.settings.devices_dir, self.gpus),
+                GpuLocks(self.settings.devices_dir, self.gpus),
                 try_claim=try_claim,
-                ring=self._ring_if_due,
+                enqueue=self._enqueue_if_due,
                 shutdown=SHUTDOWN,
                 poll_seconds=self.settings.poll_seconds,
             )
             return scheduler.next(job_id, queues)
         claimed = try_claim(job_id, queue, ())
-        return None if claimed is None else Placed(claimed, Taken())
+        return None if claimed is None else Assignment(claimed, HeldGpus())
 
-    def _run(self, placed: Placed) -> None:
-        claimed = placed.claim
+    def _run(self, assignment: Assignment) -> None:
+        claimed = assignment.claim
         with structlog.contextvars.bound_contextvars(job_id=claimed.job_id):
-            with placed.taken as taken:
+            with assignment.held as taken:
                 state = self.supervisor.supervise(claimed, taken.descriptors)
             self._after(claimed.job_id, state)
 
@@ -123,50 +123,50 @@ class Receiver:
                 with self.database.write() as session:
                     return claimed if claims.is_committed(session, claimed) else None
             except DBAPIError as error:
-                if not is_outage(error) or time.monotonic() > deadline or SHUTDOWN.is_asked():
+                if not is_outage(error) or time.monotonic() > deadline or SHUTDOWN.is_requested():
                     raise
-                log.warning("a claim waits for the database", error=str(error.orig))
+                log.warning("claim.unconfirmed", error=str(error.orig))
                 time.sleep(self.settings.outage_retry_seconds)
 
     def _after(self, job_id: str, state: JobState | None) -> None:
         if state in ENDED:
             self._complete_tracking(job_id)
-        elif state is JobState.QUEUED and not SHUTDOWN.is_asked():
-            self._ring_if_due(job_id)
+        elif state is JobState.QUEUED and not SHUTDOWN.is_requested():
+            self._enqueue_if_due(job_id)
 
-    def _ring_if_due(self, job_id: str) -> None:
+    def _enqueue_if_due(self, job_id: str) -> None:
         """The next stage need not wait for the reconciler; a retry waits for its time."""
         with self.database.read() as session:
             message = jobs.message_if_due(session, job_id)
-        if message is not None and not self.ring(message):
-            log.warning("the broker is away; the reconciler will send the job")
+        if message is not None and not self.enqueue(message):
+            log.warning("broker.unreachable")
 
     def _complete_tracking(self, job_id: str) -> None:
         with self.database.read() as session:
             row = session.get(JobRow, job_id)
         if row is not None and row.spec_version > SPEC_VERSION:
-            log.warning("the job is of a newer version, and left to its workers")
+            log.warning("job.version_unsupported", spec_version=row.spec_version)
         elif row is not None and row.state in ENDED and not row.tracking_final:
             workspace = self.settings.workspace(job_id)
             shipper.sync(self.database, self.tracker, job_id, workspace)
 
 
 @lru_cache
-def receiver() -> Receiver:
+def job_runner() -> JobRunner:
     devices = gpus()
-    malloc = allocator.find(get_settings().malloc, beside_gpu=bool(devices))
+    malloc = allocator.find(get_settings().malloc, with_gpu=bool(devices))
     settings = get_settings().model_copy(update={"malloc": malloc})
     database = Database(settings.sqlalchemy_url)
     tracker = shipper.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
     warm = fork_client.make(settings, devices)
-    start = spawn.cold if warm is None else warm.start
-    return Receiver(
+    start = spawn.new_interpreter if warm is None else warm.start
+    return JobRunner(
         settings=settings,
         database=database,
         tracker=tracker,
         supervisor=Supervisor(database, settings, tracker, start=start, shutdown=SHUTDOWN),
-        ring=lambda message: broker.enqueue(
+        enqueue=lambda message: broker.enqueue(
             publisher, message.job_id, message.queue, message.priority
         ),
         gpus=devices,
@@ -176,9 +176,9 @@ def receiver() -> Receiver:
 
 @signals.worker_process_init.connect
 def _warm_up(**_: Any) -> None:
-    receiver().warm_up()
+    job_runner().warm_up()
 
 
 @app.task(name=WAKE_TASK, bind=True)
 def wake(self: Any, job_id: str) -> None:
-    receiver().wake(job_id, self.request.hostname, list(app.amqp.queues.consume_from))
+    job_runner().wake(job_id, self.request.hostname, list(app.amqp.queues.consume_from))

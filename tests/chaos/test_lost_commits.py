@@ -23,9 +23,9 @@ from tests.stubs import stage
 from tests.support import factories, services
 from tests.support.factories import claim_job, make_job, make_spec
 from tests.support.job_rows import checkpoint_saved, get, history_of
-from worker.run import Receiver
-from worker.supervision.event_recorder import Recorder
-from worker.supervision.heartbeat import Heart
+from worker.run import JobRunner
+from worker.supervision.event_recorder import EventRecorder
+from worker.supervision.heartbeat import Heartbeat
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 
@@ -79,10 +79,10 @@ def types(database: Database, job_id: str) -> list[str]:
     return [row.type for row in history_of(database, job_id)]
 
 
-def receiver(database: Database, settings: Settings) -> Receiver:
+def job_runner(database: Database, settings: Settings) -> JobRunner:
     tracker = NullTracker()
     supervisor = Supervisor(database, settings, tracker, command=stage.command)
-    return Receiver(settings, database, tracker, supervisor, lambda _: True, gpus=())
+    return JobRunner(settings, database, tracker, supervisor, lambda _: True, gpus=())
 
 
 class TestSubmit:
@@ -117,7 +117,9 @@ class TestClaim:
         self, database: Database, wire: Wire, settings: Settings, cut: Cut
     ) -> None:
         job_id = make_job(database)
-        receiver(wire.broken_at("stage_started"), settings).wake(job_id, "worker-1", ["cpu", "gpu"])
+        job_runner(wire.broken_at("stage_started"), settings).wake(
+            job_id, "worker-1", ["cpu", "gpu"]
+        )
         row = get(database, job_id)
         if cut is Cut.BEFORE:
             assert (row.state, row.epoch, types(database, job_id)) == ("queued", 0, ["submitted"])
@@ -134,7 +136,7 @@ class TestRecorder:
         claimed = claim_job(database, job_id)
         workspace = settings.workspace(job_id)
         broken = wire.broken_at("checkpoint")
-        with Recorder(broken, claimed, workspace, interval=0.01) as recorder:
+        with EventRecorder(broken, claimed, workspace, interval=0.01) as recorder:
             for event in (checkpoint_saved(1), Notice(message="x"), checkpoint_saved(2)):
                 recorder.add(event)
             assert recorder.drain(lambda: False)
@@ -153,9 +155,9 @@ class TestBeat:
             now = get(database, job_id).lease_until
             return wire.cutter.done and now is not None and now > before
 
-        with Heart(wire.broken_at("beat"), settings, claimed) as heart:
+        with Heartbeat(wire.broken_at("beat"), settings, claimed) as heartbeat:
             services.wait_until(prolonged, 10, "a beat after the cut")
-            assert not heart.is_stale
+            assert not heartbeat.is_stale
 
 
 class TestEnd:

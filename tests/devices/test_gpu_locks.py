@@ -21,10 +21,10 @@ from tests.stubs import request as stub_request
 from tests.support.services import wait_until
 from worker.__main__ import _concurrency, main
 from worker.devices import gpu_locks
-from worker.devices.gpu_locks import GpuSlots, SlotsError, Taken
+from worker.devices.gpu_locks import GpuLockError, GpuLocks, HeldGpus
 from worker.processes import spawn
 from worker.processes.child import Child
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
 
 # A supervisor: takes a GPU, says which, and starts a stage that inherits the lock.
@@ -32,8 +32,8 @@ _HOLDER = """
 import subprocess, sys
 from pathlib import Path
 from tests.fakes.gpus import gpus
-from worker.devices.gpu_locks import GpuSlots
-taken = GpuSlots(Path(sys.argv[1]), gpus(*sys.argv[2:])).take(1)
+from worker.devices.gpu_locks import GpuLocks
+taken = GpuLocks(Path(sys.argv[1]), gpus(*sys.argv[2:])).acquire(1)
 stage = subprocess.Popen(["sleep", "600"], pass_fds=taken.descriptors)
 print(*taken.gpus, stage.pid, flush=True)
 sys.stdin.read()
@@ -41,7 +41,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def held(taken: Taken | None) -> Iterator[tuple[str, ...]]:
+def held(taken: HeldGpus | None) -> Iterator[tuple[str, ...]]:
     """Its GPUs, which are released at the end."""
     assert taken is not None
     with taken:
@@ -49,56 +49,56 @@ def held(taken: Taken | None) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.fixture
-def slots(tmp_path: Path) -> GpuSlots:
-    return GpuSlots(tmp_path, gpus("GPU-a", "GPU-b"))
+def locks(tmp_path: Path) -> GpuLocks:
+    return GpuLocks(tmp_path, gpus("GPU-a", "GPU-b"))
 
 
 class TestTake:
-    def test_each_has_gpus_of_its_own_until_they_are_released(self, slots: GpuSlots) -> None:
-        first, second = slots.take(1), slots.take(1)
+    def test_each_has_gpus_of_its_own_until_they_are_released(self, locks: GpuLocks) -> None:
+        first, second = locks.acquire(1), locks.acquire(1)
         assert first is not None
         assert second is not None
         assert (first.gpus, second.gpus) == (("GPU-a",), ("GPU-b",))
-        assert slots.take(1) is None
+        assert locks.acquire(1) is None
         first.release()
-        third = slots.take(1)
+        third = locks.acquire(1)
         assert third is not None
         assert third.gpus == ("GPU-a",)
         for taken in (second, third):
             taken.release()
 
-    def test_all_or_none(self, slots: GpuSlots) -> None:
-        with held(slots.take(1)) as first:
+    def test_all_or_none(self, locks: GpuLocks) -> None:
+        with held(locks.acquire(1)) as first:
             assert first == ("GPU-a",)
-            assert slots.take(2) is None
-            with held(slots.take(1)) as second:
+            assert locks.acquire(2) is None
+            with held(locks.acquire(1)) as second:
                 assert second == ("GPU-b",)
-        with held(slots.take(2)) as both:
+        with held(locks.acquire(2)) as both:
             assert both == ("GPU-a", "GPU-b")
 
     def test_workers_that_see_the_same_gpu_do_not_share_it(self, tmp_path: Path) -> None:
-        one, other = GpuSlots(tmp_path, gpus("GPU-a", "GPU-b")), GpuSlots(tmp_path, gpus("GPU-b"))
-        with held(other.take(1)), held(one.take(1)) as taken:
+        one, other = GpuLocks(tmp_path, gpus("GPU-a", "GPU-b")), GpuLocks(tmp_path, gpus("GPU-b"))
+        with held(other.acquire(1)), held(one.acquire(1)) as taken:
             assert taken == ("GPU-a",)
-            assert one.take(1) is None
+            assert one.acquire(1) is None
 
     def test_a_process_sees_one_instance_of_a_gpu_at_most(self, tmp_path: Path) -> None:
-        slots = GpuSlots(tmp_path, gpus("GPU-a", "MIG-1", "MIG-2", "GPU-b"))
-        assert slots.most == 2
-        with held(slots.take(2)) as whole:
+        locks = GpuLocks(tmp_path, gpus("GPU-a", "MIG-1", "MIG-2", "GPU-b"))
+        assert locks.most == 2
+        with held(locks.acquire(2)) as whole:
             assert whole == ("GPU-a", "GPU-b")
         # A job of one GPU leaves the whole ones to those that need several.
-        with held(slots.take(1)) as first, held(slots.take(1)) as second:
+        with held(locks.acquire(1)) as first, held(locks.acquire(1)) as second:
             assert (first, second) == (("MIG-1",), ("MIG-2",))
 
     def test_an_old_drivers_name_of_an_instance_is_no_path(self, tmp_path: Path) -> None:
-        with held(GpuSlots(tmp_path, gpus("MIG-GPU-a/1/0")).take(1)):
+        with held(GpuLocks(tmp_path, gpus("MIG-GPU-a/1/0")).acquire(1)):
             assert [path.name for path in tmp_path.iterdir()] == ["MIG-GPU-a_1_0.lock"]
 
 
 class TestDeath:
     def test_a_gpu_is_free_when_supervisor_and_stage_have_both_ended(
-        self, slots: GpuSlots, tmp_path: Path
+        self, locks: GpuLocks, tmp_path: Path
     ) -> None:
         with subprocess.Popen(
             [sys.executable, "-c", _HOLDER, str(tmp_path), "GPU-a", "GPU-b"],
@@ -112,29 +112,33 @@ class TestDeath:
             holder.kill()
             holder.wait()
         # Its memory on the GPU is not free yet.
-        with held(slots.take(1)) as other:
+        with held(locks.acquire(1)) as other:
             assert other == ("GPU-b",)
         os.kill(int(stage), signal.SIGKILL)
         wait_until(lambda: is_free(tmp_path / "GPU-a.lock"), 10, "the end of the stage")
 
 
 class TestLine:
-    def test_one_is_first(self, slots: GpuSlots) -> None:
-        with slots.line() as second:
-            with slots.line() as first:
-                assert first.step_up()
-                assert not second.step_up()
-            assert second.step_up()
+    def test_one_is_first(self, locks: GpuLocks) -> None:
+        with locks.scheduler_lock() as second:
+            with locks.scheduler_lock() as first:
+                assert first.try_acquire()
+                assert not second.try_acquire()
+            assert second.try_acquire()
 
     def test_those_with_other_gpus_are_in_another_line(
-        self, slots: GpuSlots, tmp_path: Path
+        self, locks: GpuLocks, tmp_path: Path
     ) -> None:
-        reordered = GpuSlots(tmp_path, gpus("GPU-b", "GPU-a"))
-        others = GpuSlots(tmp_path, gpus("GPU-b"))
-        with slots.line() as first, reordered.line() as same, others.line() as other:
-            assert first.step_up()
-            assert not same.step_up()
-            assert other.step_up()
+        reordered = GpuLocks(tmp_path, gpus("GPU-b", "GPU-a"))
+        others = GpuLocks(tmp_path, gpus("GPU-b"))
+        with (
+            locks.scheduler_lock() as first,
+            reordered.scheduler_lock() as same,
+            others.scheduler_lock() as other,
+        ):
+            assert first.try_acquire()
+            assert not same.try_acquire()
+            assert other.try_acquire()
 
 
 class TestCheck:
@@ -149,7 +153,7 @@ class TestCheck:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
         monkeypatch.setattr(fcntl, "flock", flock)
-        with pytest.raises(SlotsError) as caught:
+        with pytest.raises(GpuLockError) as caught:
             gpu_locks.check(tmp_path)
         assert str(caught.value).startswith(
             f"{tmp_path} cannot lock files (No locks available), and without locks two trainings "
@@ -163,15 +167,15 @@ class TestStages:
     @pytest.fixture(params=["new interpreter", "fork"])
     def start(self, request: pytest.FixtureRequest) -> Iterator[Start]:
         if request.param == "new interpreter":
-            yield spawn.cold
+            yield spawn.new_interpreter
             return
         if sys.platform != "linux":
             pytest.skip("Linux only")
-        with closing(WarmStart(environment(), modules=(STUB,), imports=(STUB,))) as warm:
+        with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as warm:
             yield warm.start
 
-    def test_a_stage_holds_the_lock(self, slots: GpuSlots, tmp_path: Path, start: Start) -> None:
-        taken = slots.take(2)
+    def test_a_stage_holds_the_lock(self, locks: GpuLocks, tmp_path: Path, start: Start) -> None:
+        taken = locks.acquire(2)
         assert taken is not None
         request = stub_request.write(tmp_path / "job", "hang")
         with Child(
@@ -184,8 +188,8 @@ class TestStages:
         ):
             taken.release()
             wait_until((tmp_path / "job" / "environment").exists, 30, "the stage")
-            assert slots.take(1) is None
-        with held(slots.take(2)) as free:
+            assert locks.acquire(1) is None
+        with held(locks.acquire(2)) as free:
             assert free == ("GPU-a", "GPU-b")
 
 

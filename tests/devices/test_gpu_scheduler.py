@@ -17,8 +17,8 @@ from tests.fakes.gpus import gpus
 from tests.support.factories import make_job
 from tests.support.job_rows import get, put
 from tests.support.services import wait_until
-from worker.devices.gpu_locks import GpuSlots
-from worker.devices.gpu_scheduler import GpuScheduler, Placed, holds_back
+from worker.devices.gpu_locks import GpuLocks
+from worker.devices.gpu_scheduler import Assignment, GpuScheduler, holds_back
 from worker.lifecycle.shutdown import Shutdown
 
 SECONDS = 30
@@ -37,15 +37,15 @@ class Worker:
 
     def __init__(self, database: Database, folder: Path, *uuids: str) -> None:
         self.database = database
-        self.rung: list[str] = []
+        self.enqueued: list[str] = []
         self.shutdown = Shutdown()
-        self.slots = GpuSlots(folder, gpus(*uuids))
+        self.locks = GpuLocks(folder, gpus(*uuids))
         self.queues = heard_by(["gpu"], len(uuids))
         self.scheduler = GpuScheduler(
             database,
-            self.slots,
+            self.locks,
             try_claim=self.claim,
-            ring=self.rung.append,
+            enqueue=self.enqueued.append,
             shutdown=self.shutdown,
             poll_seconds=0.1,
         )
@@ -56,30 +56,30 @@ class Worker:
                 session, job_id, "worker", queues=[queue], gpus=given, lease_seconds=60
             )
 
-    def next(self, rung: str, *more_queues: str) -> Placed | None:
-        return self.scheduler.next(rung, [*more_queues, *self.queues])
+    def next(self, job_id: str, *more_queues: str) -> Assignment | None:
+        return self.scheduler.next(job_id, [*more_queues, *self.queues])
 
-    def place(self, rung: str) -> Placed:
-        placed = self.next(rung)
-        assert placed is not None
-        return placed
+    def place(self, job_id: str) -> Assignment:
+        assignment = self.next(job_id)
+        assert assignment is not None
+        return assignment
 
-    def place_later(self, rung: str, *more_queues: str) -> "Later":
-        return Later(lambda: self.next(rung, *more_queues))
+    def place_later(self, job_id: str, *more_queues: str) -> "Later":
+        return Later(lambda: self.next(job_id, *more_queues))
 
 
 class Later:
     """A call on a thread."""
 
-    def __init__(self, call: Callable[[], Placed | None]) -> None:
-        self._found: list[Placed | None] = []
+    def __init__(self, call: Callable[[], Assignment | None]) -> None:
+        self._found: list[Assignment | None] = []
         self._thread = threading.Thread(target=lambda: self._found.append(call()))
         self._thread.start()
 
-    def result(self) -> Placed | None:
+    def result(self) -> Assignment | None:
         self._thread.join(SECONDS)
-        [placed] = self._found
-        return placed
+        [assignment] = self._found
+        return assignment
 
 
 @pytest.fixture
@@ -96,28 +96,28 @@ def other(database: Database, tmp_path: Path) -> Worker:
 class TestPlaces:
     def test_two_jobs_of_one_gpu_have_one_each(self, database: Database, worker: Worker) -> None:
         first, second = make_training(database, 1), make_training(database, 1)
-        placed = [worker.place(first), worker.place(second)]
-        assert [(p.claim.job_id, p.claim.gpus) for p in placed] == [
+        assignments = [worker.place(first), worker.place(second)]
+        assert [(a.claim.job_id, a.claim.gpus) for a in assignments] == [
             (first, ("GPU-a",)),
             (second, ("GPU-b",)),
         ]
-        assert [p.taken.gpus for p in placed] == [("GPU-a",), ("GPU-b",)]
-        assert worker.rung == []
+        assert [a.held.gpus for a in assignments] == [("GPU-a",), ("GPU-b",)]
+        assert worker.enqueued == []
 
     def test_the_first_in_the_queues_goes_first_and_the_message_is_given_back(
         self, database: Database, worker: Worker
     ) -> None:
         usual, urgent = make_training(database, 1), make_training(database, 2, priority=0)
-        placed = worker.place(usual)
-        assert (placed.claim.job_id, placed.claim.gpus) == (urgent, ("GPU-a", "GPU-b"))
-        assert worker.rung == [usual]
+        assignment = worker.place(usual)
+        assert (assignment.claim.job_id, assignment.claim.gpus) == (urgent, ("GPU-a", "GPU-b"))
+        assert worker.enqueued == [usual]
 
     def test_nothing_waits(self, database: Database, worker: Worker) -> None:
         too_large = make_training(database, 3)
         assert worker.next(too_large, "gpu.3") is None
-        assert worker.rung == []
-        with worker.slots.line() as line:
-            assert line.step_up()
+        assert worker.enqueued == []
+        with worker.locks.scheduler_lock() as line:
+            assert line.try_acquire()
 
     def test_a_job_that_another_worker_wins_leaves_the_gpus_to_the_next(
         self, database: Database, worker: Worker, monkeypatch: pytest.MonkeyPatch
@@ -150,7 +150,7 @@ class TestPlaces:
         def fail(_: str) -> None:
             raise OperationalError("SELECT", None, ConnectionError("server closed the connection"))
 
-        monkeypatch.setattr(worker.scheduler, "_ring", fail)
+        monkeypatch.setattr(worker.scheduler, "_enqueue", fail)
         usual, urgent = make_training(database, 1), make_training(database, 1, priority=0)
         assert worker.place(usual).claim.job_id == urgent
 
@@ -162,19 +162,21 @@ class TestWaits:
         running = [worker.place(make_training(database, 1)) for _ in range(2)]
         large, small = make_training(database, 2), make_training(database, 1)
         waits = worker.place_later(large)
-        wait_until(lambda: worker.rung == [large], SECONDS, "the message, for workers elsewhere")
+        wait_until(
+            lambda: worker.enqueued == [large], SECONDS, "the message, for workers elsewhere"
+        )
         behind = other.place_later(small)
-        wait_until(lambda: other.rung == [small], SECONDS, "the message of the one behind")
-        running[0].taken.release()
+        wait_until(lambda: other.enqueued == [small], SECONDS, "the message of the one behind")
+        running[0].held.release()
         # What is free is left to the large one, however often is looked.
         for _ in range(3):
             assert not worker.scheduler._fits(worker.scheduler._waiting(worker.queues))
-        running[1].taken.release()
-        placed = waits.result()
-        assert placed is not None
-        assert (placed.claim.job_id, placed.claim.gpus) == (large, ("GPU-a", "GPU-b"))
+        running[1].held.release()
+        assignment = waits.result()
+        assert assignment is not None
+        assert (assignment.claim.job_id, assignment.claim.gpus) == (large, ("GPU-a", "GPU-b"))
         assert get(database, small).state == "queued"
-        placed.taken.release()
+        assignment.held.release()
         last = behind.result()
         assert last is not None
         assert last.claim.job_id == small
@@ -185,20 +187,20 @@ class TestWaits:
         running = worker.place(make_training(database, 1))
         large = make_training(database, 2)
         waits = worker.place_later(large)
-        wait_until(lambda: worker.rung == [large], SECONDS, "the first look")
+        wait_until(lambda: worker.enqueued == [large], SECONDS, "the first look")
         urgent = make_training(database, 1, priority=0)
-        placed = waits.result()
-        assert placed is not None
-        assert placed.claim.job_id == urgent
-        running.taken.release()
+        assignment = waits.result()
+        assert assignment is not None
+        assert assignment.claim.job_id == urgent
+        running.held.release()
 
     def test_in_between_smaller_ones_may_pass(self, database: Database, worker: Worker) -> None:
         worker.place(make_training(database, 1))
         large = make_training(database, 2)
         put(database, large, queued_at=get(database, large).queued_at - timedelta(seconds=601))
         small = make_training(database, 1)
-        placed = worker.place(small)
-        assert (placed.claim.job_id, placed.claim.gpus) == (small, ("GPU-b",))
+        assignment = worker.place(small)
+        assert (assignment.claim.job_id, assignment.claim.gpus) == (small, ("GPU-b",))
 
     @pytest.mark.parametrize("is_first", [True, False])
     def test_a_worker_that_stops_waits_no_longer(
@@ -206,11 +208,11 @@ class TestWaits:
     ) -> None:
         worker.place(make_training(database, 2))
         job_id = make_training(database, 1)
-        with other.slots.line() as line:
-            assert is_first or line.step_up()
+        with other.locks.scheduler_lock() as line:
+            assert is_first or line.try_acquire()
             waits = worker.place_later(job_id)
-            wait_until(lambda: worker.rung == [job_id], SECONDS, "the message")
-            worker.shutdown.ask()
+            wait_until(lambda: worker.enqueued == [job_id], SECONDS, "the message")
+            worker.shutdown.request()
             assert waits.result() is None
         assert get(database, job_id).state == "queued"
 
@@ -220,15 +222,15 @@ class TestWaits:
         running = worker.place(make_training(database, 2))
         first, second = make_training(database, 1), make_training(database, 1)
         waits = worker.place_later(first, "cpu")
-        wait_until(lambda: worker.rung == [first], SECONDS, "the first look")
+        wait_until(lambda: worker.enqueued == [first], SECONDS, "the first look")
         assert other.next(second, "cpu") is None
-        assert other.rung == []
-        running.taken.release()
-        placed = waits.result()
-        assert placed is not None
-        assert placed.claim.job_id == first
+        assert other.enqueued == []
+        running.held.release()
+        assignment = waits.result()
+        assert assignment is not None
+        assert assignment.claim.job_id == first
         # The message that the other process dropped.
-        assert worker.rung == [first, second]
+        assert worker.enqueued == [first, second]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Part:
 
     def stops(self) -> int:
         """How often it has told a stage to stop."""
-        return self._log.read_text(errors="replace").count("stopping the stage")
+        return self._log.read_text(errors="replace").count("stage.stopping")
 
     def tail(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]

@@ -73,7 +73,7 @@ class TestRegistration:
         registration.start()
         try:
             wait_until(lambda: found() == [None], 20, "the row")
-            registration.examined(SHORT)
+            registration.set_doctor_report(SHORT)
             wait_until(lambda: found() == [SHORT], 20, "the findings")
             with database.write() as session:
                 session.delete(session.get_one(WorkerRow, INFO.id))

@@ -9,7 +9,7 @@ from typing import Any
 from service.contract.events import StageEvent
 from tests.stubs import request as stub_request
 from worker.processes.child import Child
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def finish(child: Child) -> tuple[int, list[StageEvent]]:
         return child.reap(), events
 
 
-def is_forked(child: Child, warm: WarmStart) -> bool:
+def is_forked(child: Child, warm: ForkClient) -> bool:
     """By the address of its stack: drawn when an interpreter starts, and kept in a fork."""
     return warm.server_pid is not None and _stack(child.pid) == _stack(warm.server_pid)
 

@@ -14,7 +14,7 @@ from tests.support.services import wait_until
 from worker import run
 from worker.processes import allocator, spawn
 from worker.processes.allocator import AllocatorError
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -40,30 +40,30 @@ class TestFind:
         monkeypatch.delenv("LD_PRELOAD", raising=False)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(library).parent))
         monkeypatch.setattr(allocator, "KNOWN", ("libnosuchmalloc.so.1", Path(library).name))
-        assert allocator.find("auto", beside_gpu=False) == "libtestmalloc.so.7"
-        assert allocator.find("auto", beside_gpu=True) == "system"
+        assert allocator.find("auto", with_gpu=False) == "libtestmalloc.so.7"
+        assert allocator.find("auto", with_gpu=True) == "system"
         monkeypatch.setattr(allocator, "KNOWN", ("libnosuchmalloc.so.1",))
-        assert allocator.find("auto", beside_gpu=False) == "glibc"
-        assert allocator.find("auto", beside_gpu=True) == "system"
+        assert allocator.find("auto", with_gpu=False) == "glibc"
+        assert allocator.find("auto", with_gpu=True) == "system"
 
     def test_an_allocator_of_the_operators_own_stays(
         self, library: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(allocator, "KNOWN", (library,))
         monkeypatch.setenv("LD_PRELOAD", library)
-        assert allocator.find("auto", beside_gpu=False) == "system"
+        assert allocator.find("auto", with_gpu=False) == "system"
 
     def test_what_is_named_is_used(self, library: str) -> None:
-        assert allocator.find(library, beside_gpu=True) == library
-        assert allocator.find("system", beside_gpu=False) == "system"
+        assert allocator.find(library, with_gpu=True) == library
+        assert allocator.find("system", with_gpu=False) == "system"
 
     def test_a_library_that_cannot_be_had_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(AllocatorError, match=r"/no/such\.so.*cannot open shared object"):
-            allocator.find("/no/such.so", beside_gpu=False)
+            allocator.find("/no/such.so", with_gpu=False)
         text = tmp_path / "libmalloc.so"
         text.write_text("no library")
         with pytest.raises(AllocatorError, match="or `auto`, or `system`"):
-            allocator.find(str(text), beside_gpu=False)
+            allocator.find(str(text), with_gpu=False)
 
     def test_a_library_whose_processes_do_not_end_is_refused(
         self, library: str, monkeypatch: pytest.MonkeyPatch
@@ -71,7 +71,7 @@ class TestFind:
         monkeypatch.setattr(allocator, "_PROBE", ["sleep", "60"])
         monkeypatch.setattr(allocator, "_PROBE_SECONDS", 0.2)
         with pytest.raises(AllocatorError, match=r"does not end within 0\.2 s"):
-            allocator.find(library, beside_gpu=False)
+            allocator.find(library, with_gpu=False)
 
     @pytest.mark.parametrize("wanted", ["tcmalloc", "/a b.so", "/a.so:/b.so", "/a.so\n", ""])
     def test_nothing_else_is_a_setting(self, wanted: str) -> None:
@@ -144,9 +144,9 @@ class TestPreloading:
     def test_stages_have_it_forked_or_not(self, library: str, tmp_path: Path) -> None:
         preloaded = allocator.preloading(library, environment())
         more = {name: preloaded[name] for name in preloaded.keys() - environment().keys()}
-        warm = WarmStart(preloaded, modules=(STUB,), imports=(STUB,))
+        warm = ForkClient(preloaded, modules=(STUB,), imports=(STUB,))
         try:
-            for start in (spawn.cold, warm.start):
+            for start in (spawn.new_interpreter, warm.start):
                 folder = tmp_path / start.__name__
                 with begin(folder, "hang", start, **more) as child:
                     wait_until((folder / "environment").exists, 10, "the stage")
@@ -154,7 +154,7 @@ class TestPreloading:
                     assert is_forked(child, warm) == (start == warm.start)
         finally:
             warm.close()
-        plain = begin(tmp_path / "plain", "hang", spawn.cold)
+        plain = begin(tmp_path / "plain", "hang", spawn.new_interpreter)
         with plain:
             wait_until((tmp_path / "plain" / "environment").exists, 10, "the stage")
             assert not has(plain.pid, library)
@@ -166,7 +166,7 @@ class TestPreloading:
         monkeypatch.setenv("FINETUNE_MALLOC", library)
         get_settings.cache_clear()
         try:
-            made = run.receiver.__wrapped__()
+            made = run.job_runner.__wrapped__()
         finally:
             get_settings.cache_clear()
         assert made.settings.malloc == library

@@ -35,16 +35,16 @@ from tests.support.services import wait_until
 from worker.devices.gpus import gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.child import Child
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 from worker.processes.stage_command import stage_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[WarmStart]:
+def warm() -> Iterator[ForkClient]:
     """A fork server that imports no torch: it is ready in a second."""
-    server = WarmStart(environment(), modules=(STUB, STATE), imports=(STUB, STATE))
+    server = ForkClient(environment(), modules=(STUB, STATE), imports=(STUB, STATE))
     yield server
     server.close()
 
@@ -86,9 +86,9 @@ class TestLikeANewInterpreter:
             ("kill", -signal.SIGKILL),
         ],
     )
-    def test_ends(self, warm: WarmStart, tmp_path: Path, behaviour: str, status: int) -> None:
+    def test_ends(self, warm: ForkClient, tmp_path: Path, behaviour: str, status: int) -> None:
         said, logs = [], []
-        for start in (spawn.cold, warm.start):
+        for start in (spawn.new_interpreter, warm.start):
             child = begin(tmp_path, behaviour, start)
             assert is_forked(child, warm) if start == warm.start else True
             ended, events = finish(child)
@@ -101,7 +101,7 @@ class TestLikeANewInterpreter:
         assert (logs[0][:1], logs[0][-1:]) == (logs[1][:1], logs[1][-1:])
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-    def test_is_stopped(self, warm: WarmStart, tmp_path: Path, number: signal.Signals) -> None:
+    def test_is_stopped(self, warm: ForkClient, tmp_path: Path, number: signal.Signals) -> None:
         with begin(tmp_path, "hang", warm.start) as child:
             wait_until((tmp_path / "environment").exists, 10, "the stage")
             assert is_forked(child, warm)
@@ -112,10 +112,10 @@ class TestLikeANewInterpreter:
         assert finish(begin(tmp_path / "next", "finish", warm.start))[0] == 0
         assert warm.server_pid == server
 
-    def test_process(self, warm: WarmStart, tmp_path: Path) -> None:
+    def test_process(self, warm: ForkClient, tmp_path: Path) -> None:
         """Session, signals, descriptors, folder, arguments, environment."""
         states = []
-        for start in (spawn.cold, warm.start, warm.start):
+        for start in (spawn.new_interpreter, warm.start, warm.start):
             child = begin(tmp_path, "light", start, STATE, HF_TOKEN="hf_secret")
             assert finish(child)[0] == 0
             states.append(state_of(tmp_path))
@@ -125,7 +125,7 @@ class TestLikeANewInterpreter:
         assert states[1]["environment"].items() >= environment(HF_TOKEN="hf_secret").items()
         assert states[1]["cwd"] == str(tmp_path)
 
-    def test_shows_as_what_it_runs(self, warm: WarmStart, tmp_path: Path) -> None:
+    def test_shows_as_what_it_runs(self, warm: ForkClient, tmp_path: Path) -> None:
         with begin(tmp_path, "hang", warm.start) as child:
             wait_until((tmp_path / "environment").exists, 10, "the stage")
             process = psutil.Process(child.pid)
@@ -133,7 +133,7 @@ class TestLikeANewInterpreter:
             assert shown == command(tmp_path / "request.json")
             assert process.ppid() == os.getpid()
 
-    def test_grandchildren_end_with_it(self, warm: WarmStart, tmp_path: Path) -> None:
+    def test_grandchildren_end_with_it(self, warm: ForkClient, tmp_path: Path) -> None:
         child = begin(tmp_path, "fork", warm.start)
         with child:
             wait_until(child.has_exited, 10, "the stage")
@@ -160,9 +160,9 @@ class TestOfAWorker:
         settings = Settings(home=tmp_path).model_copy(update={"malloc": allocator.KEEPING})
         variables = stage_environment(settings, Stage.TRAIN)
         expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "GOMP_SPINCOUNT": "10000"} | own
-        warm = WarmStart(variables, modules=(STATE,), imports=(STATE,))
+        warm = ForkClient(variables, modules=(STATE,), imports=(STATE,))
         try:
-            for start in (spawn.cold, warm.start):
+            for start in (spawn.new_interpreter, warm.start):
                 request = stub_request.write(tmp_path, "light")
                 words = command(request, STATE)
                 child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
@@ -193,14 +193,14 @@ class TestGpus:
         variables = stage_environment(settings, Stage.TRAIN, given)
         # As `make` does, which knows no job.
         lasting = stage_environment(settings, Stage.TRAIN)
-        warm = WarmStart(lasting, modules=(STATE,), imports=(STATE,))
+        warm = ForkClient(lasting, modules=(STATE,), imports=(STATE,))
         expected = {
             "CUDA_VISIBLE_DEVICES": ",".join(given),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }
         try:
-            for start in (spawn.cold, warm.start):
+            for start in (spawn.new_interpreter, warm.start):
                 words = command(stub_request.write(tmp_path, "light"), STATE)
                 child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
                 assert is_forked(child, warm) == (start == warm.start)
@@ -215,7 +215,7 @@ class TestGpus:
 
 
 class TestServer:
-    def test_outlives_crashes_and_leaks_nothing(self, warm: WarmStart, tmp_path: Path) -> None:
+    def test_outlives_crashes_and_leaks_nothing(self, warm: ForkClient, tmp_path: Path) -> None:
         finish(begin(tmp_path / "first", "finish", warm.start))
         server = warm.server_pid
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
@@ -228,7 +228,7 @@ class TestServer:
         assert zombies() == []
 
     def test_holds_no_secret(self, tmp_path: Path) -> None:
-        warm = WarmStart(environment(HF_TOKEN="hf_secret"), modules=(STUB,), imports=(STUB,))
+        warm = ForkClient(environment(HF_TOKEN="hf_secret"), modules=(STUB,), imports=(STUB,))
         try:
             finish(begin(tmp_path, "finish", warm.start, HF_TOKEN="hf_secret"))
             known = Path(f"/proc/{warm.server_pid}/environ").read_bytes()
@@ -238,7 +238,7 @@ class TestServer:
         assert b"hf_secret" not in known
         assert b"PYTHONPATH" in known
 
-    def test_a_stage_outlives_its_server(self, warm: WarmStart, tmp_path: Path) -> None:
+    def test_a_stage_outlives_its_server(self, warm: ForkClient, tmp_path: Path) -> None:
         with begin(tmp_path / "first", "stubborn", warm.start) as child:
             wait_until((tmp_path / "first" / "ready").exists, 10, "the stage")
             server = warm.server_pid
@@ -257,7 +257,7 @@ class TestServer:
 
     def test_killed_at_any_moment_leaves_nothing(self, tmp_path: Path) -> None:
         """Also in the midst of forking, where the process between is adopted, too."""
-        warm = WarmStart(environment(), modules=(STUB,), imports=(STUB,))
+        warm = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
         try:
             for number in range(8):
                 finish(begin(tmp_path / str(number), "finish", warm.start))
@@ -270,7 +270,7 @@ class TestServer:
             warm.close()
         assert zombies() == []
 
-    def test_a_waiting_process_that_was_killed(self, warm: WarmStart, tmp_path: Path) -> None:
+    def test_a_waiting_process_that_was_killed(self, warm: ForkClient, tmp_path: Path) -> None:
         finish(begin(tmp_path / "first", "finish", warm.start))
         server = psutil.Process(warm.server_pid)
         wait_until(lambda: len(spares(server)) == 1, 10, "the process that waits")
@@ -287,7 +287,7 @@ class TestServer:
             from pathlib import Path
             from tests.processes import test_fork_client as t
             from worker.processes.child import Child
-            warm = t.WarmStart(t.environment(), modules=(t.STUB,), imports=(t.STUB,))
+            warm = t.ForkClient(t.environment(), modules=(t.STUB,), imports=(t.STUB,))
             folder = Path({str(tmp_path)!r})
             child = Child(t.command(folder / "request.json"), t.environment(), folder,
                           folder / "log", start=warm.start)
@@ -311,7 +311,7 @@ class TestServer:
         assert {process.pid for process in family} >= set(pids)
 
     def test_is_replaced_when_it_grows(self, tmp_path: Path) -> None:
-        warm = WarmStart(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
+        warm = ForkClient(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
         try:
             finish(begin(tmp_path / "first", "finish", warm.start))
             first = warm.server_pid
@@ -321,14 +321,14 @@ class TestServer:
             warm.close()
 
     def test_is_replaced_when_the_code_is_another(
-        self, warm: WarmStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, warm: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         finish(begin(tmp_path / "first", "finish", warm.start))
         first = warm.server_pid
-        warm.tend()
+        warm.ensure_server()
         assert warm.server_pid == first
         monkeypatch.setattr(fork_client, "_newest_source", lambda: (1, 1))
-        warm.tend()
+        warm.ensure_server()
         assert warm.server_pid not in (None, first)
 
 
@@ -343,7 +343,7 @@ class TestFallsBack:
     def test_for_good_when_the_server_cannot_be(
         self, tmp_path: Path, imported: str, attempts: int, reason: str
     ) -> None:
-        warm = WarmStart(environment(), modules=(STUB,), imports=(imported,))
+        warm = ForkClient(environment(), modules=(STUB,), imports=(imported,))
         try:
             with capture_logs() as logs:
                 for number in range(attempts + 1):
@@ -352,7 +352,7 @@ class TestFallsBack:
             said = [line for line in logs if line["log_level"] == "warning"]
             assert [line["reason"] for line in said] == [reason] * attempts
             assert [line["for_good"] for line in said] == [False] * (attempts - 1) + [True]
-            warm.tend()
+            warm.ensure_server()
             assert warm.server_pid is None
         finally:
             warm.close()
@@ -361,7 +361,7 @@ class TestFallsBack:
     def test_for_good_when_the_server_has_started_cuda(self, tmp_path: Path, how: str) -> None:
         """Whether torch shows it in the server, or only in what is forked of it."""
         imports = ("tests.stubs.cuda",)
-        warm = WarmStart(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
+        warm = ForkClient(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
         try:
             with capture_logs() as logs:
                 for number in range(2):
@@ -376,7 +376,7 @@ class TestFallsBack:
             warm.close()
 
     def test_once_when_the_server_does_not_answer(
-        self, warm: WarmStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, warm: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         finish(begin(tmp_path / "first", "finish", warm.start))
         monkeypatch.setattr(fork_client, "_FORK_SECONDS", 1.0)
@@ -397,9 +397,9 @@ class TestFallsBack:
 
     @pytest.mark.parametrize("more", [{"OMP_NUM_THREADS": "2"}, {"LD_PRELOAD": ""}])
     def test_in_another_environment(
-        self, warm: WarmStart, tmp_path: Path, more: dict[str, str]
+        self, warm: ForkClient, tmp_path: Path, more: dict[str, str]
     ) -> None:
-        warm.tend()
+        warm.ensure_server()
         with capture_logs() as logs:
             child = begin(tmp_path, "finish", warm.start, **more)
         assert not is_forked(child, warm)
@@ -407,8 +407,8 @@ class TestFallsBack:
         assert [line["reason"] for line in logs] == [f"the environment is another: {name}"]
         assert finish(child)[0] == 0
 
-    def test_with_another_command(self, warm: WarmStart, tmp_path: Path) -> None:
-        warm.tend()
+    def test_with_another_command(self, warm: ForkClient, tmp_path: Path) -> None:
+        warm.ensure_server()
         request = stub_request.write(tmp_path)
         words = [sys.executable, "-m", STUB, str(request)]
         child = Child(words, environment(), tmp_path, tmp_path / "log", start=warm.start)

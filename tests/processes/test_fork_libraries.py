@@ -18,7 +18,7 @@ from tests.support.models import minilm_dir
 from tests.tasks.stages import StagedJob, write_rows
 from worker.processes import fork_client, spawn
 from worker.processes.child import Child
-from worker.processes.fork_client import STAGE_MODULES, WarmStart
+from worker.processes.fork_client import STAGE_MODULES, ForkClient
 from worker.processes.spawn import Start
 from worker.processes.stage_command import stage_command, stage_environment
 
@@ -39,9 +39,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[WarmStart]:
-    warm = WarmStart(environment(), modules=(STATE, *STAGE_MODULES))
-    warm.tend()
+def warm() -> Iterator[ForkClient]:
+    warm = ForkClient(environment(), modules=(STATE, *STAGE_MODULES))
+    warm.ensure_server()
     yield warm
     warm.close()
 
@@ -55,14 +55,14 @@ RANDOM = {
 
 class TestKnows:
     def test_what_libraries_read_when_they_are_imported(
-        self, warm: WarmStart, tmp_path: Path
+        self, warm: ForkClient, tmp_path: Path
     ) -> None:
         """Constants, pools of threads, the seed: all plain values in all their modules."""
         late = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_secret"}  # set after the server's start
         states = []
-        for start in (spawn.cold, warm.start, warm.start):
+        for start in (spawn.new_interpreter, warm.start, warm.start):
             child = begin(tmp_path, "heavy", start, STATE, **environment(**late))
-            assert start == spawn.cold or is_forked(child, warm)
+            assert start == spawn.new_interpreter or is_forked(child, warm)
             assert finish(child)[0] == 0
             states.append(state_of(tmp_path))
         cold, forked, other = states
@@ -87,7 +87,7 @@ class TestKnows:
     [(1, "the CPU with 2 threads in"), (2, "the CPU with 2 threads in 2 processes in")],
 )
 def test_trains_to_the_same_weights(
-    warm: WarmStart, tmp_path: Path, processes: int, where: str
+    warm: ForkClient, tmp_path: Path, processes: int, where: str
 ) -> None:
     """With two threads in each process. Of several the launcher is forked, and forks them."""
     rows = [{"text": f"{word} is what the {word} says to the other {word}s"} for word in WORDS]
@@ -106,7 +106,7 @@ def test_trains_to_the_same_weights(
     }
     prepared = StagedJob(tmp_path, body).prepare()
     ended = []
-    for start in (spawn.cold, warm.start):
+    for start in (spawn.new_interpreter, warm.start):
         job = StagedJob(tmp_path, body, prepared)
         events = train(job.request(Stage.TRAIN, attempt=1), start, tmp_path / "log")
         [plan] = [e.message for e in events if isinstance(e, Notice) and "Training on" in e.message]

@@ -21,7 +21,7 @@ from service.contract.failures import Failure
 from service.contract.stages import EVENT_FD_VARIABLE
 from tests.data.squad_sample import squad_file
 from worker.processes.child import Child
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 
 TOKEN: Final = "hf_" + "t" * 34
 
@@ -123,7 +123,7 @@ class Forks:
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         self._environment |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(hub_cache)}
         self._environment |= {"HF_ENDPOINT": "http://127.0.0.1:9"}
-        self._server = WarmStart(self._environment, modules=(module,), imports=(module,))
+        self._server = ForkClient(self._environment, modules=(module,), imports=(module,))
 
     def start(self, request: Path, variables: Mapping[str, str] = {}) -> Child:
         """`variables`: what a fork can still be given, such as HF_TOKEN."""

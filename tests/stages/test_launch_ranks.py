@@ -22,10 +22,10 @@ from tests.stages.rank_stub import is_alive
 from tests.stages.support import REQUEST, Ended
 from tests.support.services import wait_until
 from worker import failures
-from worker.devices.gpu_locks import GpuSlots
+from worker.devices.gpu_locks import GpuLocks
 from worker.processes import spawn
 from worker.processes.child import Child
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 from worker.processes.fork_protocol import LAUNCHER
 from worker.processes.spawn import Start
 from worker.processes.stage_command import stage_command
@@ -52,15 +52,15 @@ def nothing_is_left(tmp_path: Path) -> object:
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[WarmStart]:
-    server = WarmStart(VARIABLES, modules=(LAUNCHER,), imports=(LAUNCHER, STUB))
+def warm() -> Iterator[ForkClient]:
+    server = ForkClient(VARIABLES, modules=(LAUNCHER,), imports=(LAUNCHER, STUB))
     yield server
     server.close()
 
 
 @pytest.fixture(params=["new interpreters", "forks"])
 def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> "Launcher":
-    start = spawn.cold
+    start = spawn.new_interpreter
     if request.param == "forks":
         if sys.platform != "linux":
             pytest.skip("Linux only")
@@ -154,7 +154,7 @@ class TestSignals:
     def test_ranks_hold_the_locks_on_their_gpus_and_do_not_outlive_the_launcher(
         self, launcher: Launcher
     ) -> None:
-        taken = GpuSlots(launcher.folder / "devices", gpus("GPU-a", "GPU-b")).take(2)
+        taken = GpuLocks(launcher.folder / "devices", gpus("GPU-a", "GPU-b")).acquire(2)
         assert taken is not None
         with taken:
             child = launcher.started("waits", taken.descriptors)

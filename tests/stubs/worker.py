@@ -15,17 +15,17 @@ def run(command: Command) -> None:
     """A worker until SIGTERM, whose stages are what `command` starts."""
     # A slow machine's stub would be sampled, and its numbers counted with the job's.
     system_metrics._FIRST_SECONDS = 60.0  # type: ignore[misc]
-    real_receiver = worker.run.receiver
+    real_job_runner = worker.run.job_runner
 
     @lru_cache
-    def receiver() -> worker.run.Receiver:
-        real = real_receiver()
+    def job_runner() -> worker.run.JobRunner:
+        real = real_job_runner()
         supervisor = Supervisor(
             real.database, real.settings, real.tracker, command=command, shutdown=SHUTDOWN
         )
         return replace(real, supervisor=supervisor)
 
-    worker.run.receiver = receiver
+    worker.run.job_runner = job_runner
     main()
 
 

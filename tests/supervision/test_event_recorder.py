@@ -5,7 +5,7 @@ from service.store.database import Database
 from tests.support import services
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import checkpoint_saved, get
-from worker.supervision.event_recorder import Recorder, compact
+from worker.supervision.event_recorder import EventRecorder, compact
 
 
 def progress(step: int) -> Progress:
@@ -36,7 +36,9 @@ class TestRecorder:
         """No database takes this, now or later: waiting would be in vain."""
         job_id = make_job(database)
         claimed = claim_job(database, job_id)
-        with Recorder(database, claimed, settings.workspace(job_id), interval=0.01) as recorder:
+        with EventRecorder(
+            database, claimed, settings.workspace(job_id), interval=0.01
+        ) as recorder:
             recorder.add(Metric(kind="train", step=2**70, values={"loss": 1.0}))
             services.wait_until(lambda: recorder.fault, 10, "the fault")
             assert not recorder.drain(lambda: False)
@@ -51,7 +53,7 @@ class TestRecorder:
         workspace.mkdir(parents=True)
         outside = settings.home / "precious"
         outside.mkdir()
-        with Recorder(database, claimed, workspace, interval=0.01) as recorder:
+        with EventRecorder(database, claimed, workspace, interval=0.01) as recorder:
             recorder.add(checkpoint_saved(1).model_copy(update={"path": "../../precious"}))
             recorder.add(checkpoint_saved(2))
             assert recorder.drain(lambda: False)

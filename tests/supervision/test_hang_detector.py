@@ -4,7 +4,7 @@ import pytest
 
 from service.contract.events import Notice, PhaseChanged, Progress
 from service.contract.states import Phase
-from worker.supervision.hang_detector import Pulse, cpu_seconds
+from worker.supervision.hang_detector import HangDetector, cpu_seconds
 
 
 class Stage:
@@ -13,11 +13,11 @@ class Stage:
     def __init__(self, hung_seconds: float = 100) -> None:
         self.now = 0.0
         self.cpu = 0.0
-        self.pulse = Pulse(hung_seconds, lambda: self.cpu, self.now)
+        self.detector = HangDetector(hung_seconds, lambda: self.cpu, self.now)
 
     def says(self, event: Notice | PhaseChanged | Progress, after: float = 0.0) -> None:
         self.now += after
-        self.pulse.hear(event, self.now)
+        self.detector.record(event, self.now)
 
     def steps(self, *seconds: float, first: int = 1) -> None:
         for step, taken in enumerate(seconds, start=first):
@@ -29,7 +29,7 @@ class Stage:
         while self.now - begun < limit:
             self.now += 1
             self.cpu += cpu_share
-            if self.pulse.hung_for(self.now) is not None:
+            if self.detector.hang_message(self.now) is not None:
                 return round(self.now - begun)
         return None
 
@@ -43,7 +43,7 @@ class TestTraining:
         stage.says(TRAINING)
         stage.steps(0, 1, 1, 1)
         assert stage.hangs_after(cpu_share=1.0) == 101
-        assert stage.pulse.hung_for(stage.now) == (
+        assert stage.detector.hang_message(stage.now) == (
             "No optimizer step for 101 s after step 4; one takes 1 s at the median."
         )
 
@@ -92,7 +92,7 @@ class TestOtherPhases:
         if phase is not None:
             stage.says(PhaseChanged(phase=phase))
         assert stage.hangs_after(cpu_share=0.0005) in range(100, 112)
-        said = stage.pulse.hung_for(stage.now)
+        said = stage.detector.hang_message(stage.now)
         assert said is not None
         assert said.startswith("The stage has done nothing for 1")
         assert (phase is None) or f"`{phase}`" in said
@@ -106,7 +106,7 @@ class TestOtherPhases:
         stage = Stage()
         for _ in range(20):
             stage.says(Notice(message="still here"), after=90)
-            assert stage.pulse.hung_for(stage.now) is None
+            assert stage.detector.hang_message(stage.now) is None
 
 
 def test_processor_time_is_that_of_the_process_tree() -> None:

@@ -319,7 +319,7 @@ class TestStop:
         """At once in a stage that has nothing to lose."""
         job_id = make_job(database, metadata={"stub.prepare": "hang"})
         claimed, shutdown = claim_job(database, job_id), Shutdown()
-        thread = meanwhile(shutdown.ask, when=started(settings, job_id))
+        thread = meanwhile(shutdown.request, when=started(settings, job_id))
         begun = time.monotonic()
         assert supervisor(database, settings, shutdown).supervise(claimed) is JobState.QUEUED
         thread.join()
@@ -378,7 +378,7 @@ class TestSoftStop:
         claimed, shutdown = claim_job(database, job_id), Shutdown()
 
         def ask() -> None:
-            ask_to_pause(database, job_id) if wish == "pause" else shutdown.ask()
+            ask_to_pause(database, job_id) if wish == "pause" else shutdown.request()
 
         thread = meanwhile(ask, when=ready(settings, job_id, 2))
         assert supervisor(database, settings, shutdown).supervise(claimed) == state
@@ -414,12 +414,12 @@ class TestSoftStop:
         claimed, shutdown = claim_job(database, job_id), Shutdown()
 
         def ask() -> None:
-            shutdown.ask()
+            shutdown.request()
             services.wait_until(asked(settings, job_id, 1), 20, "the soft stop")
             if how == "cancel":
                 ask_to_cancel(database, job_id)
             if how == "second signal":
-                shutdown.ask()
+                shutdown.request()
 
         thread = meanwhile(ask, when=ready(settings, job_id, 1))
         begun = time.monotonic()

@@ -13,7 +13,7 @@ from service.store.endings import Ending
 from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
-from worker.tracking.shipper import Shipping, sync
+from worker.tracking.shipper import BackgroundShipper, sync
 from worker.tracking.trackers import MlflowTracker, Point, RunStatus
 
 REFUSED = Failure.of(FailureCode.HUB_FORBIDDEN, "Not your namespace")
@@ -62,7 +62,7 @@ class TestRetry:
         assert failed.data.tags["finetune.failure_code"] == "hub_forbidden"
         retry(job)
         go_on(job)
-        with Shipping(job.database, tracker, job.id, job.workspace):
+        with BackgroundShipper(job.database, tracker, job.id, job.workspace):
             pass
         running = job.the_run(client)
         assert running.info.run_id == failed.info.run_id
@@ -131,7 +131,7 @@ class TestRetry:
         assert sync(job.database, tracker, job.id, job.workspace)
         retry(job)
         go_on(job)
-        with Shipping(job.database, Slow(tracker._uri), job.id, job.workspace):
+        with BackgroundShipper(job.database, Slow(tracker._uri), job.id, job.workspace):
             pass
         run = job.the_run(client)
         assert (run.info.status, run.data.tags["finetune.state"]) == ("FAILED", "failed")

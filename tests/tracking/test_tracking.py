@@ -21,7 +21,7 @@ from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
 from worker.tracking import run_description, shipper
 from worker.tracking.model_registry import FinishedModel
-from worker.tracking.shipper import Shipping, ensure_run, make_tracker, sync
+from worker.tracking.shipper import BackgroundShipper, ensure_run, make_tracker, sync
 from worker.tracking.trackers import MlflowTracker, NewRun, NullTracker, TrackerRejectedError
 
 
@@ -406,7 +406,9 @@ class TestAway:
 
         with (
             WeatherProxy(mlflow_uri, forecast) as proxy,
-            Shipping(job.database, MlflowTracker(proxy.url), job.id, job.workspace, interval=0.1),
+            BackgroundShipper(
+                job.database, MlflowTracker(proxy.url), job.id, job.workspace, interval=0.1
+            ),
         ):
             train(job, range(100))
             wait_until(lambda: job.row.tracked_seq > 0, 20, "the first numbers")
@@ -473,7 +475,7 @@ class TestAway:
             silent.listen()
             tracker = MlflowTracker(f"http://127.0.0.1:{silent.getsockname()[1]}")
             started = time.monotonic()
-            with Shipping(job.database, tracker, job.id, job.workspace):
+            with BackgroundShipper(job.database, tracker, job.id, job.workspace):
                 train(job, range(3))
                 assert time.monotonic() - started < 2
             assert time.monotonic() - started < 12

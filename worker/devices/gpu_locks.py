@@ -18,12 +18,12 @@ from typing import Self
 from worker.devices.gpus import Device, most_for_one_job
 
 
-class SlotsError(Exception):
+class GpuLockError(Exception):
     """The folder cannot hold locks; the message says what to do."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class HeldGpus:
     """GPUs that nobody else is given; released when the context is left and no stage holds them."""
 
     gpus: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Taken:
         self.release()
 
 
-class GpuSlots:
+class GpuLocks:
     """`folder`: shared by all workers of this host and home; `gpus`: those of this worker
     (`worker.devices.gpus.gpus`)."""
 
@@ -52,7 +52,7 @@ class GpuSlots:
         self.most = most_for_one_job(gpus)
         """How many one job can have."""
 
-    def take(self, count: int) -> Taken | None:
+    def acquire(self, count: int) -> HeldGpus | None:
         """So many GPUs that are free, or none of them."""
         gpus: list[str] = []
         descriptors: list[int] = []
@@ -64,23 +64,23 @@ class GpuSlots:
             if descriptor is not None:
                 gpus.append(gpu)
                 descriptors.append(descriptor)
-        taken = Taken(tuple(gpus), tuple(descriptors))
+        taken = HeldGpus(tuple(gpus), tuple(descriptors))
         if len(gpus) == count:
             return taken
         taken.release()
         return None
 
-    def line(self) -> "Line":
+    def scheduler_lock(self) -> "SchedulerLock":
         """The one in which all processes with these very GPUs are."""
         gpus = "\n".join(sorted(self._instances + self._whole))
-        return Line(self._path(f"line-{sha256(gpus.encode()).hexdigest()[:16]}"))
+        return SchedulerLock(self._path(f"line-{sha256(gpus.encode()).hexdigest()[:16]}"))
 
     def _path(self, name: str) -> Path:
         # Old drivers name an instance of a GPU that is cut in slices (MIG) with slashes.
         return self._folder / f"{name.replace('/', '_')}.lock"
 
 
-class Line:
+class SchedulerLock:
     """Only who is first in it takes GPUs, so that whoever needs many is not overtaken while they
     become free one after the other. Left with the context, and at any death."""
 
@@ -88,7 +88,7 @@ class Line:
         self._path = path
         self._descriptor: int | None = None
 
-    def step_up(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether this process is first from now on."""
         self._descriptor = _lock(self._path)
         return self._descriptor is not None
@@ -102,13 +102,13 @@ class Line:
 
 
 def check(folder: Path) -> None:
-    """SlotsError where `folder` cannot lock files."""
+    """GpuLockError where `folder` cannot lock files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise SlotsError(
+        raise GpuLockError(
             f"{folder} cannot lock files ({error.strerror}), and without locks two trainings could "
             "be given the same GPU: put FINETUNE_HOME on a file system with flock, such as a local "
             "disk or NFS 4, where this user may write"

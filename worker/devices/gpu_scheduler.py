@@ -19,21 +19,21 @@ from service.contract.routing import CPU_QUEUE, gpus_of
 from service.store import claims
 from service.store.claims import Claim, Waiting
 from service.store.database import Database
-from worker.devices.gpu_locks import GpuSlots, Taken
+from worker.devices.gpu_locks import GpuLocks, HeldGpus
 from worker.lifecycle.shutdown import Shutdown
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 0.1
+CHECK_SECONDS: Final = 0.1
 FIRST_HOLD_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Placed:
-    """An attempt and its GPUs, which its `Taken` has to release when it is over."""
+class Assignment:
+    """An attempt and its GPUs, which its `HeldGpus` has to release when it is over."""
 
     claim: Claim
-    taken: Taken
+    held: HeldGpus
 
 
 class GpuScheduler:
@@ -43,79 +43,80 @@ class GpuScheduler:
     def __init__(
         self,
         database: Database,
-        slots: GpuSlots,
+        locks: GpuLocks,
         *,
         try_claim: Callable[[str, str, tuple[str, ...]], Claim | None],
-        ring: Callable[[str], None],
+        enqueue: Callable[[str], None],
         shutdown: Shutdown,
         poll_seconds: float,
     ) -> None:
         self._database = database
-        self._slots = slots
+        self._locks = locks
         self._try_claim = try_claim
-        self._ring = ring
+        self._enqueue = enqueue
         self._shutdown = shutdown
         self._poll_seconds = poll_seconds
 
-    def next(self, rung: str, queues: Sequence[str]) -> Placed | None:
-        """A claimed job; None: no job waits for these GPUs any more, or the worker is to stop.
+    def next(self, woken_by: str, queues: Sequence[str]) -> Assignment | None:
+        """Claim the next job; None when no job waits for these GPUs, or the worker is to stop.
 
-        `rung`: the job whose message woke this process. Before it waits, or runs another job, it
-        gives that message back: a worker elsewhere may have GPUs. Where the worker serves the CPU's
-        queue, too, only the first in the line waits, so that CPU jobs lose one process at most; it
-        rings for those whose message the others have dropped meanwhile.
+        `woken_by`: the job whose message started this call. Before this process waits, or runs
+        another job, it puts that message back, because another host may have free GPUs. A worker
+        that also serves the CPU queue lets only the holder of the scheduler lock wait, so that CPU
+        jobs lose at most one process; afterwards it enqueues a job whose message the others have
+        dropped in the meantime.
         """
         serves_cpu = CPU_QUEUE in queues
-        with self._slots.line() as line:
-            if not line.step_up():
+        with self._locks.scheduler_lock() as line:
+            if not line.try_acquire():
                 if serves_cpu:
                     return None
-                self._ring(rung)
-                if not self._until(line.step_up):
+                self._enqueue(woken_by)
+                if not self._wait_until(line.try_acquire):
                     return None
-            placed = self._place(rung, queues)
+            assignment = self._assign(woken_by, queues)
         # Not before the line is left: from here on no other process relies on this one.
         try:
             if serves_cpu:
                 for job in self._waiting(queues)[:1]:
-                    self._ring(job.job_id)
-            elif placed is not None and placed.claim.job_id != rung:
-                self._ring(rung)
+                    self._enqueue(job.job_id)
+            elif assignment is not None and assignment.claim.job_id != woken_by:
+                self._enqueue(woken_by)
         except SQLAlchemyError as error:  # no reason to lose the job that was claimed
-            log.warning("the reconciler will send what waits", error=str(error.__cause__ or error))
-        return placed
+            log.warning("message.postponed", error=str(error.__cause__ or error))
+        return assignment
 
-    def _place(self, rung: str, queues: Sequence[str]) -> Placed | None:
+    def _assign(self, woken_by: str, queues: Sequence[str]) -> Assignment | None:
         """First in the line. Looks again at who waits before it claims: a better one may have come
         while no GPU was free."""
         has_waited = False
-        while not self._shutdown.is_asked():
+        while not self._shutdown.is_requested():
             waiting = self._waiting(queues)
             if not waiting:
                 return None
             found = self._take(waiting)
             if found is not None:
-                placed = self._claim(*found)
-                if placed is not None:
-                    return placed
+                assignment = self._claim(*found)
+                if assignment is not None:
+                    return assignment
                 continue  # a worker elsewhere was faster
             if not has_waited:
                 has_waited = True
-                log.info("a job waits for GPUs", waits=waiting[0].job_id, gpus=waiting[0].gpus)
-                self._ring(rung)
-            self._until(partial(self._fits, waiting), self._poll_seconds)
+                log.info("gpus.busy", waiting_job_id=waiting[0].job_id, gpus=waiting[0].gpus)
+                self._enqueue(woken_by)
+            self._wait_until(partial(self._fits, waiting), self._poll_seconds)
         return None
 
     def _waiting(self, queues: Sequence[str]) -> list[Waiting]:
         """The first job of each queue, as far as this worker's GPUs can ever be enough for it."""
-        ours = [queue for queue in queues if 0 < gpus_of(queue) <= self._slots.most]
+        ours = [queue for queue in queues if 0 < gpus_of(queue) <= self._locks.most]
         with self._database.read() as session:
             return claims.first_waiting(session, ours)
 
-    def _take(self, waiting: Sequence[Waiting]) -> tuple[Waiting, Taken] | None:
+    def _take(self, waiting: Sequence[Waiting]) -> tuple[Waiting, HeldGpus] | None:
         """The first job for which enough GPUs are free, unless one before it holds it back."""
         for job in waiting:
-            taken = self._slots.take(job.gpus)
+            taken = self._locks.acquire(job.gpus)
             if taken is not None:
                 return job, taken
             if holds_back(job.waited_seconds):
@@ -129,7 +130,7 @@ class GpuScheduler:
         found[1].release()
         return True
 
-    def _claim(self, job: Waiting, taken: Taken) -> Placed | None:
+    def _claim(self, job: Waiting, taken: HeldGpus) -> Assignment | None:
         try:
             claim = self._try_claim(job.job_id, job.queue, taken.gpus)
         except BaseException:
@@ -138,15 +139,15 @@ class GpuScheduler:
         if claim is None:
             taken.release()
             return None
-        return Placed(claim, taken)
+        return Assignment(claim, taken)
 
-    def _until(self, holds: Callable[[], bool], seconds: float = math.inf) -> bool:
+    def _wait_until(self, holds: Callable[[], bool], seconds: float = math.inf) -> bool:
         """Wait until it holds; False when the time is over, or the worker is to stop."""
         deadline = time.monotonic() + seconds
         while not holds():
-            if self._shutdown.is_asked() or time.monotonic() > deadline:
+            if self._shutdown.is_requested() or time.monotonic() > deadline:
                 return False
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
         return True
 
 

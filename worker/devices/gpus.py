@@ -45,7 +45,7 @@ def gpus() -> list[Device]:
     found, problem = _find()
     for why in (problem, *(gpu.get("problem") for gpu in found)):
         if why:
-            log.warning("a GPU cannot be used", problem=why)
+            log.warning("gpu.unusable", problem=why)
     return [gpu for gpu in found if gpu["uuid"]]
 
 

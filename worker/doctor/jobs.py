@@ -259,7 +259,7 @@ def replace(module: Any, name: str, value: Any) -> None:
 
 
 def forked(wanted: Launch, *, before: Callable[[], None] | None = None) -> "_Forked":
-    """As `worker.processes.spawn.cold`, but from this process, with what it has imported."""
+    """Like `spawn.new_interpreter`, but forked from this process with what it has imported."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return _Forked(pid)

@@ -33,7 +33,7 @@ class Registration:
             after_in_child=self._connected.release,
         )
         self._info = info
-        self._examined: dict[str, Any] | None = None
+        self._doctor_report: dict[str, Any] | None = None
         self._beat_seconds = beat_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
@@ -41,9 +41,9 @@ class Registration:
     def start(self) -> None:
         self._thread.start()
 
-    def examined(self, doctor: dict[str, Any]) -> None:
+    def set_doctor_report(self, doctor: dict[str, Any]) -> None:
         """Write what the quick checks found with the next beat; from any thread."""
-        self._examined = doctor
+        self._doctor_report = doctor
 
     def stop(self) -> None:
         self._stop.set()
@@ -52,19 +52,19 @@ class Registration:
             with self._connection() as session:
                 workers.remove(session, self._info.id)
         except SQLAlchemyError as error:
-            log.warning("the reconciler will forget this worker", error=str(error.__cause__))
+            log.warning("worker.unregister_failed", error=str(error.__cause__))
 
     def _run(self) -> None:
         wait = 0.0
         while not self._stop.wait(wait):
             wait = self._beat_seconds
             try:
-                self._say()
+                self._beat()
             except SQLAlchemyError as error:
-                log.warning("the worker is not registered", error=str(error.__cause__ or error))
+                log.warning("worker.heartbeat_failed", error=str(error.__cause__ or error))
 
-    def _say(self) -> None:
-        doctor = self._examined
+    def _beat(self) -> None:
+        doctor = self._doctor_report
         with self._connection() as session:
             if not workers.seen(session, self._info.id):
                 workers.register(session, replace(self._info, doctor=doctor))

@@ -9,11 +9,11 @@ class Shutdown:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """The first time running stages are let come to a good place, the second time not."""
         self._memory[0] = min(self._memory[0] + 1, 2)
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         return self._memory[0] > 0
 
     def is_urgent(self) -> bool:

@@ -26,9 +26,9 @@ class StartCheck:
     """
 
     def __init__(
-        self, tell: Callable[[dict[str, Any]], None], command: Sequence[str] = _COMMAND
+        self, on_report: Callable[[dict[str, Any]], None], command: Sequence[str] = _COMMAND
     ) -> None:
-        self._tell = tell
+        self._on_report = on_report
         self._command = command
         self._thread = threading.Thread(target=self._run, name="start-check", daemon=True)
 
@@ -61,12 +61,12 @@ class StartCheck:
                 raise ValueError(done.stderr)
             told = _short(json.loads(done.stdout))
         except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
-            log.warning("the quick checks of this machine failed", error=str(error)[-_LONGEST:])
+            log.warning("doctor.failed", error=str(error)[-_LONGEST:])
             told = {"status": "not_run", "checked_at": _now(), "findings": []}
         for finding in told["findings"]:
             if finding["status"] in ("warning", "failed"):
-                log.warning("the doctor found something", **finding)
-        self._tell(told)
+                log.warning("doctor.finding", **finding)
+        self._on_report(told)
 
 
 def _short(report: dict[str, Any]) -> dict[str, Any]:

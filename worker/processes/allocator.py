@@ -44,10 +44,10 @@ class AllocatorError(Exception):
     """The library that the settings name cannot be had; says what to do."""
 
 
-def find(wanted: str, *, beside_gpu: bool) -> str:
+def find(wanted: str, *, with_gpu: bool) -> str:
     """What FINETUNE_MALLOC comes to here: a library, `system` or KEEPING. Raises AllocatorError."""
     if wanted == AUTO:
-        return SYSTEM if beside_gpu else _first_known()
+        return SYSTEM if with_gpu else _first_known()
     fault = "" if wanted == SYSTEM else _fault(wanted)
     if fault:
         raise AllocatorError(

@@ -18,7 +18,7 @@ from worker.processes.spawn import Launch, Start
 
 log = structlog.get_logger(__name__)
 
-_BURY_SECONDS: Final = 1.0
+_REAP_SECONDS: Final = 1.0
 _CHUNK: Final = 1 << 16
 _LONGEST_LINE: Final = 16 * 1024**2
 _VMSTAT: Final = Path("/proc/vmstat")
@@ -37,7 +37,7 @@ class Child:
         folder: Path,
         log_file: Path,
         *,
-        start: Start = spawn.cold,
+        start: Start = spawn.new_interpreter,
         stdin: int = subprocess.DEVNULL,
         locks: tuple[int, ...] = (),
     ) -> None:
@@ -106,7 +106,7 @@ class Child:
         """Kill whatever of the group is left; the return code as subprocess gives it."""
         self.kill()
         status = self._process.wait()
-        self._bury_orphans()
+        self._reap_orphans()
         return status
 
     def _note_groups(self) -> None:
@@ -115,11 +115,11 @@ class Child:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
             self._groups |= {os.getpgid(int(child)) for child in children.split()}
 
-    def _bury_orphans(self) -> None:
+    def _reap_orphans(self) -> None:
         """Wait for those of the groups that this process has adopted; at most a second."""
-        deadline = time.monotonic() + _BURY_SECONDS
+        deadline = time.monotonic() + _REAP_SECONDS
         for group in self._groups:
-            while _bury(group) and time.monotonic() < deadline:
+            while _reap(group) and time.monotonic() < deadline:
                 time.sleep(0.005)
 
     def oom_killer_struck(self) -> bool:
@@ -152,18 +152,18 @@ class Child:
     def _parse(self, data: bytes) -> list[StageEvent]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
-            log.error("a stage's event is too long and is dropped", bytes=len(self._rest))
+            log.error("stage_event.too_long", bytes=len(self._rest))
             self._rest = b""
         events = []
         for line in lines:
             try:
                 events.append(STAGE_EVENT.validate_json(line))
             except ValidationError as error:
-                log.error("a stage said something that is no event", error=str(error)[:500])
+                log.error("stage_event.invalid", error=str(error)[:500])
         return events
 
 
-def _bury(group: int) -> bool:
+def _reap(group: int) -> bool:
     """Wait for those of `group` that have ended; whether others of it are still to end."""
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:

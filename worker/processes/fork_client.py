@@ -69,7 +69,7 @@ class UnfitError(NoForkError):
     """It never will: what it imports started threads, or CUDA."""
 
 
-def make(settings: Settings, gpus: Sequence[Device]) -> "WarmStart | None":
+def make(settings: Settings, gpus: Sequence[Device]) -> "ForkClient | None":
     """That of a worker with these GPUs; None where the settings or the system do not want it.
 
     On a MIG instance torch counts devices by starting CUDA, so stages there are not forked.
@@ -77,14 +77,14 @@ def make(settings: Settings, gpus: Sequence[Device]) -> "WarmStart | None":
     if not settings.warm_start or sys.platform != "linux":
         return None
     if any(gpu["mig"] for gpu in gpus):
-        log.info("stages are not forked", reason="a MIG instance is among the GPUs")
+        log.info("fork_server.disabled", reason="one of the GPUs is a MIG instance")
         return None
     # `train`'s environment is that of all stages, but for what is LATE.
     environment = stage_environment(settings, Stage.TRAIN)
-    return WarmStart(environment, imports=IMPORTS_WITH_GPU if gpus else IMPORTS)
+    return ForkClient(environment, imports=IMPORTS_WITH_GPU if gpus else IMPORTS)
 
 
-class WarmStart:
+class ForkClient:
     """Must be used on the main thread, as stages are; this process adopts orphans from then on.
 
     `environment`: of every stage, without secrets. `modules`: those that are run as stages.
@@ -112,14 +112,14 @@ class WarmStart:
         """None while there is no living server."""
         return self._server.pid if self._server is not None and self._server.is_alive else None
 
-    def tend(self) -> None:
+    def ensure_server(self) -> None:
         """See that a server lives that has not grown, and has imported the code of today."""
         server = self._server
         if server is not None:
             why = server.why_replace(self._growth_bytes)
             if why is None:
                 return
-            log.info("the fork server is replaced", reason=why)
+            log.info("fork_server.replaced", reason=why)
             self.close()
         if self._failures < _GIVE_UP_AFTER:
             self._server = _Server(self._environment, self._imports)
@@ -128,22 +128,22 @@ class WarmStart:
         """Fork the stage; start an interpreter of its own where that cannot be."""
         why_not = self._why_not_fork(wanted)
         if why_not is not None:
-            log.info("the stage is not forked but started anew", reason=why_not)
-            return spawn.cold(wanted)
-        self.tend()
+            log.info("fork_server.bypassed", reason=why_not)
+            return spawn.new_interpreter(wanted)
+        self.ensure_server()
         if self._server is None:
-            return spawn.cold(wanted)
+            return spawn.new_interpreter(wanted)
         try:
             process = self._server.start(wanted)
         except (NoForkError, OSError) as error:
             self._failures = _GIVE_UP_AFTER if isinstance(error, UnfitError) else self._failures + 1
             log.warning(
-                "the stage is not forked but started anew",
+                "fork_server.bypassed",
                 reason=str(error),
                 for_good=self._failures >= _GIVE_UP_AFTER,
             )
             self.close()
-            return spawn.cold(wanted)
+            return spawn.new_interpreter(wanted)
         self._failures = 0
         return process
 
@@ -257,14 +257,14 @@ class _Server:
         while True:
             ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
             if self._control.fileno() in ready:
-                self._hear()
+                self._read_control()
                 deadline = time.monotonic() + _FORK_SECONDS
             elif self._gate.fileno() in ready:
                 return _Forked(self._gate.recv(MAX_MESSAGE))
             else:
                 raise NoForkError("the fork server does not answer")
 
-    def _hear(self) -> None:
+    def _read_control(self) -> None:
         try:
             said = self._control.recv(MAX_MESSAGE)
         except ConnectionResetError:  # it had not read all that it was sent

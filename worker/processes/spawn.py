@@ -40,7 +40,7 @@ class Process(Protocol):
 Start = Callable[[Launch], Process]
 
 
-def cold(launch: Launch) -> Process:
+def new_interpreter(launch: Launch) -> Process:
     """Start an interpreter that has everything to import."""
     return subprocess.Popen(
         launch.command,

@@ -90,7 +90,7 @@ class Repository:
         """With its namespace."""
         return self._target.model_id
 
-    def make_room(self) -> str:
+    def ensure_exists(self) -> str:
         """The repository and the branch exist afterwards, and the token may write there; its URL.
 
         StageError where the token may not: hub_forbidden or hub_unauthorized.

@@ -158,7 +158,7 @@ def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Cha
 
 def _end_of_rank(error: BaseException) -> int:
     if rank_env.is_peer_lost(error):
-        rank_env.leave_to_the_others()
+        rank_env.await_termination()
         return rank_env.EXIT_PEER_LOST
     rank_env.report(_small(failure_of(error)))
     return EXIT_FAILED

@@ -121,10 +121,10 @@ class _Ranks:
 
     def _await(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._bury() and time.monotonic() < deadline:
+        while self._reap() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
-    def _bury(self) -> bool:
+    def _reap(self) -> bool:
         """Whether any is still to end."""
         for pid in list(self._alive):
             if os.waitpid(pid, os.WNOHANG)[0]:

@@ -72,8 +72,8 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     max_length = checks.check_model(
         task, request.spec, model.config, model.tokenizer, events.notice
     )
-    reporting = Reporting(request, data, events)
-    preparation = Preparation(request.spec, task, model, max_length, data, events, reporting)
+    reporter = DataReporter(request, data, events)
+    preparation = Preparation(request.spec, task, model, max_length, data, events, reporter)
     entry = preparation.run(request.cache_dir)
     _require_same_data(request, entry)
     _require_same_base(request)
@@ -92,7 +92,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         base_job=request.base_job,
         resume_source=resume_source,
         base_card=model.card,
-        data_report=reporting.of_entry(entry),
+        data_report=reporter.of_entry(entry),
     )
 
 
@@ -106,7 +106,7 @@ def _claim_repository(request: StageRequest, events: "Events") -> str | None:
         return None
     with hub_repository.refusals_explained():
         repository = hub_repository.Repository(target, request.hub_endpoint)
-        url = repository.make_room()
+        url = repository.ensure_exists()
     data = {"model_id": repository.model_id, "url": url, "revision": target.revision}
     events.notice(Notice(message=f"The Hub token may push the model to {url}", data=data))
     return repository.model_id
@@ -276,7 +276,7 @@ def _combined(target: Path, model: Path, config: Path) -> Path:
     return target
 
 
-class Reporting:
+class DataReporter:
     """The verdict on the rows, and `data_report.json` as an artifact of the job."""
 
     def __init__(self, request: StageRequest, data: Data, events: Events) -> None:
@@ -324,9 +324,9 @@ class Preparation:
         max_length: int,
         data: Data,
         events: Events,
-        reporting: Reporting,
+        reporter: DataReporter,
     ) -> None:
-        self._reporting = reporting
+        self._reporter = reporter
         self._spec = spec
         self._task = task
         self._model = model
@@ -363,7 +363,7 @@ class Preparation:
 
     def _skipping(self) -> Mapping[str, Any]:
         """Nothing by default: data that older releases prepared has the same address."""
-        policy = self._reporting.policy
+        policy = self._reporter.policy
         return {"skipping": policy.max_bad_fraction} if policy.skips else {}
 
     def _build(self, folder: Path) -> content_cache.Counts:
@@ -371,7 +371,7 @@ class Preparation:
         measures = {}
         self._events.phase(Phase.CHECKING)
         tallies = self._check_all(folder)
-        self._reporting.require_usable(tallies)
+        self._reporter.require_usable(tallies)
         self._events.phase(Phase.TOKENIZING)
         for split, tally in tallies.items():
             counts[split] = {"examples": tally.used}
@@ -394,7 +394,7 @@ class Preparation:
     def _label_check(self, folder: Path, train: Tally) -> LabelCheck | None:
         """None where no labels are compared, or where it is not known yet which there are: rows
         that have to be corrected first may have more."""
-        known = train.used > 0 and (self._reporting.policy.skips or not train.bad)
+        known = train.used > 0 and (self._reporter.policy.skips or not train.bad)
         if not known or not isinstance(self._task, ComparesLabels):
             return None
         return self._task.label_check(self._spec, _examples(folder))
@@ -407,7 +407,7 @@ class Preparation:
             columns=row_checks.columns(task, split, self._spec.columns),
             clean=clean if label_check is None else _both(clean, label_check),
             limit=self._limit(split),
-            skips=self._reporting.policy.skips,
+            skips=self._reporter.policy.skips,
         )
         examples = Examples(checking, self._task.example_schema())
         return examples.write(

@@ -16,8 +16,8 @@ from worker.stages.base import Channel, run_stage
 from worker.tracking.trackers import (
     MODEL_FOLDER,
     MlflowTracker,
-    TrackerAwayError,
     TrackerRejectedError,
+    TrackerUnreachableError,
     log_missing,
 )
 
@@ -75,13 +75,13 @@ def _log_model(request: StageRequest, channel: Channel, files: Mapping[str, Path
     channel.send(PhaseChanged(phase=Phase.LOGGING_ARTIFACTS))
     try:
         if request.mlflow_run_id is None:
-            raise TrackerAwayError("it has no run for this job yet")
+            raise TrackerUnreachableError("it has no run for this job yet")
         tracker = MlflowTracker(request.mlflow_uri, _MLFLOW_SECONDS)
         named = {f"{MODEL_FOLDER}{name}": path for name, path in files.items()}
         changed = named if request.trained and request.trained.is_promoted else ()
         log_missing(tracker, request.mlflow_run_id, named, changed=changed)
         return f"{tracker.artifact_uri(request.mlflow_run_id)}/{MODEL_FOLDER.rstrip('/')}"
-    except (TrackerAwayError, TrackerRejectedError) as error:
+    except (TrackerUnreachableError, TrackerRejectedError) as error:
         message = "MLflow did not take the model now; it is sent when MLflow is back"
         channel.send(Notice(message=message, data={"reason": str(error)[:500]}))
         return None
@@ -101,7 +101,7 @@ def _push(
     files = {**files, **hub_repository.checkpoint_files(request.checkpoints, target)}
     with hub_repository.refusals_explained():
         repository = hub_repository.Repository(target, request.hub_endpoint)
-        url = repository.make_room()
+        url = repository.ensure_exists()
         change = repository.change(files, request.workspace)
         commit = change.commit(target.commit_message or f"Fine-tuned model of {request.job_id}")
     message = f"The model is on the Hub: {commit.commit_url}"

@@ -28,7 +28,7 @@ def main(request: StageRequest, channel: Channel) -> PublishResult:
     }
     with hub_repository.refusals_explained():
         repository = hub_repository.Repository(target, request.hub_endpoint)
-        url = repository.make_room()
+        url = repository.ensure_exists()
         # Before leave is asked for: whoever takes the job over later commits after this one, and
         # then the Hub refuses ours.
         parent = repository.head()

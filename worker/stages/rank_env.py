@@ -85,6 +85,6 @@ def _says_peer_lost(error: RuntimeError) -> bool:
     return type(error).__name__ in _PEER_ERRORS or _PEER_LOST.search(text) is not None
 
 
-def leave_to_the_others() -> None:
+def await_termination() -> None:
     """Wait for the launcher's SIGTERM, which follows when another rank has ended."""
     time.sleep(_PEER_LOST_SECONDS)

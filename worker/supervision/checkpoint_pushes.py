@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 Command = Callable[[Path], list[str]]
 
 
-class Pushes(Protocol):
+class CheckpointPushes(Protocol):
     """`offer` and `holds` are called on the recorder's thread, the rest on the main one."""
 
     def __enter__(self) -> Self: ...
@@ -48,7 +48,7 @@ class Pushes(Protocol):
     def holds(self, path: str) -> bool:
         """Whether a push is reading this folder (relative to the workspace)."""
 
-    def look(self) -> list[StageEvent]:
+    def poll(self) -> list[StageEvent]:
         """Start what waits and hear what runs; what the user should know. Never waits."""
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ class NoPushes:
     def holds(self, path: str) -> bool:  # noqa: ARG002
         return False
 
-    def look(self) -> list[StageEvent]:
+    def poll(self) -> list[StageEvent]:
         return []
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class NoPushes:
 NO_PUSHES: Final = NoPushes()
 
 
-class Pusher:
+class CheckpointPusher:
     """`may_commit` asks the database whether the claim still holds."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Pusher:
         self._skipped: list[int] = []
         self._left_out: list[int] = []
         """Steps that gave way to the one in hand."""
-        self._in_hand: CheckpointSaved | None = None
+        self._current: CheckpointSaved | None = None
         self._process: _Process | None = None
         self._is_over = False
 
@@ -122,16 +122,16 @@ class Pusher:
 
     def holds(self, path: str) -> bool:
         with self._lock:
-            return self._in_hand is not None and self._in_hand.path == path
+            return self._current is not None and self._current.path == path
 
     @property
     def is_busy(self) -> bool:
         return self._process is not None
 
-    def look(self) -> list[StageEvent]:
+    def poll(self) -> list[StageEvent]:
         if self._process is not None:
-            said = self._process.hear()
-            return [] if said is None else [self._ended(said)]
+            outcome = self._process.poll()
+            return [] if outcome is None else [self._ended(outcome)]
         saved = self._take()
         if saved is None:
             return []
@@ -149,16 +149,16 @@ class Pusher:
         if self._is_over:
             return None
         with self._lock:
-            self._in_hand, self._waiting = self._waiting, None
+            self._current, self._waiting = self._waiting, None
             self._left_out, self._skipped = self._skipped, []
-            return self._in_hand
+            return self._current
 
     def _start(self, saved: CheckpointSaved) -> "_Process":
         folder = self._request.workspace / saved.path
         request = self._request.model_copy(update={"checkpoints": [folder]})
         file = request.attempt_dir / "push.json"
         file.write_text(request.model_dump_json(indent=1))
-        log.info("push started", step=saved.step)
+        log.info("checkpoint.push_started", step=saved.step)
         environment = stage_command.push_environment(self._settings)
         return _Process(self._command(file), environment, request, self._may_commit)
 
@@ -167,25 +167,25 @@ class Pusher:
             self._process.close()
             self._process = None
         with self._lock:
-            self._in_hand = None
+            self._current = None
 
-    def _ended(self, said: Finished | Failed) -> Notice:
-        assert self._in_hand is not None
-        step = self._in_hand.step
+    def _ended(self, outcome: Finished | Failed) -> Notice:
+        assert self._current is not None
+        step = self._current.step
         self._close()
-        if isinstance(said, Failed):
-            return self._failed(step, said.failure)
-        result = PublishResult.model_validate(said.result)
+        if isinstance(outcome, Failed):
+            return self._failed(step, outcome.failure)
+        result = PublishResult.model_validate(outcome.result)
         data: dict[str, Any] = {"step": step, "url": result.hub_url, "commit": result.hub_commit}
         if self._left_out:
             data["left_out"] = self._left_out
-        log.info("push ended", step=step, commit=result.hub_commit)
+        log.info("checkpoint.pushed", step=step, commit=result.hub_commit)
         return Notice(
             message=f"The model of step {step} is on the Hub: {result.hub_url}", data=data
         )
 
     def _failed(self, step: int, failure: Failure) -> Notice:
-        log.warning("push failed", step=step, code=failure.code)
+        log.warning("checkpoint.push_failed", step=step, code=failure.code)
         message = f"The model of step {step} did not get to the Hub: {failure.message}"
         if not RULES[failure.code].retryable:
             self._is_over = True
@@ -203,44 +203,44 @@ class _Process:
         request: StageRequest,
         may_commit: Callable[[], bool],
     ) -> None:
-        self._question = _Question(may_commit)
-        self._said: Finished | Failed | None = None
+        self._claim_check = _ClaimCheck(may_commit)
+        self._outcome: Finished | Failed | None = None
         log_file = request.workspace / "job.log"
-        reader, self._leave = os.pipe()
+        reader, self._permission = os.pipe()
         try:
             self._child = Child(command, environment, request.attempt_dir, log_file, stdin=reader)
         except BaseException:
-            os.close(self._leave)
+            os.close(self._permission)
             raise
         finally:
             os.close(reader)
 
-    def hear(self) -> Finished | Failed | None:
+    def poll(self) -> Finished | Failed | None:
         """How it ended; None while it runs."""
         has_exited = self._child.has_exited()
         for event in self._child.read(0):
             if isinstance(event, ReadyToCommit):
-                self._question.start()
+                self._claim_check.start()
             elif isinstance(event, Finished | Failed):
-                self._said = event
+                self._outcome = event
         if has_exited:
-            return self._said or Failed(failure=failures.from_exit(self._child.reap()))
-        if self._question.answer is False:
+            return self._outcome or Failed(failure=failures.from_exit(self._child.reap()))
+        if self._claim_check.answer is False:
             message = "It could not be made sure that the job is still this worker's."
             return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
-        if self._question.answer:
-            self._question.answer = None
+        if self._claim_check.answer:
+            self._claim_check.answer = None
             with suppress(BrokenPipeError):
-                os.write(self._leave, b"commit\n")
+                os.write(self._permission, b"commit\n")
         return None
 
     def close(self) -> None:
-        os.close(self._leave)
+        os.close(self._permission)
         self._child.close()
 
 
-class _Question(threading.Thread):
-    """Asked on a thread of its own: the database may be slow, and the main thread keeps watch."""
+class _ClaimCheck(threading.Thread):
+    """On its own thread: the database may be slow, and the main thread supervises the stage."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
         super().__init__(name="push", daemon=True)
@@ -251,5 +251,5 @@ class _Question(threading.Thread):
         try:
             self.answer = self._ask()
         except SQLAlchemyError as error:
-            log.warning("the claim cannot be checked", error=str(error.__cause__ or error))
+            log.warning("claim.check_failed", error=str(error.__cause__ or error))
             self.answer = False

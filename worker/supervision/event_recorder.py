@@ -14,12 +14,12 @@ from service.store import history
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from worker.storage import atomic_dir
-from worker.supervision.checkpoint_pushes import NO_PUSHES, Pushes
+from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPushes
 
 log = structlog.get_logger(__name__)
 
 
-class Recorder:
+class EventRecorder:
     """`add` never blocks. Events wait here, in order, until the database has taken them."""
 
     def __init__(
@@ -28,7 +28,7 @@ class Recorder:
         claim: Claim,
         workspace: Path,
         interval: float = 0.5,
-        pushes: Pushes = NO_PUSHES,
+        pushes: CheckpointPushes = NO_PUSHES,
     ) -> None:
         self._database = database
         self._claim = claim
@@ -37,8 +37,8 @@ class Recorder:
         self._pushes = pushes
         self._waiting: list[StageEvent] = []
         self._batch: list[StageEvent] = []
-        self._doubtful: history.Recorded | None = None
-        self._doomed: list[str] = []
+        self._unconfirmed: history.Recorded | None = None
+        self._pruned: list[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -64,28 +64,28 @@ class Recorder:
 
     def drain(self, give_up: Callable[[], bool]) -> bool:
         """Wait until all is recorded, or cannot be, or the caller gives up; whether it is."""
-        while not self.is_empty() and not self._is_useless():
+        while not self.is_empty() and not self._has_failed():
             if give_up():
                 return False
             time.sleep(0.02)
-        return not self._is_useless()
+        return not self._has_failed()
 
-    def _is_useless(self) -> bool:
+    def _has_failed(self) -> bool:
         return self.is_stale or self.fault is not None
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval) and not self._is_useless():
+        while not self._stop.wait(self._interval) and not self._has_failed():
             try:
                 self._flush()
-                self._remove_doomed()
+                self._remove_pruned()
             except DBAPIError as error:
                 if is_outage(error):
-                    log.warning("events wait for the database", error=str(error.orig))
+                    log.warning("events.postponed", error=str(error.orig))
                 else:
-                    log.exception("events cannot be recorded")
+                    log.exception("events.rejected")
                     self.fault = type(error.orig).__name__
             except Exception as error:
-                log.exception("events cannot be recorded")
+                log.exception("events.rejected")
                 self.fault = type(error).__name__
 
     def _flush(self) -> None:
@@ -95,38 +95,38 @@ class Recorder:
         if not self._batch:
             return
         with self._database.write() as session:
-            recorded = self._doubtful
+            recorded = self._unconfirmed
             if recorded is None or not history.is_committed(session, self._claim.job_id, recorded):
                 recorded = history.record(
                     session, self._claim.job_id, self._claim.epoch, self._batch
                 )
             # Until COMMIT has answered nobody knows whether it is there.
-            self._doubtful = recorded
-        self._doubtful = None
+            self._unconfirmed = recorded
+        self._unconfirmed = None
         if recorded is None:
             self.is_stale = True
             return
         saved = [event for event in self._batch if isinstance(event, CheckpointSaved)]
         if saved:
             self._pushes.offer(saved[-1])
-        self._doomed += recorded.pruned
+        self._pruned += recorded.pruned
         with self._lock:
             self._batch = []
 
-    def _remove_doomed(self) -> None:
+    def _remove_pruned(self) -> None:
         """After COMMIT: a crash in between leaves a folder too many, never one too few.
 
         What is being pushed goes when that has ended.
         """
-        due = [path for path in self._doomed if not self._pushes.holds(path)]
-        self._doomed = [path for path in self._doomed if path not in due]
+        due = [path for path in self._pruned if not self._pushes.holds(path)]
+        self._pruned = [path for path in self._pruned if path not in due]
         for path in due:
             folder = (self._workspace / path).resolve()
             if folder.is_relative_to(self._workspace) and folder != self._workspace:
                 try:
                     atomic_dir.remove(folder)
                 except OSError:
-                    log.exception("a pruned checkpoint stays until the next attempt", path=path)
+                    log.exception("checkpoint.removal_failed", path=path)
 
 
 def compact(events: Sequence[StageEvent]) -> list[StageEvent]:

@@ -17,7 +17,7 @@ _LEAST_SHARE: Final = 1e-3
 """Of one CPU: a stage that takes less, and says nothing, does nothing."""
 
 
-class Pulse:
+class HangDetector:
     """Of one attempt. `cpu_seconds` is what the stage's processes have taken so far.
 
     While training it is the optimizer steps that count, once there was one; they come at least
@@ -33,25 +33,25 @@ class Pulse:
         """The last one in this round of training; None before its first progress."""
         self._step_at = now
         self._durations: deque[float] = deque(maxlen=_REMEMBERED)
-        self._alive_at = now
-        self._cpu_mark = 0.0
-        self._looked_at = now
+        self._active_at = now
+        self._cpu_seconds_before = 0.0
+        self._cpu_checked_at = now
 
-    def hear(self, event: StageEvent, now: float) -> None:
-        self._alive_at = now
+    def record(self, event: StageEvent, now: float) -> None:
+        self._active_at = now
         if isinstance(event, PhaseChanged):
             # An evaluation's time is no step's.
             self._phase, self._step = event.phase, None
         elif isinstance(event, Progress) and self._phase is Phase.TRAINING:
-            self._hear_progress(event.step, now)
+            self._record_step(event.step, now)
 
-    def _hear_progress(self, step: int, now: float) -> None:
+    def _record_step(self, step: int, now: float) -> None:
         if self._step is not None and step > self._step:
             self._durations.append((now - self._step_at) / (step - self._step))
         if step != self._step:
             self._step, self._step_at = step, now
 
-    def hung_for(self, now: float) -> str | None:
+    def hang_message(self, now: float) -> str | None:
         """What has not come for how long, as a sentence, when that is too long."""
         if self._phase is Phase.TRAINING and self._step is not None and self._durations:
             usual = median(self._durations)
@@ -61,20 +61,20 @@ class Pulse:
                     f"one takes {usual:.3g} s at the median."
                 )
             return None
-        self._look_at_cpu(now)
-        if now - self._alive_at > self._hung_seconds:
+        self._check_cpu(now)
+        if now - self._active_at > self._hung_seconds:
             phase = f" in phase `{self._phase}`" if self._phase else ""
-            return f"The stage has done nothing for {now - self._alive_at:.0f} s{phase}."
+            return f"The stage has done nothing for {now - self._active_at:.0f} s{phase}."
         return None
 
-    def _look_at_cpu(self, now: float) -> None:
-        if now - self._looked_at < self._hung_seconds / 10:
+    def _check_cpu(self, now: float) -> None:
+        if now - self._cpu_checked_at < self._hung_seconds / 10:
             return
-        taken = self._cpu_seconds() - self._cpu_mark
-        if taken > _LEAST_SHARE * (now - self._looked_at):
-            self._alive_at = now
-        self._cpu_mark += taken
-        self._looked_at = now
+        taken = self._cpu_seconds() - self._cpu_seconds_before
+        if taken > _LEAST_SHARE * (now - self._cpu_checked_at):
+            self._active_at = now
+        self._cpu_seconds_before += taken
+        self._cpu_checked_at = now
 
 
 def cpu_seconds(pid: int) -> float:

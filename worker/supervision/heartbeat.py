@@ -16,7 +16,7 @@ from service.store.database import Database
 log = structlog.get_logger(__name__)
 
 
-class Heart:
+class Heartbeat:
     """Beats every `beat_seconds`, looks every `poll_seconds`; nothing else can delay it."""
 
     def __init__(self, database: Database, settings: Settings, claim: Claim) -> None:
@@ -27,7 +27,7 @@ class Heart:
         self._last_beat = time.monotonic()
         self._stop = threading.Event()
         # A daemon: a database that never answers must not keep the worker from exiting.
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -51,25 +51,29 @@ class Heart:
         return self._state is JobState.PAUSING
 
     @property
-    def silent_seconds(self) -> float:
+    def seconds_since_beat(self) -> float:
         """Since the last beat that reached the database."""
         return time.monotonic() - self._last_beat
 
     def _run(self) -> None:
         while self._state is not None and not self._stop.wait(self._pause()):
             try:
-                self._touch()
+                self._beat()
             except SQLAlchemyError as error:
                 cause = str(error.__cause__ or error)
-                log.warning("no beat", error=cause, silent_seconds=round(self.silent_seconds, 1))
+                log.warning(
+                    "heartbeat.missed",
+                    error=cause,
+                    seconds_since_beat=round(self.seconds_since_beat, 1),
+                )
 
     def _pause(self) -> float:
         return min(self._settings.poll_seconds, self._settings.beat_seconds)
 
-    def _touch(self) -> None:
+    def _beat(self) -> None:
         job_id, epoch = self._claim.job_id, self._claim.epoch
         # Rounded to the next look, so that beats never come later than `beat_seconds`.
-        if self.silent_seconds + self._pause() < self._settings.beat_seconds:
+        if self.seconds_since_beat + self._pause() < self._settings.beat_seconds:
             with self._database.read() as session:
                 self._state = claims.requested_state(session, job_id, epoch)
             return

@@ -154,7 +154,7 @@ def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
     folder = workspace / row.path
     if atomic_dir.verify(folder) and atomic_dir.manifest_sha256(folder) == row.manifest_sha256:
         return True
-    log.warning("a registered checkpoint cannot be read", step=row.step, path=row.path)
+    log.warning("checkpoint.unreadable", step=row.step, path=row.path)
     return False
 
 

@@ -13,9 +13,9 @@ from service.settings import Settings
 from service.store.claims import Claim
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes.child import Child
-from worker.supervision.event_recorder import Recorder
-from worker.supervision.hang_detector import Pulse
-from worker.supervision.heartbeat import Heart
+from worker.supervision.event_recorder import EventRecorder
+from worker.supervision.hang_detector import HangDetector
+from worker.supervision.heartbeat import Heartbeat
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ class Stop(Enum):
     """Why a stage must not go on."""
 
     STALE = auto()
-    BLIND = auto()
+    UNREACHABLE = auto()
     CANCELLED = auto()
     TIMEOUT = auto()
     HUNG = auto()
@@ -36,24 +36,24 @@ class Stop(Enum):
 SOFT: Final = frozenset({Stop.PAUSE, Stop.SHUTDOWN})
 """The job goes on later: the stage may first come to where it loses nothing."""
 # Another worker may hold the job now or soon: there is no time to be polite.
-_AT_ONCE: Final = frozenset({Stop.STALE, Stop.BLIND})
+_AT_ONCE: Final = frozenset({Stop.STALE, Stop.UNREACHABLE})
 
 
-class Watch:
+class StopPolicy:
     """Of one attempt. A soft reason gives way to any other; else the first one stays."""
 
     def __init__(
         self,
         claim: Claim,
         settings: Settings,
-        heart: Heart,
-        recorder: Recorder,
+        heartbeat: Heartbeat,
+        recorder: EventRecorder,
         shutdown: Shutdown,
         cpu_seconds: Callable[[], float],
     ) -> None:
         self._claim = claim
         self._settings = settings
-        self._heart = heart
+        self._heartbeat = heartbeat
         self._recorder = recorder
         self._shutdown = shutdown
         now = time.monotonic()
@@ -62,25 +62,25 @@ class Watch:
             for option, seconds, used in _limits(claim)
             if seconds is not None
         ]
-        self._pulse = Pulse(settings.hung_seconds, cpu_seconds, now)
+        self._hang_detector = HangDetector(settings.hung_seconds, cpu_seconds, now)
         self._terminate_at: float | None = None
         self._kill_at: float | None = None
         self.reason: Stop | None = None
         self.failure: Failure | None = None
         """What the reason means for the job, where that is not what the stage itself says."""
 
-    def hear(self, event: StageEvent) -> None:
-        self._pulse.hear(event, time.monotonic())
+    def record(self, event: StageEvent) -> None:
+        self._hang_detector.record(event, time.monotonic())
 
-    def look(self, child: Child) -> None:
+    def apply(self, child: Child) -> None:
         """Once in a while, as long as the stage lives."""
         now = time.monotonic()
         reason = self._reason(now)
         if reason in SOFT and self.reason is None:
-            self._because(reason, now + self._settings.drain_grace_seconds)
+            self._stop_for(reason, now + self._settings.drain_grace_seconds)
             child.stop_softly()
         elif reason not in SOFT and (self.reason is None or self.reason in SOFT):
-            self._because(reason, now)
+            self._stop_for(reason, now)
         if self._terminate_at is not None and self._is_over(self._terminate_at, now):
             child.terminate()
             self._terminate_at = None
@@ -90,26 +90,26 @@ class Watch:
         if lost or (self._kill_at is not None and now >= self._kill_at):
             child.kill()
 
-    def _because(self, reason: Stop | None, terminate_at: float) -> None:
+    def _stop_for(self, reason: Stop | None, terminate_at: float) -> None:
         if reason is not None:
             self.reason, self._terminate_at = reason, terminate_at
-            log.info("stopping the stage", reason=reason.name)
+            log.info("stage.stopping", reason=reason.name)
 
     def _is_over(self, grace_ends: float, now: float) -> bool:
         return now >= grace_ends or self._shutdown.is_urgent()
 
     def _lost(self) -> Stop | None:
-        if self._heart.is_stale or self._recorder.is_stale:
+        if self._heartbeat.is_stale or self._recorder.is_stale:
             return Stop.STALE
-        if self._heart.silent_seconds > self._settings.kill_seconds:
-            return Stop.BLIND
+        if self._heartbeat.seconds_since_beat > self._settings.kill_seconds:
+            return Stop.UNREACHABLE
         return None
 
     def _reason(self, now: float) -> Stop | None:
         lost = self._lost()
         if lost is not None:
             return lost
-        if self._heart.is_cancelling:
+        if self._heartbeat.is_cancelling:
             return Stop.CANCELLED
         if self._recorder.fault is not None:
             return Stop.FAULT
@@ -117,9 +117,9 @@ class Watch:
             return Stop.TIMEOUT
         if self._is_hung(now):
             return Stop.HUNG
-        if self._heart.is_pausing:
+        if self._heartbeat.is_pausing:
             return Stop.PAUSE
-        return Stop.SHUTDOWN if self._shutdown.is_asked() else None
+        return Stop.SHUTDOWN if self._shutdown.is_requested() else None
 
     def _is_overdue(self, now: float) -> bool:
         passed = next((limit for limit in self._limits if now >= limit.deadline), None)
@@ -133,10 +133,10 @@ class Watch:
         return True
 
     def _is_hung(self, now: float) -> bool:
-        said = self._pulse.hung_for(now)
-        if said is None:
+        outcome = self._hang_detector.hang_message(now)
+        if outcome is None:
             return False
-        self.failure = Failure.of(FailureCode.HUNG, said)
+        self.failure = Failure.of(FailureCode.HUNG, outcome)
         return True
 
 

@@ -27,20 +27,20 @@ from worker.processes.child import Child
 from worker.processes.spawn import Start
 from worker.storage import atomic_dir
 from worker.supervision import stage_request
-from worker.supervision.checkpoint_pushes import NO_PUSHES, Pusher, Pushes
-from worker.supervision.event_recorder import Recorder
+from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPusher, CheckpointPushes
+from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.hang_detector import cpu_seconds
-from worker.supervision.heartbeat import Heart
-from worker.supervision.stop_policy import SOFT, Stop, Watch
+from worker.supervision.heartbeat import Heartbeat
+from worker.supervision.stop_policy import SOFT, Stop, StopPolicy
 from worker.supervision.system_metrics import SystemSampler
-from worker.tracking.shipper import Shipping
+from worker.tracking.shipper import BackgroundShipper
 from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 # Events and ends wait so long for a database that is away, before the job is left to its lease.
-PATIENCE_SECONDS = 3600.0
+OUTAGE_LIMIT_SECONDS = 3600.0
 _TAIL_SECONDS = 1.0
 LAST_PUSH_SECONDS = 30.0
 
@@ -58,7 +58,7 @@ class Supervisor:
         tracker: Tracker,
         *,
         command: Command = stage_command.stage_command,
-        start: Start = spawn.cold,
+        start: Start = spawn.new_interpreter,
         shutdown: Shutdown | None = None,
     ) -> None:
         self._database = database
@@ -75,17 +75,17 @@ class Supervisor:
         `locks`: descriptors of those on the claim's GPUs, which the stage's processes inherit.
         """
         workspace = self._settings.workspace(claim.job_id)
-        with Heart(self._database, self._settings, claim) as heart:
-            ending = self._attempt(claim, workspace, heart, locks)
+        with Heartbeat(self._database, self._settings, claim) as heartbeat:
+            ending = self._attempt(claim, workspace, heartbeat, locks)
             if ending is None:
-                log.warning("the claim was lost; nothing more is written", epoch=claim.epoch)
+                log.warning("claim.lost", epoch=claim.epoch)
                 return None
-            return self._end(claim, ending, self._patience(heart))
+            return self._end(claim, ending, self._gives_up(heartbeat))
 
     # ---- the attempt --------------------------------------------------------------------------
 
     def _attempt(
-        self, claim: Claim, workspace: Path, heart: Heart, locks: tuple[int, ...]
+        self, claim: Claim, workspace: Path, heartbeat: Heartbeat, locks: tuple[int, ...]
     ) -> Ending | None:
         try:
             self._remove_leftovers(claim, workspace)
@@ -95,18 +95,18 @@ class Supervisor:
         except StageError as error:
             return Ending.failed(error.failure)
         except SQLAlchemyError as error:
-            log.warning("the stage cannot be started", error=str(error.__cause__ or error))
+            log.warning("stage.start_failed", error=str(error.__cause__ or error))
             return Ending.released()
         except (OSError, ValueError) as error:
-            log.exception("the stage cannot be started")
+            log.exception("stage.start_failed")
             return Ending.failed(failures.from_exception(error))
-        shipping = Shipping(self._database, self._tracker, claim.job_id, workspace)
+        shipping = BackgroundShipper(self._database, self._tracker, claim.job_id, workspace)
         pushes = self._pushes(claim, request)
-        recording = Recorder(self._database, claim, workspace, pushes=pushes)
+        recording = EventRecorder(self._database, claim, workspace, pushes=pushes)
         with recording as recorder, shipping, pushes:
-            return self._run(claim, request, heart, recorder, pushes, locks)
+            return self._run(claim, request, heartbeat, recorder, pushes, locks)
 
-    def _pushes(self, claim: Claim, request: StageRequest) -> Pushes:
+    def _pushes(self, claim: Claim, request: StageRequest) -> CheckpointPushes:
         hub = claim.spec.hub
         if claim.stage is not Stage.TRAIN or hub is None or not hub.pushes_while_training:
             return NO_PUSHES
@@ -117,7 +117,7 @@ class Supervisor:
                     claims.requested_state(session, claim.job_id, claim.epoch) is JobState.RUNNING
                 )
 
-        return Pusher(self._settings, request, may_commit)
+        return CheckpointPusher(self._settings, request, may_commit)
 
     def _remove_leftovers(self, claim: Claim, workspace: Path) -> None:
         for folder in stage_request.leftovers(self._database, claim, workspace):
@@ -127,9 +127,9 @@ class Supervisor:
         self,
         claim: Claim,
         request: StageRequest,
-        heart: Heart,
-        recorder: Recorder,
-        pushes: Pushes,
+        heartbeat: Heartbeat,
+        recorder: EventRecorder,
+        pushes: CheckpointPushes,
         locks: tuple[int, ...],
     ) -> Ending | None:
         command = self._command(request, request.attempt_dir / "request.json")
@@ -138,29 +138,31 @@ class Supervisor:
         folder, start = request.attempt_dir, self._start
         with Child(command, environment, folder, log_file, start=start, locks=locks) as child:
             log.info(
-                "stage started",
+                "stage.started",
                 stage=claim.stage,
                 epoch=claim.epoch,
                 pid=child.pid,
                 gpus=claim.gpus,
             )
             taken = partial(cpu_seconds, child.pid)
-            watch = Watch(claim, self._settings, heart, recorder, self._shutdown, taken)
+            stop_policy = StopPolicy(
+                claim, self._settings, heartbeat, recorder, self._shutdown, taken
+            )
             with self._sampler(child, claim, recorder):
-                said = self._listen(child, watch, recorder, pushes)
+                outcome = self._relay_events(child, stop_policy, recorder, pushes)
             status = child.reap()
             out_of_memory = child.oom_killer_struck()
-            if isinstance(said, Finished):
-                self._let_push_end(child, watch, recorder, pushes)
-        log.info("stage ended", stage=claim.stage, status=status, reason=watch.reason)
-        if not recorder.drain(self._patience(heart)) or heart.is_stale:
+            if isinstance(outcome, Finished):
+                self._await_last_push(child, stop_policy, recorder, pushes)
+        log.info("stage.ended", stage=claim.stage, status=status, reason=stop_policy.reason)
+        if not recorder.drain(self._gives_up(heartbeat)) or heartbeat.is_stale:
             return self._unrecorded(recorder)
-        if said is None:
+        if outcome is None:
             exit_failure = failures.from_exit(status, oom_killer_struck=out_of_memory)
-            said = Failed(failure=exit_failure)
-        return _ending(watch, said)
+            outcome = Failed(failure=exit_failure)
+        return _ending(stop_policy, outcome)
 
-    def _sampler(self, child: Child, claim: Claim, recorder: Recorder) -> SystemSampler:
+    def _sampler(self, child: Child, claim: Claim, recorder: EventRecorder) -> SystemSampler:
         return SystemSampler(
             child.pid,
             recorder.add,
@@ -170,55 +172,67 @@ class Supervisor:
             gpus=claim.gpus,
         )
 
-    def _listen(
-        self, child: Child, watch: Watch, recorder: Recorder, pushes: Pushes
+    def _relay_events(
+        self,
+        child: Child,
+        stop_policy: StopPolicy,
+        recorder: EventRecorder,
+        pushes: CheckpointPushes,
     ) -> Finished | Failed | None:
         """Pass events on until the stage has ended, which is hastened when it must stop."""
-        said: Finished | Failed | None = None
+        outcome: Finished | Failed | None = None
         while not child.has_exited():
-            events = child.read(LOOK_SECONDS)
+            events = child.read(POLL_SECONDS)
             for event in events:
-                watch.hear(event)
-            said = _pass_on(events, recorder) or said
+                stop_policy.record(event)
+            outcome = _record_events(events, recorder) or outcome
             if child.at_end:
                 time.sleep(0.02)  # it has closed its pipe and is about to exit
-            watch.look(child)
-            self._push(watch, recorder, pushes)
+            stop_policy.apply(child)
+            self._push(stop_policy, recorder, pushes)
         child.kill()  # what it started may still hold the pipe
         tail = time.monotonic() + _TAIL_SECONDS
         while not child.at_end and time.monotonic() < tail:
-            said = _pass_on(child.read(LOOK_SECONDS), recorder) or said
-        return said
+            outcome = _record_events(child.read(POLL_SECONDS), recorder) or outcome
+        return outcome
 
-    def _push(self, watch: Watch, recorder: Recorder, pushes: Pushes) -> None:
-        if watch.reason is not None:
+    def _push(
+        self, stop_policy: StopPolicy, recorder: EventRecorder, pushes: CheckpointPushes
+    ) -> None:
+        if stop_policy.reason is not None:
             pushes.stop()
-        for notice in pushes.look():
+        for notice in pushes.poll():
             recorder.add(notice)
 
-    def _let_push_end(self, child: Child, watch: Watch, recorder: Recorder, pushes: Pushes) -> None:
+    def _await_last_push(
+        self,
+        child: Child,
+        stop_policy: StopPolicy,
+        recorder: EventRecorder,
+        pushes: CheckpointPushes,
+    ) -> None:
         """The one in hand, for a short while: `publish` waits, and this worker's GPU is idle."""
         deadline = time.monotonic() + LAST_PUSH_SECONDS
         while pushes.is_busy and time.monotonic() < deadline:
-            watch.look(child)
-            self._push(watch, recorder, pushes)
+            stop_policy.apply(child)
+            self._push(stop_policy, recorder, pushes)
             time.sleep(0.05)
 
-    def _unrecorded(self, recorder: Recorder) -> Ending | None:
+    def _unrecorded(self, recorder: EventRecorder) -> Ending | None:
         if recorder.fault is None:
             return None
-        message = f"What the stage said could not be recorded ({recorder.fault})."
+        message = f"What the stage outcome could not be recorded ({recorder.fault})."
         return Ending.failed(Failure.of(FailureCode.INTERNAL, message))
 
     # ---- its end ------------------------------------------------------------------------------
 
-    def _patience(self, heart: Heart) -> Callable[[], bool]:
+    def _gives_up(self, heartbeat: Heartbeat) -> Callable[[], bool]:
         """Whether to leave the job to its lease: at once when this worker shuts down."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + OUTAGE_LIMIT_SECONDS
 
         def is_over() -> bool:
-            blind = heart.silent_seconds > self._settings.kill_seconds
-            return time.monotonic() > deadline or (blind and self._shutdown.is_asked())
+            blind = heartbeat.seconds_since_beat > self._settings.kill_seconds
+            return time.monotonic() > deadline or (blind and self._shutdown.is_requested())
 
         return is_over
 
@@ -235,32 +249,32 @@ class Supervisor:
             except DBAPIError as error:
                 if not is_outage(error) or give_up():
                     raise
-                log.warning("the end of the stage waits for the database", error=str(error.orig))
+                log.warning("ending.postponed", error=str(error.orig))
                 time.sleep(self._settings.outage_retry_seconds)
                 continue
-            log.info("attempt ended", outcome=ending.outcome, state=state, epoch=claim.epoch)
+            log.info("attempt.ended", outcome=ending.outcome, state=state, epoch=claim.epoch)
             return state
 
 
-def _pass_on(events: list[StageEvent], recorder: Recorder) -> Finished | Failed | None:
+def _record_events(events: list[StageEvent], recorder: EventRecorder) -> Finished | Failed | None:
     """Give the events to the recorder, but for the one that ends the stage."""
-    said: Finished | Failed | None = None
+    outcome: Finished | Failed | None = None
     for event in events:
         if isinstance(event, Finished | Failed):
-            said = event
+            outcome = event
         else:
             recorder.add(event)
-    return said
+    return outcome
 
 
-def _ending(watch: Watch, said: Finished | Failed) -> Ending | None:
+def _ending(stop_policy: StopPolicy, outcome: Finished | Failed) -> Ending | None:
     """What became of the attempt. A stage that finished before it could be stopped has finished."""
-    if watch.reason is Stop.STALE:
+    if stop_policy.reason is Stop.STALE:
         return None
-    if isinstance(said, Finished):
-        return Ending.finished(said.result)
-    if watch.reason is Stop.CANCELLED:
+    if isinstance(outcome, Finished):
+        return Ending.finished(outcome.result)
+    if stop_policy.reason is Stop.CANCELLED:
         return Ending.cancelled()
-    if watch.reason in SOFT or watch.reason is Stop.BLIND:
+    if stop_policy.reason in SOFT or stop_policy.reason is Stop.UNREACHABLE:
         return Ending.released()
-    return Ending.failed(watch.failure or said.failure)
+    return Ending.failed(stop_policy.failure or outcome.failure)

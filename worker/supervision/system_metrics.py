@@ -126,7 +126,7 @@ class _Gpus:
             yield
         except pynvml.NVMLError as error:
             if name not in self._reported:
-                log.warning("NVML does not report a value", name=name, error=str(error))
+                log.warning("nvml.value_missing", name=name, error=str(error))
             self._reported.add(name)
 
 
@@ -145,6 +145,6 @@ def _gpus(uuids: Sequence[str]) -> Iterator[_Gpus]:
             if uuids:
                 stack.enter_context(nvml())
         except pynvml.NVMLError as error:
-            log.warning("NVML does not work: no GPU metrics", error=str(error))
+            log.warning("nvml.unavailable", error=str(error))
             uuids = ()
         yield _Gpus(uuids)

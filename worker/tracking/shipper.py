@@ -38,8 +38,8 @@ from worker.tracking.trackers import (
     Point,
     RunStatus,
     Tracker,
-    TrackerAwayError,
     TrackerRejectedError,
+    TrackerUnreachableError,
     log_missing,
 )
 
@@ -82,8 +82,8 @@ def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
         return None
     try:
         return _run_of(database, tracker, job)
-    except (TrackerAwayError, TrackerRejectedError) as error:
-        _log.warning("tracker_gives_no_run", job_id=job_id, error=str(error))
+    except (TrackerUnreachableError, TrackerRejectedError) as error:
+        _log.warning("mlflow.run_unavailable", job_id=job_id, error=str(error))
         return None
 
 
@@ -96,15 +96,15 @@ def sync(database: Database, tracker: Tracker, job_id: str, workspace: Path) -> 
     shipper = _Shipper(database, tracker, job_id, workspace)
     try:
         return shipper.finish(time.monotonic() + _SYNC_SECONDS)
-    except TrackerAwayError as error:
-        _log.warning("tracker_away", job_id=job_id, error=str(error))
+    except TrackerUnreachableError as error:
+        _log.warning("mlflow.unreachable", job_id=job_id, error=str(error))
         return _postpone(database, job_id)
     except TrackerRejectedError as error:
-        _log.warning("tracker_rejects", job_id=job_id, error=str(error))
+        _log.warning("mlflow.rejected", job_id=job_id, error=str(error))
         return _give_up(database, job_id)
 
 
-class Shipping:
+class BackgroundShipper:
     """Around a stage: ships on a thread, so that neither MLflow nor its absence delays anything."""
 
     def __init__(
@@ -142,18 +142,18 @@ class Shipping:
     def _ship(self) -> bool:
         try:
             self._shipper.ship(time.monotonic() + _EXIT_SECONDS)
-        except (TrackerAwayError, TrackerRejectedError) as error:
-            self._log.warning("tracker_away", error=str(error))
+        except (TrackerUnreachableError, TrackerRejectedError) as error:
+            self._log.warning("mlflow.unreachable", error=str(error))
             return False
         except Exception:
             # The database may be away too; the supervisor notices that by its own beats.
-            self._log.exception("shipping_failed")
+            self._log.exception("mlflow.shipping_failed")
             return False
         return True
 
 
 class _Shipper:
-    """What `Shipping` and `sync` do: everything is read from SQL, and safe to do twice."""
+    """What `BackgroundShipper` and `sync` do: everything is read from SQL, and safe to do twice."""
 
     def __init__(self, database: Database, tracker: Tracker, job_id: str, workspace: Path) -> None:
         self._database = database
@@ -199,7 +199,7 @@ class _Shipper:
         try:
             self._tracker.add_model(run_id, _finished_model(job))
         except TrackerRejectedError as error:  # a server that is too old for it, say
-            _log.warning("tracker_rejects_model", job_id=job.id, error=str(error))
+            _log.warning("mlflow.model_rejected", job_id=job.id, error=str(error))
 
     def _set_status(self, job: TrackedJob, run_id: str) -> None:
         """The run's status becomes the job's, and its last one if a retry comes in between.
@@ -248,7 +248,7 @@ class _Shipper:
         cursor = job.tracked_seq
         while cursor < job.metric_seq:
             if time.monotonic() > until:
-                raise TrackerAwayError("too slow: the rest of the numbers goes next time")
+                raise TrackerUnreachableError("too slow: the rest of the numbers goes next time")
             with self._database.read() as session:
                 rows = store.metrics_after(session, job.id, cursor, _ROWS_PER_PAGE)
             if not rows:
@@ -272,12 +272,12 @@ class _Shipper:
         changed = _changed(job, present)
         try:
             complete = log_missing(self._tracker, run_id, present, until, changed)
-        except (FileNotFoundError, TrackerAwayError):
+        except (FileNotFoundError, TrackerUnreachableError):
             if self._load() is not None:
                 raise
             return ()  # the job was deleted meanwhile, with its files; its run still gets its end
         if not complete:
-            raise TrackerAwayError("too slow: the rest of the files goes next time")
+            raise TrackerUnreachableError("too slow: the rest of the files goes next time")
         return present
 
 

@@ -33,7 +33,7 @@ _PARAM_CHARACTERS, _TAG_CHARACTERS, _DIGEST_CHARACTERS = 6000, 5000, 36
 _NAME_CHARACTERS: Final = 500
 
 
-class TrackerAwayError(Exception):
+class TrackerUnreachableError(Exception):
     """The tracker does not answer, or not now: the same call can succeed later."""
 
 
@@ -87,7 +87,8 @@ class Description:
 
 
 class Tracker(Protocol):
-    """Every call is safe to repeat. Each may raise TrackerAwayError or TrackerRejectedError."""
+    """Every call may be repeated, and may raise TrackerUnreachableError or
+    TrackerRejectedError."""
 
     def find(self, experiment: str, job_id: str) -> list[RunRef]:
         """The job's runs, oldest first: more than one when two processes made one each."""
@@ -338,9 +339,9 @@ def _translated() -> Iterator[None]:
     except MlflowException as error:
         if error.get_http_status_code() in (400, 404, 409):
             raise TrackerRejectedError(str(error)) from error
-        raise TrackerAwayError(str(error)) from error
+        raise TrackerUnreachableError(str(error)) from error
     except Exception as error:
-        raise TrackerAwayError(f"{type(error).__name__}: {error}") from error
+        raise TrackerUnreachableError(f"{type(error).__name__}: {error}") from error
 
 
 def _milliseconds(at: datetime) -> int:

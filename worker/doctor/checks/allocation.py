@@ -8,7 +8,7 @@ from worker.processes import allocator
 def memory_allocator(context: Context) -> Finding:
     wanted = Settings().malloc
     try:
-        found = allocator.find(wanted, beside_gpu=bool(context.gpus))
+        found = allocator.find(wanted, with_gpu=bool(context.gpus))
     except allocator.AllocatorError as error:
         return failed(
             "FINETUNE_MALLOC names a library that cannot be loaded",

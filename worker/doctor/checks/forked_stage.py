@@ -14,7 +14,7 @@ from worker.doctor.forked_product import ROOM
 from worker.doctor.specs import plain_spec
 from worker.processes import fork_client
 from worker.processes.child import Child
-from worker.processes.fork_client import WarmStart
+from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Launch, Process
 from worker.processes.stage_command import stage_environment
 
@@ -34,10 +34,10 @@ def forked_stage(context: Context) -> Finding:
     gpus = [str(gpu["uuid"]) for gpu in context.gpus[:1]] if context.device == "cuda" else []
     environment = stage_environment(settings, Stage.TRAIN, gpus)
     imports = fork_client.IMPORTS_WITH_GPU if gpus else fork_client.IMPORTS
-    warm = WarmStart(environment, modules=(_MODULE,), imports=imports)
+    warm = ForkClient(environment, modules=(_MODULE,), imports=imports)
     starts = _Starts(warm)
     try:
-        warm.tend()
+        warm.ensure_server()
         status, seconds = _run(starts, environment, context.scratch)
     finally:
         warm.close()
@@ -47,7 +47,7 @@ def forked_stage(context: Context) -> Finding:
 class _Starts:
     """Starts by forking, and notes whether that was how it began."""
 
-    def __init__(self, warm: WarmStart) -> None:
+    def __init__(self, warm: ForkClient) -> None:
         self._warm = warm
         self.is_forked = False
 
