@@ -30,7 +30,7 @@ def save_adapter(base: Path, output: Path, auto: Any, revision: str | None, **sp
     """An adapter as the train stage leaves it, with weights that change something."""
     torch.manual_seed(0)
     labels = {"num_labels": 3} if "classification" in str(spec["task"]) else {}
-    model, new = build.model(auto, base, "float32", labels)
+    model, new = build.load_model(auto, base, "float32", labels)
     adapted: Any = adapter.wrap(model, make_spec(**spec), base, new)
     with torch.no_grad():
         for name, value in adapted.named_parameters():

@@ -60,7 +60,7 @@ class TestNames:
     ) -> None:
         found, message = refused(gpt2(), {"method": "lora", option: value})
         assert found == f"peft.{option}"
-        assert message == f"`peft.{option}` has {named}, which fits no module's name. {LISTED}"
+        assert message == f"`peft.{option}` has {named}, which matches no module. {LISTED}"
 
     def test_without_a_default_for_the_model_names_are_asked_for(self) -> None:
         config = transformers.DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=8)
@@ -74,13 +74,13 @@ class TestNames:
         lora = {"method": "lora"}
         assert refused(gpt2(), {**lora, "rank_pattern": {"c_fc": 2}}) == (
             "peft.rank_pattern",
-            "`peft.rank_pattern` has 'c_fc', which meets none of the adapted modules: c_attn",
+            "`peft.rank_pattern` has 'c_fc', which matches none of the adapted modules: c_attn",
         )
         option, message = refused(
             gpt2(), {**lora, "layers_to_transform": [1, 2], "target_modules": ["c_attn"]}
         )
         assert option == "peft.layers_to_transform"
-        assert "has 2, and" in message
+        assert "has 2, but" in message
 
     @pytest.mark.parametrize(
         "adapter",
@@ -107,7 +107,7 @@ class TestSharedWeights:
         for where in ({"target_modules": ["lm_head"]}, {"modules_to_save": ["wte"]}):
             option, message = refused(gpt2(), {"method": "lora", "merge": True, **where})
             assert option == "peft.merge"
-            assert "its weight in common" in message
+            assert "shares its weight with another module" in message
 
     def test_peft_s_own_warning_is_handed_on(self) -> None:
         (said,) = checked(gpt2(), {"method": "lora", "modules_to_save": ["lm_head"]})
@@ -122,11 +122,13 @@ class TestPrompts:
         model = on_meta("AutoModelForQuestionAnswering", config)
         option, message = refused(model, PREFIX, "question-answering")
         assert option == "peft.method"
-        assert "takes no keys and values from outside" in message
+        assert "does not accept keys and values" in message
 
     def test_a_prompt_must_not_hide_where_the_text_ends(self) -> None:
         model = gpt2("AutoModelForSequenceClassification")
-        assert "the class off the padding" in refused(model, PROMPT, "text-classification")[1]
+        assert (
+            "it would classify by the padding" in refused(model, PROMPT, "text-classification")[1]
+        )
         spec = job_spec(task="text-classification", peft=PROMPT)
         model = gpt2("AutoModelForSequenceClassification")
         assert check(model, spec, pads_left=True) == []

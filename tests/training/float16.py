@@ -8,16 +8,16 @@ from accelerate import Accelerator
 
 from service.contract.spec import JobSpec
 from worker.training import build
-from worker.training.distributed.ddp import Replicas
+from worker.training.distributed.ddp import DDPStrategy
 
-_STEP = Replicas.step
+_STEP = DDPStrategy.step
 
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage computes `fp16: true` on the CPU, with torch's own scaler and autocast."""
 
     def accelerator(spec: JobSpec) -> Accelerator:
-        made = Accelerator(cpu=True, mixed_precision=build.precision(spec.training))
+        made = Accelerator(cpu=True, mixed_precision=build.mixed_precision(spec.training))
         if spec.training.fp16:
             made.native_amp, made.scaler = True, torch.amp.GradScaler("cpu", init_scale=2.0**10)
         return made
@@ -30,10 +30,10 @@ def overflow_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     not."""
     made = iter(range(1, 1000))
 
-    def step(self: Replicas, max_norm: float) -> torch.Tensor:
+    def step(self: DDPStrategy, max_norm: float) -> torch.Tensor:
         if next(made) in steps:
             weights: Any = [value for value in self.model.parameters() if value.grad is not None]
             weights[-1].grad.view(-1)[0] = float("inf")
         return _STEP(self, max_norm)
 
-    monkeypatch.setattr(Replicas, "step", step)
+    monkeypatch.setattr(DDPStrategy, "step", step)

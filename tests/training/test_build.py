@@ -36,21 +36,21 @@ class TestAccelerator:
         [({"bf16": False}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")],
     )
     def test_precision(self, training: dict[str, Any], name: str) -> None:
-        assert build.precision(TrainingSpec.model_validate(training)) == name
+        assert build.mixed_precision(TrainingSpec.model_validate(training)) == name
 
 
 class TestModel:
     def test_new_weights_are_named(self, tmp_path: Path) -> None:
         tiny_bert().bert.save_pretrained(tmp_path)
         auto = transformers.AutoModelForQuestionAnswering
-        model, new = build.model(auto, tmp_path, "float32", {})
+        model, new = build.load_model(auto, tmp_path, "float32", {})
         assert new == ["qa_outputs.bias", "qa_outputs.weight"]
         assert {value.dtype for value in model.parameters()} == {torch.float32}
 
     def test_dtype(self, tmp_path: Path) -> None:
         tiny_bert().save_pretrained(tmp_path)
         auto = transformers.AutoModelForQuestionAnswering
-        model, new = build.model(auto, tmp_path, "bfloat16", {})
+        model, new = build.load_model(auto, tmp_path, "bfloat16", {})
         assert new == []
         assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
 
@@ -62,7 +62,7 @@ class TestModel:
         apart.data = room[1:].view(apart.shape).copy_(apart.data)
         expected = apart.detach().clone()
         others = [each.data_ptr() for each in model.bert.parameters()]
-        build.align(model)
+        build.align_weights(model)
         assert all(each.data_ptr() % 64 == 0 for each in model.parameters())
         assert model.qa_outputs.weight is apart
         assert torch.equal(apart, expected)
@@ -74,4 +74,4 @@ class TestModel:
         torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
         auto = transformers.AutoModelForQuestionAnswering
         with pytest.raises(OSError, match="safetensors"):
-            build.model(auto, tmp_path, "float32", {})
+            build.load_model(auto, tmp_path, "float32", {})

@@ -81,7 +81,7 @@ class TestKernels:
         if not on:
             run(request)
             return
-        with pytest.raises(StageError, match="no deterministic kernel for `put_`") as caught:
+        with pytest.raises(StageError, match="this model needs `put_`, for which") as caught:
             run(request)
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
         assert caught.value.failure.details == {

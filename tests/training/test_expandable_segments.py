@@ -66,8 +66,7 @@ class TestEnable:
         enable(CUDA)
         assert not enabled()
         assert caplog.messages == [
-            "The GPU's memory is not in segments that grow: "
-            "CUDA driver error: operation not supported"
+            "expandable_segments.unsupported reason=CUDA driver error: operation not supported"
         ]
 
     @pytest.mark.parametrize("release", ["5.15.153.1-microsoft-standard-WSL2", "5.15.148-tegra"])

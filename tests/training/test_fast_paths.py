@@ -38,10 +38,10 @@ class TestChoose:
 
     def test_of_several_processes_the_first_one_measures_for_all(self) -> None:
         class Second(Ranks):
-            def from_first(self, value: Any) -> Any:
+            def broadcast(self, value: Any) -> Any:
                 return {"mine": "the first one's"}[value]
 
-        paths = FastPaths.of(None, Second(number=1, count=2))
+        paths = FastPaths.of(None, Second(rank=1, world_size=2))
         assert paths.choose("path", lambda: "mine", before="") == "the first one's"
 
 

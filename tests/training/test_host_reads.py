@@ -41,8 +41,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
         masking_utils, "find_packed_sequence_indices", attention_masks._read_positions
     )
     if not HAS_GPU:
-        quicken, gpu = build.quicken, torch.device("cuda")
-        monkeypatch.setattr(build, "quicken", lambda model, spec, _cpu: quicken(model, spec, gpu))
+        install, gpu = build.install_fast_modules, torch.device("cuda")
+        monkeypatch.setattr(
+            build, "install_fast_modules", lambda model, spec, _cpu: install(model, spec, gpu)
+        )
     return found
 
 

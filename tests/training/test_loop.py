@@ -201,10 +201,10 @@ class TestOutOfMemory:
         ],
     )
     def test_the_gpus_errors(self, error: RuntimeError) -> None:
-        hand = memory.BatchInHand()
+        batch = memory.CurrentBatch()
         with (
             pytest.raises(StageError, match="out of memory"),
-            memory.out_of_memory_explained(hand, "x"),
+            memory.out_of_memory_explained(batch, "x"),
         ):
             raise error
 
@@ -239,7 +239,7 @@ class TestOutOfMemory:
     def test_other_errors_pass(self) -> None:
         with (
             pytest.raises(RuntimeError, match="shapes"),
-            memory.out_of_memory_explained(memory.BatchInHand(), "x"),
+            memory.out_of_memory_explained(memory.CurrentBatch(), "x"),
         ):
             raise RuntimeError("shapes do not fit")
 

@@ -144,7 +144,7 @@ class TestResolved:
 
     @pytest.mark.parametrize(
         ("gpu", "words"),
-        [("Tesla T4", "8.1 teraflops at best and of float16 65.1"), ("Tesla P40", "no faster")],
+        [("Tesla T4", "peak 8.1 teraflops, and 65.1 in float16"), ("Tesla P40", "no faster")],
     )
     def test_an_imitated_bf16_is_told_with_its_speed(
         self, model_dir: Path, gpus: Callable[..., None], gpu: str, words: str
@@ -153,7 +153,7 @@ class TestResolved:
         spec = spec_of({"bf16": True})
         assert precision.resolved(spec, model_dir, on_gpu=True) == spec
         (told,) = precision.notices(spec, spec, model_dir, on_gpu=True)
-        assert "only imitates bfloat16" in told.message
+        assert "only emulates bfloat16" in told.message
         assert words in told.message
         gpus("NVIDIA A100-SXM4-80GB")
         assert list(precision.notices(spec, spec, model_dir, on_gpu=True)) == []
@@ -288,7 +288,7 @@ class TestStage:
 
     def test_says_that_the_cpu_imitates(self, make_job: Callable[..., Job], able: bool) -> None:
         _, recorder = run(make_job(precision="bf16", max_steps=1, save_strategy="no").request())
-        told = [each.message for each in recorder.of(Notice) if "only imitates" in each.message]
+        told = [each.message for each in recorder.of(Notice) if "only emulates" in each.message]
         assert len(told) == (0 if able else 1)
 
     def test_goes_on_as_it_began_on_another_machine(

@@ -196,7 +196,7 @@ class TestLogHistory:
 class _Two(Ranks):
     """The first of two processes, of which the other says the same."""
 
-    def gathered(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         return [value, value]
 
 

@@ -26,8 +26,8 @@ from worker.stages.train_inputs import Loaded, for_device, load_parts
 from worker.tasks import registry
 from worker.training import build
 from worker.training.distributed import fsdp
-from worker.training.distributed import registry as strategies
 from worker.training.distributed.ranks import Ranks
+from worker.training.distributed.registry import create_strategy
 from worker.training.evaluation import Evaluator
 from worker.training.evaluation_progress import EvaluationProgress
 from worker.training.objective import Evaluation
@@ -62,11 +62,11 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
         together=together,
         notice=lambda message, **data: send(Notice(message=message, data=data)),
     )
-    set_seed((spec.training.seed + ranks.number) % 2**32)
-    found = _evaluate(request, evaluator, loaded, send, ranks.count)
+    set_seed((spec.training.seed + ranks.rank) % 2**32)
+    found = _evaluate(request, evaluator, loaded, send, ranks.world_size)
     progress.report()
     _require_scores(spec, loaded.splits, found, send)
-    return _result(request, found, send) if ranks.is_first else None
+    return _result(request, found, send) if ranks.is_main_process else None
 
 
 def _with_labels(request: StageRequest) -> StageRequest:
@@ -86,10 +86,10 @@ def _on_device(
     if not isinstance(spec.resources.chosen_strategy, FSDPSpec):
         return accelerator.prepare_model(model, evaluation_mode=True), False
     # FSDP needs an optimizer; this one has no state, and takes no step.
-    strategy = strategies.join(
+    strategy = create_strategy(
         accelerator, model, lambda sharded: torch.optim.SGD(sharded.parameters()), spec, ranks
     )
-    return strategy.model, strategy.evaluates_together
+    return strategy.model, strategy.forward_is_collective
 
 
 def _batches(prepared: PrepareResult, spec: JobSpec) -> int:

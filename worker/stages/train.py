@@ -32,11 +32,12 @@ from worker.training import (
     loop,
 )
 from worker.training.batches import samplers
-from worker.training.batches.rank_shares import Sharing
+from worker.training.batches.rank_shares import RankShares
 from worker.training.checkpointing import weights
 from worker.training.checkpointing.state import State
-from worker.training.distributed import fsdp, registry
+from worker.training.distributed import fsdp
 from worker.training.distributed.ranks import Ranks
+from worker.training.distributed.registry import create_strategy
 from worker.training.evaluation import Evaluator
 from worker.training.kernels import compile_cache
 from worker.training.optim import lr_schedulers, optimizers
@@ -103,11 +104,11 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
     spec, send = request.spec.training, channel.send
     accelerator = build.accelerator(request.spec)
     ranks = Ranks.of(accelerator)
-    assert ranks.count == request.spec.resources.processes, "the launcher starts them all"
+    assert ranks.world_size == request.spec.resources.processes, "the launcher starts them all"
     set_seed(spec.seed)  # a new head is initialized from these random numbers
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     features = loaded.objective.train_features
-    plan = Plan.of(spec, len(features), ranks.count)
+    plan = Plan.of(spec, len(features), ranks.world_size)
     send(build.notice(accelerator, plan, asked))
     flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
     state = _state(request, accelerator, loaded, plan, ranks)
@@ -121,7 +122,7 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
         objective=loaded.objective,
         loss_sum=label_smoothing.loss_sum(loaded.objective, spec.label_smoothing_factor),
         order=samplers.order(features, plan),
-        shares=Sharing(loaded.objective, spec, ranks),
+        shares=RankShares(loaded.objective, spec, ranks),
         evaluate=validation,
         best=BestMetric(spec),
         reporter=reporter,
@@ -130,7 +131,7 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
         stop_requested=channel.soft_stop,
     )
     # Training draws the same random numbers whatever loading has drawn, and each process its own.
-    set_seed((spec.seed + ranks.number) % 2**32)
+    set_seed((spec.seed + ranks.rank) % 2**32)
     return Job(request, loaded.tokenizer, training, validation)
 
 
@@ -143,7 +144,7 @@ def _state(
     def build_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
         return optimizers.build(model, spec.training, accelerator.device)
 
-    strategy = registry.join(accelerator, loaded.model, build_optimizer, spec, ranks)
+    strategy = create_strategy(accelerator, loaded.model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
     state = State(
         accelerator=accelerator,
@@ -184,11 +185,11 @@ def _validation(
         reporter.tick,
         ranks,
         soft_stop,
-        together=state.strategy.evaluates_together,
+        together=state.strategy.forward_is_collective,
         notice=reporter.notice,
     )
     folder = request.attempt_dir / "predictions"
-    size = spec.eval_batch_size * ranks.count
+    size = spec.eval_batch_size * ranks.world_size
     return Validation(evaluator, state.progress, folder, loaded.splits, size)
 
 

@@ -15,15 +15,15 @@ from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import build, device_lock, precision
 from worker.training.adapters import quantization
-from worker.training.batches import dataloader as loading
+from worker.training.batches import dataloader
 from worker.training.checkpointing import state
-from worker.training.distributed import registry as strategies
 from worker.training.distributed.ranks import Ranks
+from worker.training.distributed.registry import leaves_loaded_weights
 from worker.training.distributed.shared_weights import read_once
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import chunked_cross_entropy, equivalence_check, gpu_padding_free
 from worker.training.kernels.equivalence_check import EquivalenceChecker
-from worker.training.objective import Features, MakesLogitsInParts, Objective
+from worker.training.objective import ChunksLogits, Features, Objective
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def for_device(request: StageRequest, send: Callable[[StageEvent], None]) -> Sta
     spec = precision.resolved(spec, folder, on_gpu=on_gpu, earlier=earlier)
     for notice in precision.notices(request.spec, spec, folder, on_gpu=on_gpu):
         send(notice)
-    spec = loading.for_device(spec, on_gpu=on_gpu)
+    spec = dataloader.for_device(spec, on_gpu=on_gpu)
     return request.model_copy(update={"spec": spec})
 
 
@@ -74,7 +74,7 @@ def load_parts(
     def load() -> tuple[torch.nn.Module, list[str]]:
         return _load_model(request, prepared, task, overrides, device, send)
 
-    once = strategies.leaves_loaded_weights(request.spec, device)
+    once = leaves_loaded_weights(request.spec, device)
     model, new_weights = read_once(load, ranks) if once else load()
     features: Features = next((split.features for split in splits.values()), ())
     trials = EquivalenceChecker(request.cache_dir / equivalence_check.FOLDER, device, ranks, send)
@@ -82,12 +82,12 @@ def load_parts(
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     objective = task.bind(request.spec, tokenizer, model, splits)
-    if isinstance(objective, MakesLogitsInParts) and objective.linear is not None:
+    if isinstance(objective, ChunksLogits) and objective.linear is not None:
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
     if request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     precision.require_scalable(model, request.spec)
-    build.quicken(model, request.spec, device)
+    build.install_fast_modules(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
     return Loaded(tokenizer, model, objective, sizes, paths)
 
@@ -104,15 +104,15 @@ def _load_model(
     scratch."""
     parts = (task.auto_model(), prepared.model_dir, request.spec.model.dtype, overrides)
     if request.spec.model.config is not None:
-        model = build.model_from_scratch(*parts)
+        model = build.create_model(*parts)
         count = sum(parameter.numel() for parameter in model.parameters())
         message = f"A model from scratch: {count:,} weights, initialized from `training.seed`"
         send(Notice(message=message, data={"parameters": count}))
         return model, []
     loading = quantization.loading(request.spec, task.auto_model(), prepared.model_dir, device)
-    model, new_weights = build.model(*parts, **loading)
+    model, new_weights = build.load_model(*parts, **loading)
     if device.type == "cpu":
-        build.align(model)
+        build.align_weights(model)
     finished_model.require_all(request.spec, new_weights)
     if new_weights:
         message = "The base model does not have these weights, so they are initialized at random"

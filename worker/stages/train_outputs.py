@@ -46,8 +46,8 @@ def finish(job: Job) -> TrainResult | None:
     chosen = _load_best(job)
     output = job.request.attempt_dir / "output"
     training.reporter.phase(Phase.SAVING)
-    with state.strategy.whole() as model:
-        if state.ranks.is_first:
+    with state.strategy.full_model() as model:
+        if state.ranks.is_main_process:
             with checkpoint.disk_full_explained("the finished model was written"):
                 _save_model(job, model, output)
             files = sorted(path for path in output.rglob("*") if path.is_file())
@@ -55,7 +55,7 @@ def finish(job: Job) -> TrainResult | None:
     _use_full_eval_dtype(job)
     final = _evaluate_final(job, chosen.step)
     tested = _predict(job)
-    if not state.ranks.is_first:
+    if not state.ranks.is_main_process:
         return None
     if final.config:
         _complete_config(job, output, final.config)
@@ -83,8 +83,8 @@ def _summary(training: TrainingRun) -> dict[str, float]:
     state = training.state
     train_loss = (state.progress.loss_total + state.tally.total()) / state.progress.step
     peak = flops.peak_flops(state.accelerator.device, state.accelerator.mixed_precision)
-    taken = max(state.ranks.gathered(memory.peak_bytes()))
-    summary = training.reporter.summary(train_loss, peak and peak * state.ranks.count, taken)
+    taken = max(state.ranks.all_gather(memory.peak_bytes()))
+    summary = training.reporter.summary(train_loss, peak and peak * state.ranks.world_size, taken)
     return summary | {"train_samples": len(training.objective.train_features)}
 
 
@@ -115,7 +115,7 @@ def _load_best(job: Job) -> Choice:
     if job.request.promotes or not job.request.spec.training.load_best_model_at_end:
         return Choice(state.progress.step, state.progress.metric)
     found = best_model.choose(training.best, state.progress, training.workspace)
-    chosen = state.ranks.from_first(found)
+    chosen = state.ranks.broadcast(found)
     if chosen.folder is not None:
         checkpoint.restore_weights(state, chosen.folder)
     if chosen.metric is not None and training.best.name is not None:
@@ -163,8 +163,8 @@ def _complete_config(job: Job, output: Path, more: dict[str, Any]) -> None:
 def save_settings(job: Job) -> None:
     """Save everything but the weights, which each checkpoint has: for pushes while training, and
     for jobs that start from a checkpoint."""
-    with job.training.state.strategy.whole() as model:
-        if job.training.state.ranks.is_first:
+    with job.training.state.strategy.full_model() as model:
+        if job.training.state.ranks.is_main_process:
             with checkpoint.disk_full_explained("the model's settings were written"):
                 _write_settings(job, model, hub_repository.settings_dir(job.request.attempt_dir))
 
@@ -241,7 +241,7 @@ def _evaluate_again(job: Job, step: int) -> Evaluation:
 
 
 def _announce(job: Job, files: dict[str, Path]) -> None:
-    if job.training.state.ranks.is_first:
+    if job.training.state.ranks.is_main_process:
         artifacts.announce(files, job.request.workspace, job.training.reporter.send)
 
 

@@ -58,7 +58,7 @@ def forget_lost(progress: TrainingProgress, workspace: Path, ranks: Ranks) -> No
     if progress.best_checkpoint is None:
         return
     # From the first process: all must agree on what is saved.
-    metric = ranks.from_first(_metric(workspace / progress.best_checkpoint))
+    metric = ranks.broadcast(_metric(workspace / progress.best_checkpoint))
     progress.best_checkpoint_metric = metric
     if metric is None:
         progress.best_checkpoint = None

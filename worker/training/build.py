@@ -1,4 +1,4 @@
-"""Device and model from a job's options."""
+"""Building the accelerator and the model from a job's options."""
 
 import os
 import shutil
@@ -19,9 +19,8 @@ from service.contract.training import TrainingSpec
 from worker.devices.cpus import cores
 from worker.failures import invalid_option
 from worker.processes import allocator
-from worker.training import expandable_segments
-from worker.training import precision as precisions
-from worker.training.distributed import registry
+from worker.training import expandable_segments, precision
+from worker.training.distributed.registry import accelerator_arguments
 from worker.training.kernels import (
     attention_masks,
     cpu_dropout,
@@ -32,11 +31,12 @@ from worker.training.kernels import (
 from worker.training.plan import Plan
 
 _ALIGNMENT: Final = 64
-"""Bytes: of what torch's CPU allocator gives."""
+"""Bytes; the alignment of torch's CPU allocator."""
 
 
 def accelerator(spec: JobSpec) -> Accelerator:
-    """Accelerate on the job's device and precision. StageError(invalid_option) if it cannot be."""
+    """Accelerate on the job's device and in its precision. StageError(invalid_option) if the device
+    does not support the job's options."""
     training = spec.training
     has_gpu = on_gpu(spec)
     _require_gpus(spec.resources.gpus or 0, torch.cuda.device_count() if has_gpu else 0)
@@ -57,11 +57,11 @@ def accelerator(spec: JobSpec) -> Accelerator:
     _require_tf32(training, has_gpu=has_gpu)
     made = Accelerator(
         cpu=not has_gpu,
-        mixed_precision=precision(training),
+        mixed_precision=mixed_precision(training),
         dynamo_plugin=_compiler(training, has_gpu=has_gpu),
-        **registry.arguments(spec),
+        **accelerator_arguments(spec),
     )
-    # After Accelerator, which turns TF32 on for a compiled model in float32, whatever was asked.
+    # After Accelerator, which turns TF32 on for a compiled model in float32, whatever the option.
     if has_gpu:
         _set_tf32(training)
     expandable_segments.enable(made.device)
@@ -69,8 +69,8 @@ def accelerator(spec: JobSpec) -> Accelerator:
 
 
 def flush_denormals() -> None:
-    """Take numbers too small for a float's exponent for 0: a processor takes dozens of times as
-    long for them. For this thread and those that it starts from now on, so before OpenMP's."""
+    """Treat denormal numbers as 0: CPUs are dozens of times slower with them. Applies to this
+    thread and those that it starts later, so call it before OpenMP starts its threads."""
     torch.set_flush_denormal(True)
 
 
@@ -84,7 +84,7 @@ def _require_gpus(asked: int, found: int) -> None:
     if found < asked:
         has = f"{found}" if found else "none"
         wanted = "a GPU" if asked == 1 else f"{asked} GPUs"
-        raise invalid_option("resources.gpus", f"asks for {wanted}, but this worker has {has}")
+        raise invalid_option("resources.gpus", f"requests {wanted}, but this worker has {has}")
 
 
 def _require_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
@@ -93,10 +93,10 @@ def _require_tf32(spec: TrainingSpec, *, has_gpu: bool) -> None:
 
 
 def _set_tf32(spec: TrainingSpec) -> None:
-    """As TrainingArguments: for the whole process, and by itself when the model is compiled.
+    """As TrainingArguments: for the whole process, and by default when the model is compiled.
 
-    By torch's old switches as well as by its new ones: where they differ, reading an old one is an
-    error, and torch's compiler does read them."""
+    Sets torch's old switches as well as its new ones: if they differ, reading an old one is an
+    error, and torch's compiler reads them."""
     wanted = spec.tf32
     if wanted is None and spec.compiles and not spec.fp16:
         wanted = True
@@ -119,21 +119,22 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
 
 
 def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
-    """Where and how it trains. `asked`: the `precision` before it was resolved."""
+    """Where and how the job trains. `asked`: the `precision` before it was resolved."""
     return placement_notice(accelerator, plan.spec, asked, "Training", steps=plan.total_steps)
 
 
 def placement_notice(
     accelerator: Accelerator, spec: TrainingSpec, asked: str, doing: str, **counts: int
 ) -> Notice:
-    """Where and how it does what it does; `counts` of what lies ahead."""
+    """The device, precision and processes of a training or evaluation; `counts`: of the steps or
+    examples to come."""
     device, processes = accelerator.device, accelerator.num_processes
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     else:
         where = f"the CPU with {torch.get_num_threads()} threads"
-    imitated = device.type == "cpu" and spec.bf16 and not precisions.cpu_has_bf16()
-    slow = "; this CPU only imitates bfloat16, slower than it computes float32" if imitated else ""
+    imitated = device.type == "cpu" and spec.bf16 and not precision.cpu_has_bf16()
+    slow = "; this CPU only emulates bfloat16, which is slower than float32" if imitated else ""
     names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
     name = names[accelerator.mixed_precision] + (" (`precision: auto`)" if asked == "auto" else "")
     together = f" in {processes} processes" if processes > 1 else ""
@@ -153,29 +154,32 @@ def placement_notice(
     )
 
 
-def precision(spec: TrainingSpec) -> str:
-    """Accelerate's name of it; `auto` is resolved (`worker.training.precision`)."""
+def mixed_precision(spec: TrainingSpec) -> str:
+    """Accelerate's name for the precision, which must not be `auto` (`worker.training.precision`
+    resolves that)."""
     return {"fp32": "no"}.get(spec.precision, spec.precision)
 
 
 def choose_attention(
     model: Any, spec: JobSpec, device: torch.device, given: gpu_padding_free.ChoiceInputs
 ) -> bool:
-    """On a CPU ours, where it computes what the model's plain one does; on a GPU torch's kernels
-    for packed batches, where they do, or the model's own choice, of whose masks the device is not
-    asked. Whether batches are computed without padding.
+    """Choose the model's attention; returns whether batches are computed without padding.
+
+    On a CPU this is our attention, if it computes the same as the model's own. On a GPU it is one
+    of torch's kernels for packed batches, if they compute the same, or else the model's own with
+    masks that need no device sync.
 
     With dropout torch's fused attention leaves its fast path on a CPU. The plain one then takes a
     quarter less of a step (MiniLM in bf16, 16 x 210 tokens, one core: 2.7 instead of 3.6 s).
 
-    StageError(invalid_option) when `training.padding_free` is true and cannot be had.
+    StageError(invalid_option) if `training.padding_free` is true and not possible.
     """
-    why: str | None = "cannot be had with the job's other options"
+    why: str | None = "cannot be combined with the job's other options"
     if device.type == "cpu":
         model.set_attn_implementation("eager")
         if may_be_padding_free(spec):
             free = padding_free.install(model) is not None
-            why = None if free else "does not go with this model's attention"
+            why = None if free else "cannot be used with this model's attention"
     elif not spec.training.compiles:
         attention_masks.install()
         if may_be_padding_free(spec):
@@ -185,9 +189,9 @@ def choose_attention(
     return why is None
 
 
-def quicken(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None:
-    """Put faster modules in the place of the model's, which a compiler does by itself: activations,
-    and on a CPU dropout; but where `padding_free: false` asks for what the Trainer computes."""
+def install_fast_modules(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None:
+    """Replace the model's activations, and on a CPU dropout, by faster modules. A compiler does
+    that itself, and `padding_free: false` requests exactly what the Trainer computes."""
     if spec.training.compiles or spec.training.padding_free is False:
         return
     fused_gelu.install(model)
@@ -196,8 +200,8 @@ def quicken(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None
 
 
 def may_be_padding_free(spec: JobSpec) -> bool:
-    """Whether nothing but the model can be in its way: no compiler, no noise that is measured by
-    the length, no adapter that lengthens the sequences."""
+    """Whether the job's options allow it: no compiler, no noise that depends on the length, no
+    adapter that lengthens the sequences."""
     training = spec.training
     return (
         training.padding_free is not False
@@ -208,19 +212,19 @@ def may_be_padding_free(spec: JobSpec) -> bool:
 
 
 def may_capture_head(spec: JobSpec) -> bool:
-    """Whether `linear_loss` may look at what the head is given: a compiler would take the hook for
-    a part of the model; virtual tokens are in its way."""
+    """Whether `chunked_cross_entropy` may capture the head's input: a compiler would compile the
+    hook into the model, and virtual tokens would be part of the input."""
     return not spec.training.compiles and (spec.peft is None or spec.peft.method in {"lora", "ia3"})
 
 
-def model(
+def load_model(
     auto_model: Any, folder: Path, dtype: str, overrides: Mapping[str, Any], **loading: Any
 ) -> tuple[torch.nn.Module, list[str]]:
     """The pretrained model with its head, and the names of weights that start at random.
 
-    With `overrides` of its configuration, which give the head its size, a stored head of another
-    size is left out. `loading` are further arguments of `from_pretrained`.
-    StageError(unsupported_architecture) if anything else has another size.
+    `overrides` of the configuration set the size of the head; a stored head of another size is then
+    not loaded. `loading`: further arguments of `from_pretrained`.
+    StageError(unsupported_architecture) if any other weight has another size.
     """
     loaded, info = auto_model.from_pretrained(
         folder,
@@ -237,25 +241,27 @@ def model(
     if body:
         raise StageError(
             FailureCode.UNSUPPORTED_ARCHITECTURE,
-            f"These weights do not have the sizes that config.json states: {', '.join(body[:10])}",
+            f"These weights differ in size from the model's config.json: {', '.join(body[:10])}",
             weights=body[:100],
         )
     return loaded, sorted(unlike.union(info["missing_keys"]))
 
 
-def align(model: torch.nn.Module) -> None:
-    """Move weights that begin where torch would put none, as those of a mapped file may, to places
-    of torch's own. By the place MKL rounds a product with a single row otherwise, and a finished
-    model that is loaded again would give other numbers than in the training that made it."""
+def align_weights(model: torch.nn.Module) -> None:
+    """Copy weights whose memory is not aligned like torch's own, as in a mapped file.
+
+    MKL rounds a product with a single row differently depending on the alignment, so a finished
+    model that is loaded again would give other numbers than during its training.
+    """
     for weight in model.parameters():
         if weight.is_floating_point() and weight.data_ptr() % _ALIGNMENT:
             weight.data = weight.data.clone()
 
 
-def model_from_scratch(
+def create_model(
     auto_model: Any, folder: Path, dtype: str, overrides: Mapping[str, Any]
 ) -> torch.nn.Module:
-    """A model of the configuration in `folder`, its weights drawn from torch's generator."""
+    """A model of the configuration in `folder`, with weights drawn from torch's generator."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, **overrides)
     made: torch.nn.Module = auto_model.from_config(
         config, dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype)
@@ -264,7 +270,8 @@ def model_from_scratch(
 
 
 def prepare_model(model: torch.nn.Module, spec: TrainingSpec) -> None:
-    """What an option changes in the loaded model. StageError(invalid_option) if it cannot."""
+    """Apply `activation_checkpointing` to the loaded model. StageError(invalid_option) if the model
+    does not support it."""
     if not spec.activation_checkpointing:
         return
     arguments = dict(spec.activation_checkpointing_kwargs or {})

@@ -68,7 +68,7 @@ def choose(run: TrainingRun, verdict: Verdict) -> None:
     paths = run.state.fast_paths
 
     def measure() -> bool:
-        return run.state.ranks.is_first and _pays(run, layers, verdict)
+        return run.state.ranks.is_main_process and _pays(run, layers, verdict)
 
     if paths.choose(_PATH, measure, before=False):
         # What cannot be compiled later on, for a new shape or after a move to another machine,

@@ -1,10 +1,10 @@
-"""`training.full_determinism`: kernels that give the same bits each time, and an error where there
-is none.
+"""`training.full_determinism`: kernels that give the same bits each time, and an error if there is
+none.
 
-What transformers' `enable_full_determinism` does, but without CUDA_LAUNCH_BLOCKING, which makes
-the host wait for each kernel and changes no number, and before CUDA is used: cuBLAS and NCCL look
-at their variables once. By torch's switch its fused attention, padded or not, takes its
-deterministic backward pass, and its compiler chooses no kernel by how fast it was just now.
+Does the same as transformers' `enable_full_determinism`, except for CUDA_LAUNCH_BLOCKING, which
+makes the host wait for each kernel and changes no number. It runs before CUDA starts, because
+cuBLAS and NCCL read their variables once. With torch's switch the fused attention, padded or not,
+uses its deterministic backward pass, and the compiler does not choose kernels by measuring them.
 """
 
 import os
@@ -22,29 +22,29 @@ from service.contract.training import TrainingSpec
 
 _OPTION: Final = "training.full_determinism"
 _VARIABLES: Final = {
-    # Workspaces of a stream's own: products that run at the same time share none.
+    # Each stream has workspaces of its own: products that run at the same time share none.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    # transformers' calls of the package flash-attn.
+    # For transformers' calls of the package flash-attn.
     "FLASH_ATTENTION_DETERMINISTIC": "1",
 }
 _MISSING: Final = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
 def enable(spec: TrainingSpec) -> None:
-    """First of all: before anything is computed on a GPU, and before the processes meet."""
+    """Call this first: before anything is computed on a GPU, and before the processes connect."""
     if not spec.full_determinism:
         return
     os.environ.update(_VARIABLES)
-    # Sums in the network's switches (NVLS) have no fixed order. An operator's choice stays.
+    # Sums in network switches (NVLS) have no fixed order. The operator's own choice is kept.
     os.environ.setdefault("NCCL_ALGO", "Ring")
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
 
 
 @contextmanager
 def explained(spec: TrainingSpec) -> Iterator[None]:
-    """StageError(invalid_option) that names what torch has no deterministic kernel for."""
+    """StageError(invalid_option) that names the operator without a deterministic kernel."""
     try:
         yield
     except RuntimeError as error:
@@ -53,15 +53,15 @@ def explained(spec: TrainingSpec) -> Iterator[None]:
             raise
         raise StageError(
             FailureCode.INVALID_OPTION,
-            f"`{_OPTION}`: torch has no deterministic kernel for `{found[1]}` on this device, and "
-            "this model needs it: train without the option, or on a CPU (`resources.gpus: 0`)",
+            f"`{_OPTION}`: this model needs `{found[1]}`, for which torch has no deterministic "
+            "kernel on this device: train without the option, or on a CPU (`resources.gpus: 0`)",
             option=_OPTION,
             operator=found[1],
         ) from error
 
 
 def notice(spec: JobSpec, device: torch.device) -> Notice | None:
-    """What computes on a GPU outside of torch, which cannot vouch for it."""
+    """The notice about kernels outside of torch, which torch cannot make deterministic."""
     training = spec.training
     if not training.full_determinism or device.type != "cuda":
         return None
@@ -75,7 +75,7 @@ def notice(spec: JobSpec, device: torch.device) -> Notice | None:
         return None
     named = " and ".join(f"`{name}`" for name in unseen)
     return Notice(
-        message=f"`{_OPTION}` does not reach the kernels of bitsandbytes, which {named} asks for: "
-        "whether they give the same bits each time, `finetune doctor` shows",
+        message=f"`{_OPTION}` does not apply to the kernels of bitsandbytes, which {named} uses: "
+        "run `finetune doctor` to see whether they give the same bits each time",
         data={"options": unseen},
     )

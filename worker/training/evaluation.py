@@ -23,7 +23,7 @@ from worker.training.batches.dataloader import Loader, chunks
 from worker.training.batches.samplers import lengths
 from worker.training.distributed.ranks import Ranks
 from worker.training.kernels import attention_masks, padding_free
-from worker.training.memory import BatchInHand, out_of_memory_explained
+from worker.training.memory import CurrentBatch, out_of_memory_explained
 from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
 
 Parts = list[tuple[list[int], Any]]
@@ -65,7 +65,7 @@ class Evaluator:
         together: bool = False,
         notice: _Notice = _no_notice,
     ) -> None:
-        self._together = together and ranks.count > 1
+        self._together = together and ranks.world_size > 1
         self._accelerator = accelerator
         self._model = model
         self._objective = objective
@@ -73,7 +73,7 @@ class Evaluator:
         self._tick = tick
         self._ranks = ranks
         self._interrupt = interrupt
-        self._current_batch = BatchInHand()
+        self._current_batch = CurrentBatch()
         self._notice = notice
         self._noticed_parts = False
 
@@ -85,12 +85,12 @@ class Evaluator:
         validation sets, `test_loss` for a test split with labels. Several processes share the
         batches, and each gets the outputs of all. The result is that of the first process.
         """
-        if self._ranks.is_first:
+        if self._ranks.is_main_process:
             outcome = self._outcome(split, folder)
         else:
             with TemporaryDirectory() as unused:
                 outcome = self._outcome(split, Path(unused))
-        outcome = self._ranks.from_first(outcome)
+        outcome = self._ranks.broadcast(outcome)
         if isinstance(outcome, EvaluationInterruptedError):
             raise outcome
         return outcome
@@ -111,7 +111,7 @@ class Evaluator:
                 out_of_memory_explained(self._current_batch, _SIZE_OPTION),
                 self._casting_weights_once(),
             ):
-                if self._ranks.count > 1:  # all processes must draw the same random numbers
+                if self._ranks.world_size > 1:  # all processes must draw the same random numbers
                     set_seed(self._spec.seed)
                 result = self._objective.evaluate(split, self.forward, folder)
         finally:
@@ -148,7 +148,7 @@ class Evaluator:
         """
         order = np.argsort(-lengths(features), kind="stable").tolist()
         batches = chunks(order, self._spec.eval_batch_size)
-        rounds = chunks(range(len(batches)), self._ranks.count)
+        rounds = chunks(range(len(batches)), self._ranks.world_size)
         if generates and run is not None:
             run = self._in_job_precision(run)
         own = [self._own(numbers) for numbers in rounds]
@@ -184,7 +184,7 @@ class Evaluator:
     def _own(self, numbers: list[int]) -> int | None:
         """The batch of a round that this process computes. In a short last round some have none,
         or, with `together`, repeat that of another process, which is ignored."""
-        place = self._ranks.number
+        place = self._ranks.rank
         if self._together:
             place = min(place, len(numbers) - 1)
         return numbers[place] if place < len(numbers) else None
@@ -229,7 +229,7 @@ class Evaluator:
         )
 
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
-        self._current_batch.see(batch)
+        self._current_batch.record(batch)
         # Generation may sample: a batch gets the same random numbers in whichever process.
         torch.manual_seed(rng.generator(self._spec.seed, number).initial_seed())
         with torch.no_grad():  # not in `forward`, where it would cover the caller's code
@@ -237,7 +237,7 @@ class Evaluator:
 
     def _gathered(self, found: Parts) -> list[Parts]:
         """The outputs of all processes, in their order, on this process's device."""
-        if self._ranks.count == 1:
+        if self._ranks.world_size == 1:
             return [found]
         sent = [(i, recursively_apply(_sent, _without_states(output))) for i, output in found]
         device = self._accelerator.device
@@ -245,14 +245,20 @@ class Evaluator:
         def here(output: Any) -> Any:
             return recursively_apply(lambda each: each.to(device), output)
 
-        return [[(i, here(output)) for i, output in parts] for parts in self._ranks.gathered(sent)]
+        return [
+            [(i, here(output)) for i, output in parts] for parts in self._ranks.all_gather(sent)
+        ]
 
     def _is_interrupted(self) -> bool:
         interrupt = self._interrupt()
-        return interrupt if self._ranks.count == 1 else self._ranks.sums(int(interrupt)) != [0]
+        return (
+            interrupt
+            if self._ranks.world_size == 1
+            else self._ranks.all_reduce_sum(int(interrupt)) != [0]
+        )
 
     def _run(self, batch: Batch, run: Run | None) -> Any:
-        if run is None and self._ranks.count == 1:
+        if run is None and self._ranks.world_size == 1:
             return self._model(**batch)
         # Unwrapped, its forward keeps the job's precision but calls no other process, and its own
         # methods can be called.

@@ -1,8 +1,8 @@
-"""Memory of a GPU in segments that grow, for batches whose lengths change.
+"""Expandable segments of GPU memory, for batches whose lengths change.
 
-torch keeps what it has freed in pieces of the sizes that were asked for. When each step has other
-sizes, many pieces fit nothing, and a training runs out of memory while much of it lies idle. A
-segment that grows takes any size.
+torch keeps freed memory in blocks of the sizes that were requested. If every step needs other
+sizes, many blocks cannot be used again, and a training runs out of memory although much of it is
+free. An expandable segment serves any size.
 """
 
 import logging
@@ -16,14 +16,14 @@ import torch
 log = logging.getLogger(__name__)
 
 OPERATORS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Variables for torch's allocator. Where one is set, nothing is changed."""
+"""Environment variables for torch's allocator. If the operator has set one, it stays as it is."""
 _SETTING: Final = "expandable_segments"
 _TEGRA: Final = Path("/etc/nv_tegra_release")
 
 
 def enable(device: torch.device) -> None:
-    """Before anything is on the device, of which a first number is tried out: drivers that cannot
-    do it, as those of some virtual GPUs, fail at once."""
+    """Turn expandable segments on, before anything is on the device. A small allocation tests them:
+    drivers without support, such as those of some virtual GPUs, fail at once."""
     if device.type != "cuda" or any(os.environ.get(name) for name in OPERATORS):
         return
     reason = _known_to_fail()
@@ -32,7 +32,7 @@ def enable(device: torch.device) -> None:
         reason = _fault(device)
     if reason is not None:
         _set(on=False)
-        log.warning("The GPU's memory is not in segments that grow: %s", reason)
+        log.warning("expandable_segments.unsupported reason=%s", reason)
 
 
 def enabled() -> bool:
@@ -40,12 +40,12 @@ def enabled() -> bool:
 
 
 def _known_to_fail() -> str | None:
-    """Where a failed attempt might do harm. In WSL 2 pages cannot be mapped
-    (github.com/pytorch/pytorch/issues/192330), and Jetsons say that they are out of memory."""
+    """Platforms where a failed attempt might do harm. In WSL 2 pages cannot be mapped
+    (github.com/pytorch/pytorch/issues/192330), and Jetsons report that they are out of memory."""
     if "microsoft" in platform.release().lower():
-        return "not in WSL"
+        return "WSL"
     if "tegra" in platform.release().lower() or _TEGRA.exists():
-        return "not on Tegra boards"
+        return "Tegra board"
     return None
 
 

@@ -1,7 +1,7 @@
-"""What a training chose by measuring the machine, kept in each of its checkpoints.
+"""What a training chose by measuring the machine, stored in each of its checkpoints.
 
-Two ways of computing the same thing round differently. A resumed training must therefore take the
-ways that it began with, whatever a new measurement would say.
+Two ways to compute the same thing round differently. A resumed training must therefore use the
+paths that it began with, whatever a new measurement would choose.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,27 +18,26 @@ T = TypeVar("T")
 
 @dataclass
 class FastPaths:
-    """The same in all processes: what the first one measures holds for all of them."""
+    """The same in all processes: the first one measures for all."""
 
     ranks: Ranks = field(default_factory=Ranks)
     chosen: dict[str, Any] = field(default_factory=dict)
-    """Plain JSON values by the names of what was chosen, for example `{"attention": "varlen"}`."""
+    """Plain JSON values by the name of the choice, for example `{"attention": "varlen"}`."""
     resumed: bool = False
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any] | None, ranks: Ranks) -> "FastPaths":
-        """`recorded`: that of the checkpoint that is resumed (`checkpoint.fast_paths_of`); None of
-        a training that begins."""
+        """`recorded`: the record in the checkpoint that is resumed; None for a new training."""
         return cls(ranks, dict(recorded or {}), recorded is not None)
 
     def choose(self, name: str, measure: Callable[[], T], *, before: T) -> T:
-        """What the training took when it began, or else what `measure` says, which is remembered.
+        """The choice that the training began with, or else the result of `measure`, which is
+        stored.
 
-        `before` is for a training that was begun without this choice: what the releases did that
-        did not have it. A plain JSON value, so lists and no tuples. All processes must ask, in the
-        same order.
+        `before` is for a resumed training without this choice: what older releases did. Values are
+        plain JSON, so lists and not tuples. All processes must call this in the same order.
         """
         if name not in self.chosen:
-            self.chosen[name] = before if self.resumed else self.ranks.from_first(measure())
+            self.chosen[name] = before if self.resumed else self.ranks.broadcast(measure())
         value: T = self.chosen[name]
         return value

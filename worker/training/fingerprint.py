@@ -1,4 +1,4 @@
-"""What the bits of a training's numbers depend on, but for its options: device and software."""
+"""Device and software, which the exact bits of a training's numbers depend on."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from service.contract.events import Notice
 from worker.devices.cpus import cpu_name
 
 Facts = Mapping[str, str | None]
-"""Kept in each checkpoint, so that a resumed training knows where it began."""
+"""Stored in each checkpoint, so that a resumed training knows where it began."""
 
 
 def facts(device: torch.device) -> Facts:
-    """`device` is the first process's; names of GPUs as torch gives them."""
+    """`device` is the first process's; the names of GPUs are torch's."""
     on_gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
@@ -22,13 +22,14 @@ def facts(device: torch.device) -> Facts:
 
 
 def moved(before: Facts, now: Facts) -> Notice | None:
-    """For a training that is resumed; `before` is empty in checkpoints of older releases."""
+    """The notice for a training that is resumed elsewhere; `before` is empty in checkpoints of
+    older releases."""
     differ = [name for name, value in before.items() if now.get(name, value) != value]
     if not differ:
         return None
     changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in differ)
     return Notice(
-        message=f"Resumed on another kind of machine ({changes}): the numbers may differ in their "
-        "last bits from those of a training that was never interrupted",
+        message=f"Resumed on another kind of machine ({changes}): the last bits of the numbers may "
+        "differ from those of an uninterrupted training",
         data={"before": dict(before), "now": dict(now)},
     )

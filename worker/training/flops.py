@@ -1,4 +1,4 @@
-"""What a training computed: floating-point operations, and how much of the device that is."""
+"""Floating-point operations of a training, and the peak performance of its device."""
 
 import re
 from typing import Any, Final, NamedTuple
@@ -7,11 +7,11 @@ import torch
 
 
 class Peak(NamedTuple):
-    """Dense peaks in teraflops, sums kept in float32; from NVIDIA's data sheets, and for the RTX
+    """Dense peaks in teraflops, accumulating in float32; from NVIDIA's data sheets, for the RTX
     cards from the white papers on their architectures."""
 
     half: float
-    """Of float16; of bfloat16, too, from compute capability 8.0 on."""
+    """For float16, and from compute capability 8.0 on also for bfloat16."""
     tf32: float
     single: float
 
@@ -41,18 +41,18 @@ _PEAKS: Final[dict[str, Peak]] = {
     "V100S PCIE": Peak(130.0, 16.4, 16.4),
     "T4": Peak(65.1, 8.1, 8.1),
 }
-"""By the model as `_model` gives it."""
+"""By the model, as `_model` returns it."""
 
 _BRANDS: Final = frozenset({"NVIDIA", "TESLA", "GEFORCE"})
 _MEMORY: Final = re.compile(r"\d+GB?")
-# Of these the forms differ in their memory alone.
+# The variants of these models differ only in their memory.
 _SAME: Final = re.compile(r"(A100|GH200) (SXM4|PCIE|HBM3E)")
 
 
 def flops_per_token(model: torch.nn.Module) -> float:
-    """As Trainer estimates them: six for each weight outside the embeddings, also for padding.
+    """Trainer's estimate: six for each weight outside the embeddings, padding included.
 
-    Forward and backward together; attention's own part is left out.
+    Covers the forward and the backward pass, without the attention scores.
     """
     known: Any = model
     weights: int = known.num_parameters(exclude_embeddings=True)
@@ -60,16 +60,16 @@ def flops_per_token(model: torch.nn.Module) -> float:
 
 
 def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
-    """Operations per second that the device can make at best; None where that is not known."""
+    """Peak operations per second of the device; None if unknown."""
     if device.type != "cuda":
         return None
-    # By the new switch: torch raises when an old one is read that differs from it.
+    # The new switch: torch raises if an old switch is read that differs from the new one.
     tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return peak_of(torch.cuda.get_device_name(device), mixed_precision, tf32=tf32)
 
 
 def peak_of(name: str, mixed_precision: str, *, tf32: bool) -> float | None:
-    """`name` as torch and NVML give it; None for a model, or a part of one, that is not known."""
+    """`name` as torch and NVML report it; None for a GPU, or a slice of one, that is unknown."""
     peak = _PEAKS.get(_model(name))
     if peak is None:
         return None
@@ -78,9 +78,9 @@ def peak_of(name: str, mixed_precision: str, *, tf32: bool) -> float | None:
 
 
 def _model(name: str) -> str:
-    """The words of a device's name but for its brand and the size of its memory: "H100 HBM3" of
-    "NVIDIA H100 80GB HBM3". All other words count: an "RTX A4000" is no A40, and a slice of an
-    A100 or a laptop's RTX 4090 is another device."""
+    """A device's name without its brand and memory size: "H100 HBM3" for "NVIDIA H100 80GB HBM3".
+    All other words count: an "RTX A4000" is not an A40, and a slice of an A100 or a laptop's RTX
+    4090 is another device."""
     words = [word for word in re.split(r"[\s-]+", name.upper()) if word not in _BRANDS]
     model = " ".join(word for word in words if not _MEMORY.fullmatch(word))
     same = _SAME.fullmatch(model)

@@ -1,4 +1,4 @@
-"""See that torch can compute on the GPUs that the worker gave to this attempt."""
+"""Checking that torch can compute on the GPUs that the worker gave to this attempt."""
 
 import re
 import warnings
@@ -12,34 +12,34 @@ from service.contract.failures import FailureCode, StageError
 from worker import failures
 
 _RELEASE: Final = torch.__version__.partition("+")[0]
-_DOCS: Final = "docs/gpu.md says which drivers and GPUs each build is for"
+_DOCS: Final = "docs/gpu.md lists the drivers and GPUs that each build supports"
 _REMEDIES: Final = (
     (
         r"not compiled with CUDA",
-        f"Have the operator install a CUDA build of torch {_RELEASE} on this worker ({_DOCS}), or "
-        "set `resources.gpus: 0` to train on the CPU.",
+        f"Ask the operator to install a CUDA build of torch {_RELEASE} on this worker ({_DOCS}), "
+        "or set `resources.gpus: 0` to train on the CPU.",
     ),
     (
         r"driver\b.*\btoo old|driver version is insufficient",
-        "Have the operator update the NVIDIA driver of this worker, or install a torch build for "
-        f"an older CUDA there ({_DOCS}).",
+        "Ask the operator to update this worker's NVIDIA driver, or to install a torch build for "
+        f"an older CUDA version ({_DOCS}).",
     ),
     (
         r"no kernel image|does not include kernels|is not compatible with",
-        f"Have the operator install a torch build that has kernels for this GPU ({_DOCS}).",
+        f"Ask the operator to install a torch build with kernels for this GPU ({_DOCS}).",
     ),
 )
 _OTHERWISE: Final = (
-    "Have the operator run `finetune doctor` on this worker: it checks the driver, torch and each "
-    "GPU. The attempt is repeated meanwhile."
+    "Ask the operator to run `finetune doctor` on this worker: it checks the driver, torch and "
+    "each GPU. Meanwhile the job is retried."
 )
 
 
 def require(given: Sequence[str] | None, rank: int) -> None:
     """Start CUDA and compute something on this rank's GPU.
 
-    `given`: UUIDs of the GPUs of the attempt; none of them, or None in a request of an older
-    release, asks for nothing. StageError(device_error) with torch's own reason if it cannot use
+    `given`: UUIDs of the attempt's GPUs; nothing is checked if there are none, or for None in a
+    request of an older release. StageError(device_error) with torch's reason if it cannot use
     them: without this check such a training would run on the CPU.
     """
     if not given:
@@ -60,7 +60,7 @@ def require(given: Sequence[str] | None, rank: int) -> None:
 
 @contextmanager
 def _warnings() -> Iterator[list[warnings.WarningMessage]]:
-    """What torch warns of meanwhile; shown after it, too, where nothing else was raised."""
+    """Collects torch's warnings, and shows them afterwards if nothing is raised."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught

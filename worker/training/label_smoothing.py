@@ -1,4 +1,4 @@
-"""`label_smoothing_factor`: the arithmetic of transformers' LabelSmoother, as a sum."""
+"""`label_smoothing_factor`: the formula of transformers' LabelSmoother, as a sum over labels."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,15 +11,15 @@ from service.contract.failures import FailureCode, StageError
 from worker.training.objective import Batch, GivesLogits, Objective, SmoothsLabels
 
 IGNORED: Final = -100
-"""The label of what the model is not asked for."""
+"""The label of positions that do not count."""
 
 LossSum = Callable[[torch.nn.Module, Batch], torch.Tensor]
 
 
 def loss_sum(objective: Objective, factor: float) -> LossSum:
-    """The objective's own sum of losses, or the smoothed one.
+    """The objective's own loss sum, or the smoothed one.
 
-    StageError(invalid_option): the task's loss is not a cross entropy of classes.
+    StageError(invalid_option) if the task's loss is not a cross entropy over classes.
     """
     if factor == 0:
         return objective.loss_sum
@@ -27,7 +27,7 @@ def loss_sum(objective: Objective, factor: float) -> LossSum:
         return partial(objective.smoothed_loss_sum, factor=factor)
     if not isinstance(objective, GivesLogits):
         option = "training.label_smoothing_factor"
-        message = f"`{option}`: this task's loss is not a cross entropy of one label each"
+        message = f"`{option}` needs a task with one label each and cross-entropy loss"
         raise StageError(FailureCode.INVALID_OPTION, message, option=option)
     gives_logits = objective
 
@@ -38,7 +38,8 @@ def loss_sum(objective: Objective, factor: float) -> LossSum:
 
 
 def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, factor: float) -> torch.Tensor:
-    """Their sum, in float32; (…, classes) and (…), IGNORED where nothing is asked for."""
+    """Sum of the cross entropies, in float32; (…, classes) and (…), IGNORED where there is no
+    label."""
     return functional.cross_entropy(
         logits.float().flatten(0, -2),
         labels.flatten(),

@@ -134,12 +134,12 @@ def train_step(run: TrainingRun, micro_batches: list[Share]) -> StepResult | Non
 def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -> torch.Tensor:
     """Accumulate the gradients of one optimizer step; this process's share of its mean loss, on the
     device. The last backward pass sums the gradients over all processes."""
-    state, processes = run.state, run.state.ranks.count
+    state, processes = run.state, run.state.ranks.world_size
     loss = torch.zeros((), device=state.accelerator.device)
     for number, (batch, is_own) in enumerate(micro_batches, start=1):
-        run.current_batch.see(batch)
+        run.current_batch.record(batch)
         # Around the forward pass as well: DDP decides there whether to synchronize gradients.
-        with state.strategy.accumulating(last=number == len(micro_batches)):
+        with state.strategy.accumulate(last=number == len(micro_batches)):
             part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / max(items, 1)
             part = part if is_own else part * 0
             # Strategies average gradients over the processes; the sum is needed here.
@@ -232,7 +232,7 @@ def count(run: TrainingRun, micro_batches: list[Share]) -> Totals:
     """What the step's micro-batches hold, counted on the CPU before any of them is computed."""
     counted = [(run.objective.item_count(b), *_size(b)) for b, is_own in micro_batches if is_own]
     own = [sum(values) for values in zip(*counted, strict=True)] or [0, 0, 0, 0]
-    return Totals(*run.state.ranks.sums(*own, int(run.stop_requested())))
+    return Totals(*run.state.ranks.all_reduce_sum(*own, int(run.stop_requested())))
 
 
 def _size(batch: Batch) -> tuple[int, int, int]:

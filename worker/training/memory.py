@@ -1,4 +1,4 @@
-"""How much memory there is; and a full one in words: what it held, what makes that smaller."""
+"""Measuring memory, and explaining an out-of-memory error: its cause, and what to change."""
 
 import ctypes
 import resource
@@ -14,30 +14,30 @@ import torch
 from service.contract.failures import FailureCode, StageError
 from worker import failures
 
-# Linux, control groups v2, as a container sees its own.
+# Linux cgroups v2: the container's own group, as seen inside it.
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 
 TRIM_STEPS: Final = 100
-"""Between two calls of `trim`. Pages that are used again are faulted in again, a percent of the
-time of so many steps."""
+"""Steps between two calls of `trim`. Pages that are needed again cause page faults, which cost one
+percent of the time of so many steps."""
 
 
-class BatchInHand:
-    """The shape of the batch that is being worked on, for the message."""
+class CurrentBatch:
+    """The shape of the current batch, for the error message."""
 
     def __init__(self) -> None:
         self.examples = 0
         self.length = 0
 
-    def see(self, batch: Mapping[str, torch.Tensor]) -> None:
+    def record(self, batch: Mapping[str, torch.Tensor]) -> None:
         shape = next(iter(batch.values())).shape
         self.examples, self.length = shape[0], shape[1] if len(shape) > 1 else 1
 
 
 @contextmanager
-def out_of_memory_explained(batch: BatchInHand, size_option: str) -> Iterator[None]:
-    """StageError(out_of_memory) in place of what torch and its libraries raise on a GPU and on a
-    CPU."""
+def out_of_memory_explained(batch: CurrentBatch, size_option: str) -> Iterator[None]:
+    """Turn the out-of-memory errors of torch and its libraries, on GPU and CPU, into
+    StageError(out_of_memory)."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -57,8 +57,8 @@ def out_of_memory_explained(batch: BatchInHand, size_option: str) -> Iterator[No
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has taken so far: of its GPU where it computes on one, else
-    of the machine. Of a GPU with what torch keeps for later tensors, which no other can use."""
+    """Peak memory of this process so far: of its GPU if it computes on one, else of the machine.
+    On a GPU it includes what torch reserves for later tensors, which no other process can use."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved()
     unit = 1 if sys.platform == "darwin" else 1024
@@ -66,18 +66,18 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """What this process holds of the machine's memory now."""
+    """The machine's memory that this process uses now."""
     return int(psutil.Process().memory_info().rss)
 
 
 def free_bytes(container: Path = _CONTAINER) -> int:
-    """What this process could still take: of the machine, or of its container if that has less."""
+    """Memory that this process can still use: the machine's, or its container's if that is less."""
     free = int(psutil.virtual_memory().available)
     limit = container / "memory.max"
     if limit.is_file() and (most := limit.read_text().strip()) != "max":
         words = (container / "memory.stat").read_text().split()
         kinds = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-        # Pages of files are given back when memory is short, but for those of a tmpfs.
+        # Cached file pages are freed when memory is short, except those of a tmpfs.
         cached = kinds["file"] - kinds["shmem"]
         used = int((container / "memory.current").read_text()) - cached
         free = min(free, int(most) - used)
@@ -85,11 +85,11 @@ def free_bytes(container: Path = _CONTAINER) -> int:
 
 
 def trim() -> None:
-    """Let the C library's malloc give back the pages that lie free in the midst of its heap, too.
+    """Make the C library's malloc release free pages in the middle of its heap, too.
 
-    Tensors of ever new sizes come to lie between what stays, so that the heap gets longer and
-    longer, and without this each page that was ever used remains resident. Other allocators look
-    after that themselves; and other systems, which have no such function.
+    Tensors of ever new sizes fragment the heap, which grows, and without this call every page that
+    was ever used stays resident. Other allocators do this themselves, and so do other systems,
+    which do not have this function.
     """
     function = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if function is not None:

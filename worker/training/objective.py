@@ -1,4 +1,4 @@
-"""What the training loop needs to know of a task, and nothing more."""
+"""The interface between the training loop and a task."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Collate = Callable[[list[Mapping[str, Any]]], Batch]
 
 @runtime_checkable
 class EpochFeatures(Protocol):
-    """Training features that each epoch shows anew, for example under fresh masks."""
+    """Training features that change with each epoch, for example with new masks."""
 
     def at_epoch(self, epoch: int) -> Features:
         """As many, of the same lengths and in the same order; a pure function of the epoch."""
@@ -22,27 +22,27 @@ class EpochFeatures(Protocol):
 
 @runtime_checkable
 class ViewOfFeatures(Protocol):
-    """Shows other features in another way, each as long as it is there."""
+    """A view of other features that changes their content but not their lengths."""
 
     viewed: Features
 
 
 def at_epoch(features: Features, epoch: int) -> Features:
-    """What the training sees of `features` in this epoch: most of them never change."""
+    """The features of this epoch; most tasks use the same in all epochs."""
     return features.at_epoch(epoch) if isinstance(features, EpochFeatures) else features
 
 
 Run = Callable[[torch.nn.Module, Batch], Any]
-"""What to do with the model and a batch on its device, in place of one forward pass."""
+"""A function of the model and a batch on its device, instead of one forward pass."""
 
 
 class Forward(Protocol):
     """Runs the model over features in evaluation mode, under the job's precision, without
     gradients.
 
-    The loop supplies it, with its device, batch size and progress events. `run` is for what needs
-    more of the model than its output, for example generated texts; it is given the bare model.
-    What it returns may come from another process: tensors, or tuples and mappings of them.
+    The loop supplies it, with its device, batch size and progress events. `run` is for tasks that
+    need more than the model's output, for example generated texts; it gets the bare model. Its
+    result may come from another process: tensors, or tuples and mappings of them.
     """
 
     def __call__(
@@ -53,9 +53,9 @@ class Forward(Protocol):
         *,
         generates: bool = False,
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yields (indices into the features, what came out for them), in any order of indices.
+        """Yields (indices into the features, the results for them), in any order of indices.
 
-        Without `run` the model's output, of which only the loss and the logits may be asked for.
+        Without `run` the result is the model's output, with only its loss and logits.
         `generates`: `run` calls the model more often for some batches than for others.
         """
 
@@ -67,20 +67,20 @@ class Evaluation:
     """Name that the user sees → file written under the folder that `evaluate` was given."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
-    """What the config of a model that is finished by this evaluation holds besides."""
+    """Entries to add to the config of a model that is finished with this evaluation."""
     speed: dict[str, float] = field(default_factory=dict)
-    """How much was evaluated, and how fast, by Trainer's names: never the same twice, therefore
-    not among the metrics."""
+    """How much was evaluated and how fast, with Trainer's names; not among the metrics, because it
+    is never the same twice."""
 
 
 @runtime_checkable
 class GivesLogits(Protocol):
-    """An objective whose loss is a cross entropy of one label each: it can be smoothed."""
+    """An objective whose loss is a cross entropy with one label each, which can be smoothed."""
 
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(…, classes) and (…) side by side; the label is -100 where nothing is asked for."""
+        """(…, classes) logits and (…) labels; -100 where there is no label."""
 
 
 @runtime_checkable
@@ -90,41 +90,41 @@ class SmoothsLabels(Protocol):
     def smoothed_loss_sum(
         self, model: torch.nn.Module, batch: Batch, factor: float
     ) -> torch.Tensor:
-        """As `loss_sum`, by the arithmetic of transformers' LabelSmoother."""
+        """As `loss_sum`, by the formula of transformers' LabelSmoother."""
 
 
 @runtime_checkable
-class MakesLogitsInParts(Protocol):
-    """An objective that need not make the logits of a whole batch (`linear_loss`)."""
+class ChunksLogits(Protocol):
+    """An objective that can compute its loss in chunks, without the logits of a whole batch."""
 
     linear: torch.nn.Linear | None
-    """The head; None where whole logits are made all the same."""
+    """The head; None if the logits of the whole batch are needed."""
     rows: int | None
-    """Tokens of a part, if not what a processor's cache holds."""
+    """Tokens of a chunk; None to fit a CPU's cache."""
 
 
 @runtime_checkable
 class CutsBatches(Protocol):
-    """An objective whose batches have tensors without a row for each example."""
+    """An objective whose batches have tensors that are not indexed by example."""
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
-        """The batch of the first `rows` examples, padded as all of them."""
+        """The batch of the first `rows` examples, padded like the whole batch."""
 
 
 class Objective(Protocol):
-    """A task bound to one job's data: batches, their loss, and the evaluation."""
+    """A task bound to one job's data: its batches, loss and evaluation."""
 
     train_features: Features
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """Pad to the longest of the batch; tensors of shape (batch, length) or (batch,)."""
+        """Pad to the longest feature of the batch; tensors of shape (batch, length) or (batch,)."""
 
     def item_count(self, batch: Batch) -> int:
-        """Items that the loss is normalised by: examples, or tokens with a label."""
+        """Items that the loss is divided by: examples, or tokens with a label."""
 
     def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """Sum (not mean) of the items' losses; the loop divides by the items of the whole
-        accumulated batch, so that accumulation equals the large batch exactly."""
+        accumulated batch, so that gradient accumulation equals the large batch exactly."""
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Metrics of `split` ("validation") or predictions ("test"); files go under `folder`.

@@ -1,4 +1,4 @@
-"""In which numbers a training computes: what `training.precision: auto` comes to here."""
+"""The precision of a training: what `training.precision: auto` means on this machine."""
 
 import json
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from worker.training import flops
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
-# They fill masks with float32's lowest number, which neither bfloat16 nor float16 can hold: of the
-# 65 types of models in transformers 5.23 that were tried out these alone fail.
+# These fill masks with float32's lowest number, which neither bfloat16 nor float16 can represent.
+# Of the 65 model types of transformers 5.23 that were tested, only these fail.
 _WITHOUT_HALF: Final = frozenset({"deberta"})
 
-# Their activations, or the gradients of these, exceed float16's 65,504; loss scaling cannot help.
+# Activations of these, or their gradients, exceed float16's 65,504; loss scaling cannot help.
 # T5's family: transformers issues 4586, 5651, 11461 and 14189, pull request 10956. Pegasus: issue
-# 12225. GPT-Neo: issue 11076. Gemma 3: issue 36822; the others by unsloth's list of models that it
-# forces out of float16 (unsloth-zoo pull requests 600 and 866).
+# 12225. GPT-Neo: issue 11076. Gemma 3: issue 36822. The others are in unsloth's list of models that
+# it never runs in float16 (unsloth-zoo pull requests 600 and 866).
 _OVERFLOWING: Final = frozenset(
     {
         *("t5", "mt5", "umt5", "longt5", "switch_transformers", "t5gemma", "t5gemma2"),
@@ -36,19 +36,19 @@ _OVERFLOWING: Final = frozenset(
 _BF16_CAPABILITY: Final = (8, 0)  # Ampere
 _FP16_CAPABILITY: Final = (7, 0)  # Volta, the first with tensor cores
 
-# Without them a CPU only imitates bfloat16, slower than it computes float32.
+# Without these a CPU only emulates bfloat16, which is slower than float32.
 _BF16_FLAGS: Final = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 def resolved(
     spec: JobSpec, model_dir: Path, *, on_gpu: bool, earlier: Precision | None = None
 ) -> JobSpec:
-    """`spec` without `auto`: its `precision`, `bf16` and `fp16` say what is done.
+    """`spec` with `auto` resolved: `precision`, `bf16` and `fp16` are those that are used.
 
-    `model_dir` holds the base model's `config.json`. `earlier` is what the training that is
-    resumed began with, wherever that was: on another machine `auto` might come to something else,
-    and the numbers would not continue. StageError(invalid_option) for a model that fails in the
-    precision that is asked for.
+    `model_dir` holds the base model's `config.json`. `earlier` is the precision of the training
+    that is resumed: on another machine `auto` might choose a different one, and the training would
+    not continue with the same numbers. StageError(invalid_option) for a model that fails in the
+    requested precision.
     """
     training = spec.training
     if training.precision != "auto":
@@ -67,10 +67,10 @@ def resolved(
 def with_trainable_weights(
     spec: JobSpec, model_dir: Path, resume_from: Path | None = None
 ) -> JobSpec:
-    """`spec` with `model.dtype: float32` in place of `auto` where all weights would train in
-    float16: loss scaling refuses their gradients, and without it their updates underflow.
+    """`spec` with `model.dtype: float32` instead of `auto` if all weights would train in float16:
+    loss scaling rejects float16 gradients, and without it the updates underflow.
 
-    But a training that began with them, which no release since begins, keeps what it has.
+    A resumed training that began in float16 with an old release keeps it.
     """
     trains_all = spec.trains and spec.peft is None and spec.model.dtype == "auto"
     if not trains_all or stored_dtype(model_dir) != "float16":
@@ -81,7 +81,7 @@ def with_trainable_weights(
 
 
 def require_scalable(model: torch.nn.Module, spec: JobSpec) -> None:
-    """StageError(invalid_option) where the scaler would refuse gradients in its first step."""
+    """StageError(invalid_option) if the scaler would reject the gradients of the first step."""
     if not (spec.training.fp16 and spec.trains):
         return
     half = [
@@ -92,7 +92,7 @@ def require_scalable(model: torch.nn.Module, spec: JobSpec) -> None:
     if half:
         raise StageError(
             FailureCode.INVALID_OPTION,
-            f"`training.fp16` scales the loss, and needs float32 for the weights that train, but "
+            "`training.fp16` scales the loss and needs the trained weights in float32, but "
             f"{len(half)} of them are float16: set `model.dtype` to `float32`",
             option="training.fp16",
             weights=half[:100],
@@ -100,11 +100,11 @@ def require_scalable(model: torch.nn.Module, spec: JobSpec) -> None:
 
 
 def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -> Iterator[Notice]:
-    """What there is to say of the step from `asked` to `chosen`, and of its speed."""
+    """Notices about what differs between `asked` and `chosen`, and about the precision's speed."""
     if asked.model.dtype != chosen.model.dtype:
         yield Notice(
-            message="The stored weights are float16; they are loaded and trained as float32, as "
-            "updates in float16 would be lost. The finished model is float32",
+            message="The stored weights are float16. They are loaded and trained as float32, "
+            "because updates in float16 would be lost. The finished model is float32",
             data={"stored_dtype": "float16", "dtype": chosen.model.dtype},
         )
     if not on_gpu or gpu_has_bf16(chosen.resources.processes):
@@ -112,14 +112,15 @@ def notices(asked: JobSpec, chosen: JobSpec, model_dir: Path, *, on_gpu: bool) -
     training = chosen.training
     if training.bf16:
         yield Notice(
-            message=f"This GPU only imitates bfloat16, {_slower()}; give `precision: fp16`",
+            message=f"This GPU only emulates bfloat16, {_slower()}: set `precision: fp16`",
             data={"imitated": "bf16"},
         )
     kind = _model_type(model_dir)
     if asked.training.precision == "auto" and training.precision == "fp32" and kind in _OVERFLOWING:
         yield Notice(
-            message=f"float32, because this GPU has no bfloat16 and models of type `{kind}` are "
-            "known to exceed the range of float16; `precision: fp16` tries it all the same",
+            message=f"Training in float32, because this GPU has no bfloat16 and models of type "
+            f"`{kind}` are known to exceed the range of float16; set `precision: fp16` to try it "
+            "anyway",
             data={"model_type": kind},
         )
 
@@ -128,10 +129,10 @@ def _slower() -> str:
     name = torch.cuda.get_device_name()
     half, single = (flops.peak_of(name, kind, tf32=False) for kind in ("fp16", "no"))
     if half is None or single is None:
-        return "no faster than it computes float32"
+        return "which is no faster than float32"
     return (
-        f"no faster than it computes float32, of which it does {single / 1e12:g} teraflops at "
-        f"best and of float16 {half / 1e12:g}"
+        f"which is no faster than float32 (peak {single / 1e12:g} teraflops, and "
+        f"{half / 1e12:g} in float16)"
     )
 
 
@@ -140,8 +141,8 @@ def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
     if kind in _WITHOUT_HALF:
         return "fp32"
     if spec.model.dtype != "float32":
-        # Weights of another dtype are the user's own choice of what to compute in. But without loss
-        # scaling the gradients of a float16 model would underflow on their way to an adapter.
+        # By choosing another dtype for the weights, the user chooses what to compute in. But
+        # without loss scaling the gradients of a frozen float16 model would underflow.
         frozen_half = spec.peft is not None and _dtype(spec, model_dir) == "float16"
         return "fp16" if frozen_half and on_gpu and _may_scale(spec) else "fp32"
     if gpu_has_bf16(spec.resources.processes) if on_gpu else cpu_has_bf16():
@@ -151,7 +152,7 @@ def _best(spec: JobSpec, model_dir: Path, *, on_gpu: bool) -> Precision:
 
 
 def _may_scale(spec: JobSpec) -> bool:
-    """Of the strategies the others refuse it: it depends on whole gradients."""
+    """Loss scaling needs the full gradients, so only DDP supports it."""
     return spec.resources.chosen_strategy.type == "ddp"
 
 
@@ -160,8 +161,8 @@ def _dtype(spec: JobSpec, model_dir: Path) -> str | None:
 
 
 def stored_dtype(model_dir: Path) -> str | None:
-    """What `model.dtype: auto` loads, as transformers decides: by the configuration, else by the
-    first weight; None where neither says it."""
+    """What `model.dtype: auto` loads, as in transformers: by the configuration, else by the first
+    weight; None if neither tells."""
     config = _config(model_dir)
     named = config.get("dtype") or config.get("torch_dtype")
     return named.removeprefix("torch.") if isinstance(named, str) else _first_dtype(model_dir)
@@ -188,7 +189,7 @@ def _config(model_dir: Path) -> dict[str, Any]:
 
 
 def gpu_has_bf16(gpus: int = 1) -> bool:
-    """All of the first `gpus`, and not merely by imitation."""
+    """Whether all of the first `gpus` compute bfloat16, and do not only emulate it."""
     return torch.version.hip is not None or _gpus_have(_BF16_CAPABILITY, gpus)
 
 
@@ -197,5 +198,5 @@ def _gpus_have(capability: tuple[int, int], gpus: int) -> bool:
 
 
 def cpu_has_bf16(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether this machine's processors multiply bfloat16 numbers; no where that is not told."""
+    """Whether this machine's CPU computes bfloat16; False if it is unknown."""
     return not _BF16_FLAGS.isdisjoint(cpu_flags(cpuinfo))

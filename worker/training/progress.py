@@ -81,7 +81,7 @@ class LossTally:
     ) -> None:
         """`totals`: saved result of the method `totals`, one value per process."""
         self._ranks = ranks or Ranks()
-        total = totals[self._ranks.number] if totals else 0.0
+        total = totals[self._ranks.rank] if totals else 0.0
         self._total = torch.tensor(total, dtype=torch.float64, device=device)
         self._bad_step = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -96,14 +96,14 @@ class LossTally:
 
     def totals(self) -> list[float]:
         """The share of each process."""
-        return self._ranks.gathered(float(self._total.item()))
+        return self._ranks.all_gather(float(self._total.item()))
 
     def reset(self) -> None:
         self._total.zero_()
 
     def first_bad_step(self) -> int | None:
         """The first step that was not finite in any process."""
-        found = filter(None, self._ranks.gathered(int(self._bad_step.item())))
+        found = filter(None, self._ranks.all_gather(int(self._bad_step.item())))
         return min(found, default=None)
 
 

@@ -1,4 +1,4 @@
-"""The random state of this process, as one value that can be kept and put back."""
+"""The random state of this process, as one value that can be saved and restored."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import torch
 
 
 def capture() -> dict[str, Any]:
-    """Python, numpy, torch and the GPU that this process computes on: plain values and tensors."""
+    """The states of Python, numpy, torch and this process's GPU: plain values and tensors."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
@@ -21,10 +21,10 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put `capture`'s value back. Raises KeyError, TypeError, ValueError or RuntimeError.
+    """Restore a value of `capture`. Raises KeyError, TypeError, ValueError or RuntimeError.
 
-    On a CPU the state of a GPU is left out, and on a GPU that of a training on a CPU has none: then
-    the GPU's generator stays as the seed has made it.
+    A GPU's state is ignored on a CPU. On a GPU, the state of a training on a CPU has none: the
+    GPU's generator then stays as it was seeded.
     """
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
@@ -37,12 +37,12 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def _is_on_gpu() -> bool:
-    """Whether this process computes on a GPU; no question here may be what starts CUDA."""
+    """Whether this process computes on a GPU; asking must not start CUDA."""
     return bool(torch.cuda.is_initialized())
 
 
 def _of_gpu(saved: torch.Tensor | list[torch.Tensor] | None) -> torch.Tensor | None:
-    """This process's part of what older releases kept: the state of each device that it saw."""
+    """This process's state; older releases saved a list with the state of each visible device."""
     if not isinstance(saved, list):
         return saved
     own = torch.cuda.current_device() if _is_on_gpu() else 0
@@ -51,7 +51,7 @@ def _of_gpu(saved: torch.Tensor | list[torch.Tensor] | None) -> torch.Tensor | N
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Whatever happens inside, the training outside draws the same numbers."""
+    """Restore the random state afterwards, so that the training draws the same numbers."""
     state = capture()
     try:
         yield
@@ -66,7 +66,7 @@ def shuffled(examples: int, seed: int, epoch: int) -> Sequence[int]:
 
 
 def generator(seed: int, epoch: int) -> torch.Generator:
-    """Random numbers of one epoch's order."""
-    # Mixed by SeedSequence, so that seed 42 in epoch 1 is not seed 43 in epoch 0.
+    """The generator for one epoch's order."""
+    # SeedSequence mixes them: otherwise seed 42 in epoch 1 would equal seed 43 in epoch 0.
     mixed = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(mixed) >> 1)

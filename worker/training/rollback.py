@@ -37,8 +37,8 @@ def in_loss(state: State) -> NonFinite | None:
 
 def in_weights(state: State) -> NonFinite | None:
     """In the weights of any process: an update can overflow although its loss was finite."""
-    bad = int(not state.strategy.holds_finite_weights())
-    if state.ranks.sums(bad) == [0]:
+    bad = int(not state.strategy.has_finite_weights())
+    if state.ranks.all_reduce_sum(bad) == [0]:
         return None
     return NonFinite(state.progress.step, "a weight after the update")
 

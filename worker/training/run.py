@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from worker.training import best_model, early_stopping, fingerprint, resume_from
-from worker.training.batches.rank_shares import Sharing
+from worker.training.batches.rank_shares import RankShares
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.async_saver import Saver
 from worker.training.checkpointing.state import State
 from worker.training.label_smoothing import LossSum
-from worker.training.memory import BatchInHand, out_of_memory_explained
+from worker.training.memory import CurrentBatch, out_of_memory_explained
 from worker.training.objective import Evaluation, Objective
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
@@ -28,7 +28,7 @@ class TrainingRun:
     """The objective's own, unless labels are smoothed."""
     order: Callable[[int], Sequence[int]]
     """Epoch → indices of the training features; a pure function."""
-    shares: Sharing
+    shares: RankShares
     """Loads this process's shares of the micro-batches."""
     evaluate: Callable[[], Evaluation | None]
     """Evaluates the validation splits, with metrics named `eval_…`; None when it was interrupted
@@ -39,7 +39,7 @@ class TrainingRun:
     checkpoints_dir: Path
     stop_requested: Callable[[], bool] = lambda: False
     """Read once after each optimizer step; with several processes before it."""
-    current_batch: BatchInHand = field(default_factory=BatchInHand)
+    current_batch: CurrentBatch = field(default_factory=CurrentBatch)
 
     def __post_init__(self) -> None:
         self._initial_plan = self.state.plan
@@ -53,7 +53,7 @@ class TrainingRun:
 
     @property
     def is_stopping(self) -> bool:
-        return self.stop_requested() if self.state.ranks.count == 1 else self.stop_agreed
+        return self.stop_requested() if self.state.ranks.world_size == 1 else self.stop_agreed
 
     @property
     def has_ended(self) -> bool:

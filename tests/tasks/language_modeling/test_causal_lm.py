@@ -269,7 +269,7 @@ class TestSeparateDocuments:
         auto, cpu = transformers.AutoModelForCausalLM, torch.device("cpu")
         loading = quantization.loading(spec, auto, tmp_path / "model", cpu)
         model: Any
-        model, _ = build.model(auto, tmp_path / "model", "float32", {}, **loading)
+        model, _ = build.load_model(auto, tmp_path / "model", "float32", {}, **loading)
         assert model.model.layers[0].self_attn.q_proj.weight.dtype == torch.int8
         with torch.device("meta"):
             require_separable(model)

@@ -11,8 +11,8 @@ from service.contract.failures import FailureCode, StageError
 from tests.contract.factories import job_spec
 from tests.support.models import minilm_dir, save_tiny_bert
 from worker.training import build
-from worker.training.adapters import adapter as peft
 from worker.training.adapters import quantization
+from worker.training.adapters.adapter import export, wrap
 from worker.training.checkpointing import weights
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def gpt2(vocab_size: int = 9) -> Any:
 
 def wrapped(model: Any = None, **adapter: Any) -> Any:
     spec = job_spec(task="causal-lm", peft={"method": "lora", **adapter})
-    return peft.wrap(model or gpt2(), spec, NONE, [])
+    return wrap(model or gpt2(), spec, NONE, [])
 
 
 def trained(model: Any) -> set[str]:
@@ -109,7 +109,7 @@ class TestOptions:
     def test_activation_checkpointing_has_gradients_beside_a_frozen_base(self) -> None:
         training = {"activation_checkpointing": True}
         spec = job_spec(task="causal-lm", peft={"method": "lora"}, training=training)
-        model: Any = peft.wrap(gpt2(), spec, NONE, []).train()
+        model: Any = wrap(gpt2(), spec, NONE, []).train()
         build.prepare_model(model, spec.training)
         model(torch.arange(8)[None]).logits.sum().backward()
         layer = attention(model)
@@ -121,7 +121,7 @@ class TestPrompts:
         body = {"method": "prompt-tuning", "num_virtual_tokens": 3, **options}
         base = gpt2()
         spec = job_spec(task="causal-lm", peft=body)
-        return peft.wrap(base, spec, minilm_dir(), []), base
+        return wrap(base, spec, minilm_dir(), []), base
 
     def test_logits_are_those_of_the_text_alone(self) -> None:
         model, _ = self.prompt()
@@ -139,7 +139,7 @@ class TestPrompts:
         body |= {"prompt_tuning_init": "TEXT", "prompt_tuning_init_text": "sum up :"}
         tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
         base = gpt2(len(tokenizer))
-        model: Any = peft.wrap(base, job_spec(task="causal-lm", peft=body), minilm_dir(), [])
+        model: Any = wrap(base, job_spec(task="causal-lm", peft=body), minilm_dir(), [])
         prompt = model.prompt_encoder["default"].embedding.weight
         ids = tokenizer("sum up :")["input_ids"]
         expected = base.get_input_embeddings().weight[(ids * 2)[:5]]
@@ -148,12 +148,12 @@ class TestPrompts:
     def test_a_projected_prefix_has_a_network(self) -> None:
         body = {"method": "prefix-tuning", "num_virtual_tokens": 3, "prefix_projection": True}
         spec = job_spec(task="causal-lm", peft={**body, "encoder_hidden_size": 5})
-        names = trained(peft.wrap(gpt2(), spec, NONE, []))
+        names = trained(wrap(gpt2(), spec, NONE, []))
         assert any("transform.0.weight" in name for name in names)
 
     def test_a_prefix_of_zeros(self) -> None:
         body = {"method": "prefix-tuning", "num_virtual_tokens": 3, "init_weights": "zero"}
-        model: Any = peft.wrap(gpt2(), job_spec(task="causal-lm", peft=body), NONE, [])
+        model: Any = wrap(gpt2(), job_spec(task="causal-lm", peft=body), NONE, [])
         assert not model.prompt_encoder["default"].embedding.weight.any()
 
 
@@ -218,13 +218,13 @@ class TestHeads:
         config.vocab_size = 30
         torch.manual_seed(0)
         transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "base")
-        model, new = build.model(getattr(transformers, auto), tmp_path / "base", "float32", {})
+        model, new = build.load_model(getattr(transformers, auto), tmp_path / "base", "float32", {})
         assert new
         spec = job_spec(task=task, peft={"method": "lora", "target_modules": "all-linear"})
-        made = peft.wrap(model, spec, NONE, new)
+        made = wrap(model, spec, NONE, new)
         whole = {n.partition(".modules_to_save")[0] for n in trained(made) if "lora" not in n}
         assert whole == heads
-        saved = peft.export(made)
+        saved = export(made)
         for head in heads:
             assert any(name.startswith(f"base_model.model.{head}.") for name in saved), head
 
@@ -235,8 +235,8 @@ class TestFewBits:
         spec = job_spec(task="question-answering", peft=body)
         auto = transformers.AutoModelForQuestionAnswering
         loading = quantization.loading(spec, auto, minilm_dir(), CPU)
-        model, new = build.model(auto, minilm_dir(), "float32", {}, **loading)
-        return peft.wrap(model, spec, NONE, new)
+        model, new = build.load_model(auto, minilm_dir(), "float32", {}, **loading)
+        return wrap(model, spec, NONE, new)
 
     def test_eight_train_on_a_cpu(self) -> None:
         torch.manual_seed(0)

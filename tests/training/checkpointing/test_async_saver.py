@@ -20,8 +20,8 @@ from worker.storage import atomic_dir
 from worker.training import memory
 from worker.training.checkpointing import async_saver, weights
 from worker.training.checkpointing import state as checkpoint
-from worker.training.checkpointing.host_buffers import Buffers
-from worker.training.distributed.ddp import Replicas
+from worker.training.checkpointing.host_buffers import HostBuffers
+from worker.training.distributed.ddp import DDPStrategy
 from worker.training.distributed.ranks import Ranks
 
 
@@ -117,7 +117,7 @@ class TestSnapshot:
     def test_what_shares_memory_shares_it_and_the_next_copy_takes_the_same(self) -> None:
         table = torch.arange(12.0).reshape(3, 4)
         kept = {"tied": [table, table.t()], "step": torch.tensor(3.0), "rate": 0.1}
-        buffers = Buffers()
+        buffers = HostBuffers()
         assert buffers.missing_bytes(kept) == 12 * 4 + 4
         first: Any = buffers.copied(kept)
         table += 1
@@ -139,13 +139,13 @@ class TestSnapshot:
             "worker.training.checkpointing.host_buffers._is_to_pin", lambda _storage: True
         )
         kept = {"one": torch.zeros(33), "two": torch.zeros(16), "none": torch.zeros(0)}
-        assert Buffers().missing_bytes(kept) == 256 + 64
+        assert HostBuffers().missing_bytes(kept) == 256 + 64
 
     def test_a_tensor_of_tensors_is_copied_within(self) -> None:
         """As those of torchao's optimizers."""
         inner = torch.zeros(3), torch.ones(3)
         kept = [TwoTensor(*inner)]
-        buffers = Buffers()
+        buffers = HostBuffers()
         assert buffers.missing_bytes(kept) == 24
         [copied] = buffers.copied(kept)
         for each in inner:
@@ -171,13 +171,13 @@ class TestOneAtATime:
         steps = [f"{what} {step}" for step in (1, 2, 3) for what in ("snapshot", "written")]
         assert writes.log == steps
         assert recorder.checkpoint_steps() == [1, 2, 3]
-        # After the last step there is nothing to do beside it.
+        # After the last step nothing runs in parallel.
         assert writes.threads == ["checkpoint", "checkpoint", "MainThread"]
 
     def test_all_processes_wait_for_what_is_not_written_in_the_background(
         self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Ranks, "wait", lambda _ranks: writes.log.append("together"))
+        monkeypatch.setattr(Ranks, "barrier", lambda _ranks: writes.log.append("together"))
         run(make_job(max_steps=2, save_steps=1, async_save=False).request())
         steps = [(f"snapshot {step}", f"written {step}", "together") for step in (1, 2)]
         assert writes.log[:6] == [*steps[0], *steps[1]]
@@ -192,11 +192,11 @@ class TestOneAtATime:
         [said] = [e for e in recorder.of(Notice) if "free memory" in e.message]
         assert said.data["copy_bytes"] > 1000
 
-    def test_a_strategy_that_gives_copies_needs_no_memory_for_another(
+    def test_a_strategy_that_copies_states_needs_no_memory_for_another(
         self, make_job: Callable[..., Job], writes: Writes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(memory, "free_bytes", lambda: 0)
-        monkeypatch.setattr(Replicas, "gives_copies", True)
+        monkeypatch.setattr(DDPStrategy, "states_are_copies", True)
         _, recorder = run(make_job(max_steps=3, save_steps=1).request())
         assert writes.threads == ["checkpoint", "checkpoint", "MainThread"]
         assert [e for e in recorder.of(Notice) if "free memory" in e.message] == []

@@ -24,7 +24,7 @@ from tests.training.pairs import Both, Suite, assert_equal, texts
 from tests.training.support import tiny_model
 from worker.training import build
 from worker.training.distributed import deepspeed as zero
-from worker.training.distributed.deepspeed import Zero
+from worker.training.distributed.deepspeed import DeepSpeedStrategy
 from worker.training.distributed.ranks import Ranks
 
 needs_deepspeed = pytest.mark.skipif(
@@ -122,7 +122,9 @@ class TestRefusals:
 
     def test_weights_that_are_not_float32(self) -> None:
         with pytest.raises(StageError, match="the model's are bfloat16") as caught:
-            Zero(Accelerator(cpu=True), tiny_model().bfloat16(), _no_optimizer, spec(), Ranks())
+            DeepSpeedStrategy(
+                Accelerator(cpu=True), tiny_model().bfloat16(), _no_optimizer, spec(), Ranks()
+            )
         assert caught.value.failure.details == {"option": "model.dtype"}
 
 

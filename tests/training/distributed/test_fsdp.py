@@ -18,7 +18,7 @@ from service.contract.spec import JobSpec
 from tests.contract.factories import job_spec
 from tests.training.support import tiny_model
 from worker.training.distributed import fsdp, fsdp_wrapping
-from worker.training.distributed.fsdp import Shards
+from worker.training.distributed.fsdp import FSDPStrategy
 from worker.training.distributed.ranks import Ranks
 from worker.training.fast_paths import FastPaths
 
@@ -40,14 +40,14 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters())
 
 
-def made(**options: Any) -> Shards:
+def made(**options: Any) -> FSDPStrategy:
     def build(model: torch.nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters())
 
-    return Shards(Accelerator(cpu=True), tiny_model(0.0), build, spec(**options), Ranks())
+    return FSDPStrategy(Accelerator(cpu=True), tiny_model(0.0), build, spec(**options), Ranks())
 
 
-def loss(strategy: Shards) -> torch.Tensor:
+def loss(strategy: FSDPStrategy) -> torch.Tensor:
     tokens = torch.arange(8)[None]
     value: torch.Tensor = strategy.model(input_ids=tokens, labels=tokens).loss
     return value
@@ -67,10 +67,10 @@ class TestOptions:
         """Without it the gradients stay whole until the last part."""
         strategy = made(sync_each_batch=each)
         inner = strategy.model.transformer.h[0].attn.c_attn.weight
-        with strategy.accumulating(last=False):
+        with strategy.accumulate(last=False):
             strategy.backward(loss(strategy))
         assert (inner.grad is not None) is each
-        with strategy.accumulating(last=True):
+        with strategy.accumulate(last=True):
             strategy.backward(loss(strategy))
         assert isinstance(inner.grad, DTensor)
 
@@ -84,14 +84,14 @@ class TestOptions:
 
     def test_weights_that_are_not_finite_are_seen(self) -> None:
         strategy = made()
-        assert strategy.holds_finite_weights()
+        assert strategy.has_finite_weights()
         with torch.no_grad():
             strategy.model.transformer.ln_f.bias.to_local()[0] = torch.inf
-        assert not strategy.holds_finite_weights()
+        assert not strategy.has_finite_weights()
 
     def test_shared_weights_stay_shared_in_the_whole_copy(self) -> None:
         strategy = made()
-        with strategy.whole() as model:
+        with strategy.full_model() as model:
             assert model.lm_head.weight is model.transformer.wte.weight
             for name, value in tiny_model(0.0).named_parameters():
                 assert torch.equal(model.get_parameter(name), value)
@@ -100,10 +100,12 @@ class TestOptions:
 class TestPolicies:
     def test_cpu_offload(self) -> None:
         """Sums of what waits on the CPU need a group that can make them there."""
-        (waiting,) = Shards.arguments(spec(cpu_offload=True, timeout=7))["kwargs_handlers"]
+        (waiting,) = FSDPStrategy.accelerator_arguments(spec(cpu_offload=True, timeout=7))[
+            "kwargs_handlers"
+        ]
         assert waiting.backend == "cpu:gloo,cuda:nccl"
         assert waiting.timeout.total_seconds() == 7
-        (plain,) = Shards.arguments(spec())["kwargs_handlers"]
+        (plain,) = FSDPStrategy.accelerator_arguments(spec())["kwargs_handlers"]
         assert plain.backend is None
         assert isinstance(fsdp.offloading(FSDPSpec(cpu_offload=True)), CPUOffloadPolicy)
         assert type(fsdp.offloading(FSDPSpec())) is OffloadPolicy
@@ -172,7 +174,7 @@ class TestHeldForTheBackwardPass:
             FastPaths(),
         )
         accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-        strategy = Shards(accelerator, tiny_model(0.0), sgd, held, Ranks())
+        strategy = FSDPStrategy(accelerator, tiny_model(0.0), sgd, held, Ranks())
         shapes = {
             each.shape for each in strategy.model.transformer.h.parameters() if each.dim() == 2
         }
@@ -238,7 +240,7 @@ class TestBlocks:
         ("name", "sentence"),
         [
             ("Block", "names Block, but the model has modules of Conv1D, Dropout, Embedding"),
-            ("Linear", "names Linear, whose weights are also used outside them"),
+            ("Linear", "names Linear, whose weights are also used outside of them"),
         ],
     )
     def test_refusals(self, name: str, sentence: str) -> None:

@@ -17,7 +17,7 @@ from tests.training.support import Job, tiny_model
 from worker.stages.train_inputs import load_parts
 from worker.training import build
 from worker.training.distributed import registry, shared_weights
-from worker.training.distributed.fsdp import Shards
+from worker.training.distributed.fsdp import FSDPStrategy
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once
 
@@ -74,7 +74,7 @@ def shared_mappings() -> int:
 class TestReadOnce:
     def test_the_others_have_what_the_first_has_read(self, tmp_path: Path) -> None:
         def work(ranks: Ranks) -> Any:
-            torch.manual_seed(ranks.number)
+            torch.manual_seed(ranks.rank)
             read = [0]
 
             def load() -> tuple[Any, list[str]]:
@@ -109,8 +109,8 @@ class TestReadOnce:
         def work(ranks: Ranks) -> Any:
             (weight,) = read_once(lambda: [torch.nn.Parameter(torch.ones(5))], ranks)
             with torch.no_grad():
-                weight[ranks.number] = 7.0
-            ranks.wait()
+                weight[ranks.rank] = 7.0
+            ranks.barrier()
             return weight.tolist()
 
         assert on_two(tmp_path, work) == [[7, 1, 1, 1, 1], [1, 7, 1, 1, 1]]
@@ -184,8 +184,10 @@ class TestStage:
         strategy = {"gpus": 0, "num_processes": 2, "strategy": "fsdp"}
         request = make_job(resources=strategy).request()
         loads: list[str] = []
-        original = build.model
-        monkeypatch.setattr(build, "model", lambda *a, **o: loads.append("") or original(*a, **o))
+        original = build.load_model
+        monkeypatch.setattr(
+            build, "load_model", lambda *a, **o: loads.append("") or original(*a, **o)
+        )
         events: list[Any] = []
         assert request.prepared is not None
         prepared = request.prepared
@@ -193,7 +195,7 @@ class TestStage:
         def work(ranks: Ranks) -> Any:
             parts = load_parts(request, prepared, torch.device("cpu"), events.append, ranks)
             read = len(loads)
-            strategy = Shards(Accelerator(cpu=True), parts.model, sgd, request.spec, ranks)
+            strategy = FSDPStrategy(Accelerator(cpu=True), parts.model, sgd, request.spec, ranks)
             del parts
             sharded = shared_mappings()
 
@@ -203,7 +205,7 @@ class TestStage:
                     for number, value in enumerate(model.parameters()):
                         value.fill_(number)
 
-            strategy.fill(fill, trained_only=False)
+            strategy.load_weights(fill, trained_only=False)
             held = [value.full_tensor().unique().tolist() for value in strategy.model.parameters()]
             return read, sharded, len(loads) - read, held
 

@@ -146,6 +146,6 @@ class TestChoice:
         )
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1))
         shown, names = repr(model[0]), list(model.state_dict())
-        build.quicken(model, spec, device)
+        build.install_fast_modules(model, spec, device)
         assert isinstance(model[1], cpu_dropout._FastDropout) == chosen
         assert (repr(model[0]), list(model.state_dict())) == (shown, names)

@@ -109,10 +109,10 @@ class TestVerdicts:
 
     def test_one_process_that_differs_is_enough(self, tmp_path: Path, recorder: Recorder) -> None:
         class First(Ranks):
-            def gathered(self, value: Any) -> list[Any]:
+            def all_gather(self, value: Any) -> list[Any]:
                 return [value, OTHER]
 
-        frame = EquivalenceChecker(tmp_path, CPU, First(count=2), recorder.send)
+        frame = EquivalenceChecker(tmp_path, CPU, First(world_size=2), recorder.send)
         assert frame.check("fast", {}, lambda: SAME, "") is None
 
     def test_are_bounded(self, frame: EquivalenceChecker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Adapters by the package peft around a loaded model: made, told of, saved, merged."""
+"""Adapters of the package peft around a loaded model: creating, saving and merging them."""
 
 import json
 import warnings
@@ -33,7 +33,7 @@ from service.contract.peft import (
 )
 from service.contract.spec import JobSpec
 
-# What peft trains beside the adapter in any case: ends of module names, by its task type.
+# Modules that peft always trains in addition to the adapter: ends of their names, by its task type.
 _HEADS: Final[dict[str | None, tuple[str, ...]]] = {
     "SEQ_CLS": ("classifier", "score"),
     "TOKEN_CLS": ("classifier", "score"),
@@ -41,27 +41,27 @@ _HEADS: Final[dict[str | None, tuple[str, ...]]] = {
 }
 
 
-# ---- made ---------------------------------------------------------------------------------------
+# ---- creating -----------------------------------------------------------------------------------
 
 
 def wrap(model: Any, spec: JobSpec, tokenizer_dir: Path, new_weights: Sequence[str]) -> PeftModel:
-    """The model with its own weights frozen and an adapter that trains.
+    """The model with its own weights frozen, and a trainable adapter.
 
-    `new_weights` names those that were not in the base model: the modules that they belong to
-    train, too, and go with the adapter. StageError for one that cannot.
+    `new_weights` names the weights that were not in the base model: their modules train as well,
+    and are saved with the adapter. StageError if peft cannot train one of them.
     """
     heads = _new_modules(model, new_weights)
     config = config_of(spec, model, tokenizer_dir, heads)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `prepare` has told what there is to tell
+        warnings.simplefilter("ignore")  # `prepare` has already reported them
         if getattr(spec.peft, "quantization", None) is not None:
             prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         wrapped = get_peft_model(model, config)
     _require_trained(wrapped, heads)
     if isinstance(spec.peft, PromptTuningSpec) and config.task_type == "CAUSAL_LM":
-        wrapped.register_forward_hook(_cutting(spec.peft.num_virtual_tokens))
+        wrapped.register_forward_hook(_drop_prompt_logits(spec.peft.num_virtual_tokens))
     if spec.training.activation_checkpointing:
-        # A checkpointed part is only looked at in the backward pass when its input has a gradient.
+        # The backward pass reaches a checkpointed module only if its input requires a gradient.
         model.enable_input_require_grads()
     return wrapped
 
@@ -69,7 +69,7 @@ def wrap(model: Any, spec: JobSpec, tokenizer_dir: Path, new_weights: Sequence[s
 def config_of(
     spec: JobSpec, model: Any, tokenizer_dir: Path, heads: Sequence[str] = ()
 ) -> PeftConfig:
-    """peft's own configuration; `heads` are names of modules that train whole."""
+    """peft's configuration; `heads` are names of modules that are trained fully."""
     task_type = TASK_TYPES.get(spec.task.variant())
     given: list[str] = getattr(spec.peft, "modules_to_save", None) or []
     whole = _whole(model, [*given, *_HEADS.get(task_type, ())], heads)
@@ -96,7 +96,7 @@ def _prompt_tuning(
         **adapter.model_dump(exclude={"method"}),
         **common,
         **_shape(model.config),
-        # Not the hidden size, which peft takes: ALBERT's and ELECTRA's embeddings are narrower.
+        # Not the hidden size, peft's default: ALBERT's and ELECTRA's embeddings are narrower.
         token_dim=model.get_input_embeddings().embedding_dim,
         tokenizer_name_or_path=str(tokenizer) if by_text else None,
     )
@@ -119,7 +119,8 @@ def _prefix_tuning(
 
 
 def _shape(config: Any) -> dict[str, Any]:
-    """Layers and heads, of the decoder where there are two halves. peft reads only some names."""
+    """Layers and attention heads; the decoder's in an encoder-decoder. peft knows only some of the
+    names in configurations."""
 
     def first(*names: str) -> Any:
         return next((value for name in names if (value := getattr(config, name, None))), None)
@@ -140,17 +141,17 @@ _CONFIGS: Final[dict[type, Callable[[Any, Any, Path, dict[str, Any]], PeftConfig
 
 @contextmanager
 def known_warnings() -> Iterator[None]:
-    """Without what peft warns of every time, and what nobody can mend here."""
+    """Ignore warnings that peft always gives, and that users cannot fix."""
     with warnings.catch_warnings():
-        # peft asks for the older name of activation checkpointing.
+        # peft uses the older name of activation checkpointing.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
-        # It has set the right value itself when it says so.
+        # peft has set the right value itself when it warns.
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
         yield
 
 
-def _cutting(virtual_tokens: int) -> Callable[[Any, Any, Any], Any]:
-    """A forward hook: tasks look for logits at their own tokens, (batch, length, vocabulary)."""
+def _drop_prompt_logits(virtual_tokens: int) -> Callable[[Any, Any, Any], Any]:
+    """A forward hook: tasks expect logits of their own tokens only, (batch, length, vocabulary)."""
 
     def hook(_model: Any, _inputs: Any, output: Any) -> Any:
         output["logits"] = output["logits"][:, virtual_tokens:]
@@ -165,8 +166,8 @@ def _cutting(virtual_tokens: int) -> Callable[[Any, Any, Any], Any]:
 def _new_modules(model: torch.nn.Module, new_weights: Sequence[str]) -> list[str]:
     """Names of the modules whose weights are new.
 
-    What is new but not random, in a module that holds others or shares a weight with the base
-    model, is left as it is: whoever loads the base model begins with the same numbers.
+    A new weight that is constant is ignored if its module contains others or shares a weight with
+    the base model: loading the base model gives the same numbers again.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     owners: dict[str, None] = {}
@@ -195,10 +196,10 @@ def _is_constant(parameter: torch.Tensor) -> bool:
 
 
 def _whole(model: torch.nn.Module, ends: Sequence[str], heads: Sequence[str]) -> list[str]:
-    """Full names of the modules that train whole, none inside another: those that peft's rule for
-    `modules_to_save` meets, and the heads.
+    """Full names of the modules that are trained fully, none inside another: those that match
+    `modules_to_save` by peft's rule, and the heads.
 
-    In full, because peft goes by another rule where it keeps adapters away from them.
+    Full names, because peft uses another rule to keep adapters away from these modules.
     """
     met = [name for name, _ in model.named_modules() if any(name.endswith(end) for end in ends)]
     outermost: list[str] = []
@@ -221,12 +222,12 @@ def _require_trained(model: PeftModel, heads: Sequence[str]) -> None:
 def _cannot_train(name: str) -> StageError:
     return StageError(
         FailureCode.UNSUPPORTED_ARCHITECTURE,
-        f"{name!r} is not in the base model, and peft cannot train it beside an adapter",
+        f"{name!r} is not in the base model, and peft cannot train it together with an adapter",
         weight=name,
     )
 
 
-# ---- told of, saved, merged ---------------------------------------------------------------------
+# ---- saving and merging -------------------------------------------------------------------------
 
 
 def notice(model: PeftModel) -> Notice:
@@ -238,10 +239,10 @@ def notice(model: PeftModel) -> Notice:
 
 
 def save(model: PeftModel, output: Path, spec: JobSpec, revision: str | None) -> None:
-    """adapter_model.safetensors and adapter_config.json, which names the user's base model at
+    """Write adapter_model.safetensors, adapter_config.json with the user's base model at
     `revision`, and the base model's configuration in a folder of its own."""
     model.save_pretrained(str(output), save_embedding_layers=False)
-    (output / "README.md").unlink()  # the card is written when it is known where the model goes
+    (output / "README.md").unlink()  # `publish` writes the model card
     _name_origins(output / "adapter_config.json", spec, revision)
     base: Any = model.get_base_model()
     config = type(base.config).from_dict(base.config.to_dict())
@@ -253,21 +254,21 @@ def save(model: PeftModel, output: Path, spec: JobSpec, revision: str | None) ->
 
 
 def export(model: PeftModel) -> dict[str, torch.Tensor]:
-    """The adapter's weights as peft names them: of a prompt or a prefix what the model is given,
-    which is not what trains."""
+    """The adapter's weights by peft's names. For a prompt or a prefix these are the embeddings that
+    the model gets, which are not the trained parameters."""
     state = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: value.contiguous() for name, value in state.items()}
 
 
 def base_name(spec: JobSpec) -> str:
-    """The base model as an adapter names it: of a folder the last part only, because an adapter
-    must not tell how the worker's disk is laid out."""
+    """The base model's name in an adapter: for a folder the last part only, because an adapter must
+    not reveal the worker's paths."""
     name = spec.model.name_or_path or ""
     return Path(name).name if Path(name).is_absolute() else name
 
 
 def _name_origins(file: Path, spec: JobSpec, revision: str | None) -> None:
-    """Put the user's names in place of local folders; sets of names in an order of their own."""
+    """Replace local folders by the user's names, and sort sets of names."""
     config = json.loads(file.read_bytes())
     config |= {"base_model_name_or_path": base_name(spec), "revision": revision}
     if config.get("tokenizer_name_or_path"):
@@ -279,6 +280,6 @@ def _name_origins(file: Path, spec: JobSpec, revision: str | None) -> None:
 
 
 def merge(model: PeftModel) -> Any:
-    """The base model with the adapter in its weights. The adapter is gone afterwards."""
+    """The base model with the adapter merged into its weights; the adapter no longer exists."""
     merging: Any = model
     return merging.merge_and_unload(safe_merge=True)

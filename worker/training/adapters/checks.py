@@ -1,4 +1,4 @@
-"""What can be known of an adapter before a GPU is taken: tried out on a model without weights."""
+"""Checking an adapter on a model without weights, before the job takes a GPU."""
 
 import inspect
 import re
@@ -29,52 +29,52 @@ from service.contract.peft import (
 )
 from service.contract.spec import JobSpec
 from worker.failures import invalid_option
-from worker.training.adapters import adapter as peft
+from worker.training.adapters.adapter import config_of, known_warnings
 
 _LINEAR: Final = (torch.nn.Linear, Conv1D)
 _OTHERS: Final = (torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 def check(model: Any, spec: JobSpec, *, pads_left: bool) -> list[str]:
-    """What peft has to say about this adapter on `model`, which lies on the meta device.
+    """peft's warnings about this adapter on `model`, which must be on the meta device.
 
-    The model is of no use afterwards. StageError(invalid_option) if the adapter does not fit it.
+    The model cannot be used afterwards. StageError(invalid_option) if the adapter does not fit it.
     """
     adapter = spec.peft
     if isinstance(adapter, LoraSpec | IA3Spec):
         _check_names(model, adapter)
         tied = _tied(model)
-        wrapped, said = _tried(model, spec, random_prompt=False)
+        wrapped, peft_warnings = _wrap(model, spec, random_prompt=False)
         targeted = list(wrapped.base_model.targeted_module_names)
         if isinstance(adapter, LoraSpec):
             _check_patterns(adapter, targeted)
             _check_merge(adapter, wrapped, targeted, tied)
-        return said
+        return peft_warnings
     if isinstance(adapter, PrefixTuningSpec):
         _check_cache(model)
     elif isinstance(adapter, PromptTuningSpec):
         _check_pooling(model, spec, pads_left=pads_left)
     table = model.get_input_embeddings().weight
-    wrapped, said = _tried(model, spec, random_prompt=True)
+    wrapped, peft_warnings = _wrap(model, spec, random_prompt=True)
     found = getattr(wrapped.word_embeddings, "weight", None)
     if isinstance(adapter, PromptTuningSpec) and found is not table:
         raise _unfit(model, "prompt-tuning", "peft does not find its word embeddings")
-    return said
+    return peft_warnings
 
 
-def _tried(model: Any, spec: JobSpec, *, random_prompt: bool) -> tuple[Any, list[str]]:
+def _wrap(model: Any, spec: JobSpec, *, random_prompt: bool) -> tuple[Any, list[str]]:
     """peft's model around `model`, and its warnings."""
-    if random_prompt and isinstance(spec.peft, PromptTuningSpec):  # there are no words to take
+    if random_prompt and isinstance(spec.peft, PromptTuningSpec):  # without weights, no text
         how = {"prompt_tuning_init": "RANDOM", "prompt_tuning_init_text": None}
         spec = spec.model_copy(update={"peft": spec.peft.model_copy(update=how)})
     listing = _listing(model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            with peft.known_warnings():
-                config = peft.config_of(spec, model, Path())
+            with known_warnings():
+                config = config_of(spec, model, Path())
                 wrapped: PeftModel = get_peft_model(model, config, low_cpu_mem_usage=True)
-        # What peft raises for names and shapes that do not fit.
+        # peft raises these for names and shapes that do not fit.
         except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
             raise invalid_option("peft", f"does not fit the model: {error} {listing}") from error
     return wrapped, [str(each.message) for each in caught]
@@ -100,7 +100,7 @@ def _check_names(model: Any, adapter: LoraSpec | IA3Spec) -> None:
         names = adaptable if option == "target_modules" else list(modules)
         for wanted in _unmatched(getattr(adapter, option, None), names, option):
             raise invalid_option(
-                f"peft.{option}", f"has {wanted!r}, which fits no module's name. {_listing(model)}"
+                f"peft.{option}", f"has {wanted!r}, which matches no module. {_listing(model)}"
             )
 
 
@@ -116,7 +116,7 @@ def _unmatched(given: list[str] | str | None, names: Sequence[str], option: str)
 
 
 def _listing(model: PreTrainedModel) -> str:
-    """How the names of modules end that adapters can change, and how often."""
+    """The last parts of the names of modules that adapters can change, with their numbers."""
     kinds = {"linear": _LINEAR, "other": _OTHERS}
     found = {kind: Counter[str]() for kind in kinds}
     for name, module in model.named_modules():
@@ -132,19 +132,19 @@ def _listing(model: PreTrainedModel) -> str:
 
 
 def _check_patterns(adapter: LoraSpec, targeted: Sequence[str]) -> None:
-    """peft passes over numbers and names that meet nothing."""
+    """peft ignores numbers and patterns that match nothing, so check them here."""
     for option in ("rank_pattern", "alpha_pattern"):
         for pattern in getattr(adapter, option):
             if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in targeted):
                 raise invalid_option(
                     f"peft.{option}",
-                    f"has {pattern!r}, which meets none of the adapted modules: "
+                    f"has {pattern!r}, which matches none of the adapted modules: "
                     + ", ".join(sorted({name.rpartition(".")[2] for name in targeted})),
                 )
     for layer in adapter.layers_to_transform or ():
         if not any(f".{layer}." in name for name in targeted):
             raise invalid_option(
-                "peft.layers_to_transform", f"has {layer}, and there is no such layer"
+                "peft.layers_to_transform", f"has {layer}, but there is no such layer"
             )
 
 
@@ -159,7 +159,7 @@ def _tied(model: torch.nn.Module) -> set[str]:
 def _check_merge(
     adapter: LoraSpec, wrapped: PeftModel, targeted: Sequence[str], tied: set[str]
 ) -> None:
-    """A shared weight cannot be changed in one place only."""
+    """A tied weight cannot be changed in one place only."""
     config: Any = wrapped.peft_config["default"]
     whole = config.modules_to_save or []
     touched = [
@@ -170,8 +170,8 @@ def _check_merge(
     if adapter.merge and touched:
         raise invalid_option(
             "peft.merge",
-            f"cannot be: {touched[0]} has its weight in common with another module, and only one "
-            "of them is trained; publish the adapter instead",
+            f"cannot be true: {touched[0]} shares its weight with another module, and only one of "
+            "them is trained. Publish the adapter instead (`peft.merge: false`)",
         )
 
 
@@ -182,20 +182,20 @@ def _check_cache(model: Any) -> None:
     body = getattr(model, model.base_model_prefix, model)
     takes = [inspect.signature(each.forward).parameters for each in (model, body)]
     if not any("past_key_values" in parameters for parameters in takes):
-        raise _unfit(model, "prefix-tuning", "its attention takes no keys and values from outside")
+        raise _unfit(model, "prefix-tuning", "its attention does not accept keys and values")
 
 
 def _check_pooling(model: Any, spec: JobSpec, *, pads_left: bool) -> None:
-    """Decoders read the class off the last token, which they find by the ids of the text; with a
-    prompt they get embeddings instead and would take padding for the last token."""
+    """Decoders classify by the last token, which they find by the token ids. With a prompt they get
+    embeddings instead of ids, and would take padding for the last token."""
     if spec.task.variant() == "text-classification" and hasattr(model, "score") and not pads_left:
         raise _unfit(
-            model, "prompt-tuning", "it would read the class off the padding; use `prefix-tuning`"
+            model, "prompt-tuning", "it would classify by the padding; use `prefix-tuning`"
         )
 
 
 def _unfit(model: Any, method: str, why: str) -> StageError:
     kind = model.config.model_type
     return invalid_option(
-        "peft.method", f"`{method}` cannot be had with a model of type {kind!r}: {why}"
+        "peft.method", f"`{method}` does not work with a model of type {kind!r}: {why}"
     )

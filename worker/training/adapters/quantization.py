@@ -1,4 +1,4 @@
-"""Base weights in few bits, by bitsandbytes."""
+"""Quantized base weights, by bitsandbytes."""
 
 import importlib.util
 from pathlib import Path
@@ -13,22 +13,21 @@ from service.contract.spec import JobSpec
 
 
 def loading(spec: JobSpec, auto_model: Any, folder: Path, device: torch.device) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for `peft.quantization`; none without it.
+    """Arguments of `from_pretrained` for `peft.quantization`; empty without it.
 
-    StageError(invalid_option) where bitsandbytes is missing, and for 4 bits on a CPU.
+    StageError(invalid_option) if bitsandbytes is missing, and for 4 bits on a CPU.
     """
     wanted = spec.peft.quantization if isinstance(spec.peft, LoraSpec) else None
     if wanted is None:
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:
         option = "peft.quantization"
-        message = f"`{option}` needs the package bitsandbytes, which this worker lacks"
+        message = f"`{option}` needs the package bitsandbytes, which this worker does not have"
         raise StageError(FailureCode.INVALID_OPTION, message, option=option)
     if wanted.bits == 4 and device.type == "cpu":
-        # bitsandbytes 0.50 packs the weights anew for an evaluation, and the training after it
-        # fails in the backward pass.
+        # bitsandbytes 0.50 repacks the weights for an evaluation; the backward pass then fails.
         option = "peft.quantization.bits"
-        message = f"`{option}` is 4, which needs a GPU; on a CPU only 8 bits can be trained on"
+        message = f"`{option}` is 4, which needs a GPU; use 8 to train on a CPU"
         raise StageError(FailureCode.INVALID_OPTION, message, option=option)
     return {
         "quantization_config": _config(wanted, spec, _heads(auto_model, folder)),
@@ -51,7 +50,7 @@ def _config(wanted: QuantizationSpec, spec: JobSpec, whole: list[str]) -> BitsAn
 
 
 def _heads(auto_model: Any, folder: Path) -> list[str]:
-    """Modules that are not part of the body: they keep their precision, and a new one trains."""
+    """Modules outside the body: they keep their precision, and new ones train."""
     with torch.device("meta"):
         model = auto_model.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
     return [

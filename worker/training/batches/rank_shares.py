@@ -1,7 +1,7 @@
-"""Each process's part of every batch, padded as the whole batch would be.
+"""Each process's share of every batch, padded like the whole batch.
 
-What a model makes of an example may depend on the padding: the span head's softmax reaches over it.
-With the padding of the whole batch several processes compute what one would.
+A model's output for an example may depend on the padding: the softmax of a span head includes it.
+With the padding of the whole batch, several processes compute the same as one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,16 @@ from worker.training.objective import Batch, CutsBatches, Objective
 
 
 class Share(NamedTuple):
-    """What one process does of a batch."""
+    """One process's share of a batch."""
 
     batch: Batch
     """On the CPU."""
     is_own: bool = True
-    """False: another's example in the place of none; its loss counts for nothing."""
+    """False for a process whose share is empty: it gets another's example, whose loss does not
+    count."""
 
 
-class Sharing:
+class RankShares:
     """Loads this process's shares of the batches of an objective's training features."""
 
     def __init__(self, objective: Objective, spec: TrainingSpec, ranks: Ranks) -> None:
@@ -33,16 +34,16 @@ class Sharing:
         self._loader = Loader(features, objective.collate, spec)
         self._cut = objective.first_rows if isinstance(objective, CutsBatches) else _first_rows
         self._ranks = ranks
-        self._lengths = lengths(features) if ranks.count > 1 else np.zeros(0, dtype=np.int64)
+        self._lengths = lengths(features) if ranks.world_size > 1 else np.zeros(0, dtype=np.int64)
 
     def over(self, batches: Sequence[list[int]], epoch: int) -> Iterator[Share]:
-        """One share for each batch, a list of indices; the shares' sizes differ by one at most."""
-        if self._ranks.count == 1:
+        """One share for each batch (a list of indices); their sizes differ by at most 1."""
+        if self._ranks.world_size == 1:
             yield from map(Share, self._loader.over(batches, epoch))
             return
-        own = [self._ranks.share(batch) for batch in batches]
-        # The longest comes along for its length, and for a process that has no example of a short
-        # last batch, since each must take part.
+        own = [self._ranks.shard(batch) for batch in batches]
+        # The longest example is added for its length, and for processes without an example of a
+        # short last batch, because all must take part.
         joined = [[*share, self._longest(b)] for share, b in zip(own, batches, strict=True)]
         for share, batch in zip(own, self._loader.over(joined, epoch), strict=True):
             rows = max(len(share), 1)

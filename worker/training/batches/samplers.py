@@ -1,4 +1,4 @@
-"""In which order an epoch visits the examples: pure functions of seed, epoch and lengths."""
+"""The order of the examples in an epoch: a pure function of seed, epoch and lengths."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ Order = Callable[[int], Sequence[int]]
 
 
 def order(features: Features, plan: Plan) -> Order:
-    """The order that `train_sampling_strategy` names; that of all processes together."""
+    """The order that `train_sampling_strategy` names, over the examples of all processes."""
     spec = plan.spec
     seed = spec.seed if spec.data_seed is None else spec.data_seed
     return STRATEGIES[spec.train_sampling_strategy](features, seed, plan)
@@ -34,7 +34,7 @@ def _sequential(features: Features, _seed: int, _plan: Plan) -> Order:
 
 
 def _group_by_length(features: Features, seed: int, plan: Plan) -> Order:
-    """Random, and of similar length within each large batch; the longest example comes first."""
+    """Random, with similar lengths in each large batch; the longest example comes first."""
     size = plan.batch_size * plan.spec.gradient_accumulation_steps
     counted = lengths(features).tolist()
 
@@ -55,7 +55,7 @@ STRATEGIES: Final[dict[Sampling, Callable[[Features, int, Plan], Order]]] = {
 
 
 def lengths(features: Features) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Tokens of each feature; from Arrow's offsets where there are some, without decoding."""
+    """Tokens of each feature; for Arrow data from the offsets, without decoding."""
     if isinstance(features, ViewOfFeatures):
         features = features.viewed
     if isinstance(features, datasets.Dataset):

@@ -11,7 +11,7 @@ from service.contract.states import Phase
 from worker.storage import atomic_dir
 from worker.training import memory
 from worker.training.checkpointing import state as checkpoint
-from worker.training.checkpointing.host_buffers import Buffers
+from worker.training.checkpointing.host_buffers import HostBuffers
 from worker.training.checkpointing.state import Snapshot, State
 from worker.training.distributed.ranks import Ranks
 from worker.training.reporting import Reporter
@@ -26,7 +26,7 @@ class Saver:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._buffers = Buffers()
+        self._buffers = HostBuffers()
         self._thread: Thread | None = None
         self._failure: BaseException | None = None
         self._noticed_waiting = False
@@ -66,12 +66,12 @@ class Saver:
         snapshot = checkpoint.snapshot(state)
         in_background = in_background and self._has_memory_for_copy(state, snapshot)
         if snapshot is not None and in_background:
-            kept = snapshot if state.strategy.gives_copies else self._buffers.copied(snapshot)
+            kept = snapshot if state.strategy.states_are_copies else self._buffers.copied(snapshot)
             self._start(kept, folder, event)
         elif snapshot is not None:
             checkpoint.write(snapshot, folder)
         if not in_background:
-            state.ranks.wait()
+            state.ranks.barrier()
         self._reporter.start()
         if not in_background:
             self._announce(folder, event)
@@ -86,7 +86,7 @@ class Saver:
         if self._is_writing:
             self._reporter.pause(Phase.SAVING)
         self._wait()
-        ranks.wait()
+        ranks.barrier()
 
     @property
     def _is_writing(self) -> bool:
@@ -119,10 +119,10 @@ class Saver:
 
     def _has_memory_for_copy(self, state: State, snapshot: Snapshot | None) -> bool:
         """Half of the free memory is left to the training. All processes must call it."""
-        if state.strategy.gives_copies:  # the snapshot is one
+        if state.strategy.states_are_copies:  # the snapshot is one
             return True
         needed = 0 if snapshot is None else self._buffers.missing_bytes(snapshot)
-        has_memory = state.ranks.from_first(needed <= memory.free_bytes() // 2)
+        has_memory = state.ranks.broadcast(needed <= memory.free_bytes() // 2)
         if not (has_memory or self._noticed_waiting):
             self._noticed_waiting = True
             self._reporter.notice(

@@ -1,4 +1,4 @@
-"""Copies of tensors in memory, which the steps that follow do not reach."""
+"""Copies of tensors in CPU memory, which later training steps do not change."""
 
 import copy
 from collections import defaultdict
@@ -11,24 +11,24 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 T = TypeVar("T")
 
 
-class Buffers:
-    """Memory for one copy at a time: the next one is made into the same, whose pages are there."""
+class HostBuffers:
+    """Memory for one copy at a time. The next copy reuses it, so that no new pages are needed."""
 
     def __init__(self) -> None:
         self._held: list[torch.Tensor] = []
 
     def missing_bytes(self, value: Any) -> int:
-        """What a copy of `value` takes beside the memory that is held; about."""
+        """About how many bytes a copy of `value` needs in addition to the memory already held."""
         whole = {_key(each): each.untyped_storage() for each in _plain_tensors(value)}
         needed = sum(_room(each.nbytes(), pinned=_is_to_pin(each)) for each in whole.values())
         return needed - sum(_room(each.nbytes, pinned=each.is_pinned()) for each in self._held)
 
     def copied(self, value: T) -> T:
-        """`value` with containers of its own and its tensors in CPU memory, pinned if they come
-        from a GPU. The copy before this one is overwritten.
+        """A copy of `value` with its tensors in CPU memory, pinned if they come from a GPU. It
+        overwrites the previous copy.
 
-        Whole storages are copied: strides, and what shares memory, stay as they were, and files
-        made of the copy have the same bytes.
+        Whole storages are copied, so that strides and shared memory stay the same, and files
+        written from the copy have the same bytes.
         """
         copying = _Copying(self._held)
         memo: dict[int, Any] = {id(each): copying.of(each) for each in _tensors(value)}
@@ -39,7 +39,7 @@ class Buffers:
 
 
 class _Copying:
-    """One copy; `used` is the memory that it lies in."""
+    """One copy; `used` is the memory that it is in."""
 
     def __init__(self, held: list[torch.Tensor]) -> None:
         self.used: list[torch.Tensor] = []
@@ -49,7 +49,7 @@ class _Copying:
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        if is_traceable_wrapper_subclass(tensor):  # torchao's optimizers keep such
+        if is_traceable_wrapper_subclass(tensor):  # in the states of torchao's optimizers
             inner = {name: self.of(each) for name, each in _inner(tensor).items()}
             context = tensor.__tensor_flatten__()[1]
             size, stride = tensor.size(), tensor.stride()
@@ -57,7 +57,7 @@ class _Copying:
         made = torch.empty(0, dtype=tensor.dtype).set_(
             self._storage(tensor), tensor.storage_offset(), tensor.size(), tensor.stride()
         )
-        made.__dict__.update(tensor.__dict__)  # bitsandbytes marks paged ones so
+        made.__dict__.update(tensor.__dict__)  # bitsandbytes marks paged tensors with attributes
         return made
 
     def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -77,19 +77,19 @@ class _Copying:
 
 
 def _key(tensor: torch.Tensor) -> tuple[int, int]:
-    """Names the memory that a tensor is a part of: where it lies, and its bytes."""
+    """Identifies a tensor's storage by its address and size."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
 
 
 def _is_to_pin(storage: torch.UntypedStorage) -> bool:
-    """A copy from a GPU needs no other copy in between where its memory is pinned."""
+    """Copies from a GPU are pinned, to avoid an intermediate copy."""
     return storage.device.type == "cuda"
 
 
 def _room(size: int, *, pinned: bool) -> int:
-    """Bytes that a buffer of `size` takes of the machine: torch's allocator of pinned memory takes
-    the next power of two."""
+    """Bytes that a buffer of `size` really takes: torch rounds pinned memory up to the next power
+    of two."""
     return 1 << (size - 1).bit_length() if pinned and size else size
 
 

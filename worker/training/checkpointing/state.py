@@ -90,14 +90,14 @@ class Snapshot(NamedTuple):
 def snapshot(state: State) -> Snapshot | None:
     """The state for the first process, None for the others; all processes must call it.
 
-    Its tensors are the training's own unless the strategy `gives_copies`; all else is a copy.
+    Its tensors are the training's own unless the strategy `states_are_copies`; all else is a copy.
     """
     state.scheduler.settle()  # it may still have to set the optimizer's learning rates
-    random_states = state.ranks.gathered(rng.capture())
+    random_states = state.ranks.all_gather(rng.capture())
     losses = state.tally.totals()
     pickled: dict[str, Any] = {"optimizer.pt": state.strategy.optimizer_state()}
-    with state.strategy.whole() as model:
-        if not state.ranks.is_first:
+    with state.strategy.full_model() as model:
+        if not state.ranks.is_main_process:
             return None
         for name, part in state._common().items():
             pickled[f"{name}.pt"] = copy.deepcopy(part.state_dict())
@@ -190,14 +190,14 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         _require(saved["base"] == state.base, "the base model's weights have changed since")
         _load_weights(state, folder)
         # Each process takes its own part: mapped, all of them share the same pages of the file.
-        optimizer = _read_torch(folder / "optimizer.pt", mmap=state.ranks.count > 1)
+        optimizer = _read_torch(folder / "optimizer.pt", mmap=state.ranks.world_size > 1)
         state.strategy.load_optimizer_state(optimizer)
         for name, part in state._common().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
         losses = saved["loss_since_log"]
         state.tally = LossTally(state.accelerator.device, losses, state.ranks)
         # Last: nothing after it may draw random numbers.
-        rng.restore(_read_torch(folder / _rng_name(state.ranks.number)))
+        rng.restore(_read_torch(folder / _rng_name(state.ranks.rank)))
 
 
 def restore_weights(state: State, folder: Path) -> None:
@@ -209,7 +209,7 @@ def restore_weights(state: State, folder: Path) -> None:
 
 def _load_weights(state: State, folder: Path) -> None:
     file, trained_only = folder / "model.safetensors", state.base is not None
-    state.strategy.fill(
+    state.strategy.load_weights(
         lambda model: weights.load(model, file, trained_only=trained_only),
         trained_only=trained_only,
     )

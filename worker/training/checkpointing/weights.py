@@ -1,4 +1,4 @@
-"""A model's weights in a checkpoint: all of them, or only those that train beside frozen ones."""
+"""A model's weights in a checkpoint: all of them, or only the trained ones if others are frozen."""
 
 import hashlib
 import os
@@ -13,12 +13,12 @@ _BLOCKS: Final = 256
 
 
 def tensors(model: torch.nn.Module, *, trained_only: bool) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds of `model`, by name: its own tensors, detached."""
+    """The tensors of `model` that a checkpoint holds, by name; detached, but not copied."""
     return _trained(model) if trained_only else model.state_dict()
 
 
 def save(held: dict[str, torch.Tensor], file: Path, *, trained_only: bool) -> None:
-    """Write what `tensors` gave, or a copy of it in which what was shared still is."""
+    """Write the result of `tensors`, or a copy of it that keeps shared memory shared."""
     if trained_only:
         save_file({name: each.contiguous() for name, each in held.items()}, file)
     else:
@@ -27,7 +27,7 @@ def save(held: dict[str, torch.Tensor], file: Path, *, trained_only: bool) -> No
 
 
 class _Holder:
-    """All that safetensors asks of a model: it finds shared weights in its state."""
+    """The part of a model that safetensors uses: it finds tied weights in its state."""
 
     def __init__(self, held: dict[str, torch.Tensor]) -> None:
         self._held = held
@@ -37,21 +37,22 @@ class _Holder:
 
 
 def load(model: torch.nn.Module, file: Path, *, trained_only: bool) -> None:
-    """What `save` wrote, into a model of the same shape. ValueError, RuntimeError if it is not."""
+    """Load a file of `save` into a model of the same shape. ValueError or RuntimeError if it does
+    not fit."""
     device = str(next(each.device for each in model.parameters() if not each.is_meta))
     if not trained_only:
         load_model(model, file, device=device)
         return
     saved, own = load_file(file, device=device), _trained(model)
     if _shapes(saved) != _shapes(own):
-        raise ValueError("it holds other weights than those that this job trains")
+        raise ValueError("its weights are not those that this job trains")
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(saved[name])
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters that train, and the buffers that a state would hold, by name."""
+    """Trained parameters and persistent buffers, by name."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     buffers = {
         f"{prefix}.{name}".lstrip("."): buffer
@@ -67,10 +68,10 @@ def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[torch.Size, tor
 
 
 def identity(folder: Path) -> str:
-    """sha256 that tells a base model's safetensors in `folder` from others.
+    """sha256 that identifies a base model by its safetensors in `folder`.
 
-    Of their sizes and of blocks spread over each, so that it takes no time: what was trained or
-    converted anew differs everywhere.
+    It covers the sizes, and blocks spread over each file, which is fast and enough: weights that
+    were trained or converted again differ everywhere.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("model*.safetensors")):

@@ -15,11 +15,11 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import BuildOptimizer, Load, finite
 
 
-class Replicas:
+class DDPStrategy:
     """Implements `Strategy`."""
 
-    evaluates_together = False
-    gives_copies = False
+    forward_is_collective = False
+    states_are_copies = False
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class Replicas:
         self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model))
 
     @staticmethod
-    def arguments(spec: JobSpec) -> dict[str, Any]:
-        """Of `Accelerator`; none for a single process."""
+    def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
+        """Arguments of `Accelerator`; none for a single process."""
         if spec.resources.processes == 1:
             return {}
         options = spec.resources.chosen_strategy.model_dump(exclude={"type"})
         waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=options.pop("timeout")))
         if options["find_unused_parameters"] is None:
-            # As in Trainer: weights without a gradient are common, and checkpointed layers are
-            # computed again where the search would look.
+            # As in Trainer: weights without a gradient are common, but the search does not work
+            # with checkpointed layers, which are computed again in the backward pass.
             options["find_unused_parameters"] = not spec.training.activation_checkpointing
         return {"kwargs_handlers": [waiting, DistributedDataParallelKwargs(**options)]}
 
@@ -53,7 +53,7 @@ class Replicas:
     def notices(self) -> list[Notice]:
         return []
 
-    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+    def accumulate(self, *, last: bool) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._accelerator.no_sync(self.model)
         return nullcontext() if last else context
 
@@ -66,18 +66,18 @@ class Replicas:
         self.optimizer.zero_grad()
         return norm
 
-    def holds_finite_weights(self) -> bool:
+    def has_finite_weights(self) -> bool:
         return finite([value for value in self.model.parameters() if value.requires_grad])
 
     @contextmanager
-    def whole(self) -> Iterator[Any]:
-        yield self.bare_model if self._ranks.is_first else None
+    def full_model(self) -> Iterator[Any]:
+        yield self.bare_model if self._ranks.is_main_process else None
 
-    def fill(self, load: Load, *, trained_only: bool) -> None:  # noqa: ARG002
+    def load_weights(self, load: Load, *, trained_only: bool) -> None:  # noqa: ARG002
         load(self.bare_model)
 
     def optimizer_state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.optimizer.state_dict() if self._ranks.is_first else {}
+        state: dict[str, Any] = self.optimizer.state_dict() if self._ranks.is_main_process else {}
         return state
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
@@ -85,8 +85,8 @@ class Replicas:
         self._undo_casts(state)
 
     def _undo_casts(self, saved: dict[str, Any]) -> None:
-        """torch casts a loaded state to its parameter's dtype: Adafactor's fp32 statistics of bf16
-        weights would lose their digits."""
+        """torch casts a loaded state to the dtype of its parameter: Adafactor's float32 statistics
+        of bfloat16 weights would lose digits."""
         optimizer = self.optimizer
         parameters = [value for group in optimizer.param_groups for value in group["params"]]
         for index, values in saved["state"].items():

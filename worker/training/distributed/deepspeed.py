@@ -1,8 +1,8 @@
-"""DeepSpeed's ZeRO, stages 1 and 2: each process has all weights, and the optimizer's state for its
-part of them; with stage 2 also the summed gradients.
+"""DeepSpeed's ZeRO, stages 1 and 2: each process holds all weights, and the optimizer state of its
+part of them; with stage 2 also the gradients of that part.
 
-The optimizer is torch's, the clipping is by `training.max_grad_norm`, and `bf16` stays autocast
-over float32 weights: only who updates what is DeepSpeed's.
+The optimizer is torch's, gradients are clipped to `training.max_grad_norm`, and `bf16` is autocast
+over float32 weights: DeepSpeed only decides which process updates which weights.
 """
 
 import importlib.util
@@ -28,16 +28,16 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import BuildOptimizer, Load, finite
 
 
-class Zero:
+class DeepSpeedStrategy:
     """Implements `Strategy`.
 
     A weight that no process has used in a step gets a gradient of zeros, as with `fsdp`. All
-    processes must use the same weights in a step: DeepSpeed sums gradients up in the order in which
-    they are made.
+    processes must use the same weights in a step: DeepSpeed reduces gradients in the order in which
+    they are computed.
     """
 
-    evaluates_together = False
-    gives_copies = True
+    forward_is_collective = False
+    states_are_copies = True
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Zero:
         self._stage = _options(spec).zero_stage
         self._ranks = ranks
         self._shape = full_copies.with_weights(model, {})
-        # For its device and its autocast alone; not wrapped in DDP.
+        # Only for the device and autocast; the model is not wrapped in DDP.
         self.model: Any = accelerator.prepare_model(model, evaluation_mode=True)
         self.optimizer: Any = build_optimizer(self.model)
-        # DeepSpeed puts one flat weight in the place of each group, and takes empty groups out.
+        # DeepSpeed replaces each group's weights by a flat one, and removes empty groups.
         self._groups = [list(group["params"]) for group in self.optimizer.param_groups]
         self._engine = _package(self._device).initialize(
             model=self.model, optimizer=self.optimizer, config=configuration(spec)
         )[0]
 
     @staticmethod
-    def arguments(spec: JobSpec) -> dict[str, Any]:
-        """Of `Accelerator`. StageError(invalid_option): the worker lacks the package."""
+    def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
+        """Arguments of `Accelerator`. StageError(invalid_option) if the package is missing."""
         if importlib.util.find_spec("deepspeed") is None:
             raise _invalid(
                 "resources.strategy",
@@ -92,20 +92,20 @@ class Zero:
         own = sum(part.numel() for part in self._flat)
         count = sum(value.numel() for group in self._groups for value in group)
         notice = Notice(
-            message=f"DeepSpeed: ZeRO stage {self._stage} over {self._ranks.count} processes; this "
-            f"one updates {own:,} of {count:,} weights",
+            message=f"DeepSpeed: ZeRO stage {self._stage} over {self._ranks.world_size} processes; "
+            f"this one updates {own:,} of {count:,} weights",
             data={"zero_stage": self._stage, "own_weights": own, "weights": count},
         )
         return [notice]
 
     @contextmanager
-    def accumulating(self, *, last: bool) -> Iterator[None]:
+    def accumulate(self, *, last: bool) -> Iterator[None]:
         self._engine.set_gradient_accumulation_boundary(last)
         yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        # What DeepSpeed does when its wrapper of the model is called. A loss that is made of the
-        # head's weight, and not of the model's outputs, would never tell it.
+        # DeepSpeed does this when its wrapper of the model is called. It would not notice a loss
+        # that is computed from the head's weight instead of the model's outputs.
         self._zero.clear_backward_seen_flag()
         self._engine._backward_prologue()
         self._engine.backward(loss, scale_wrt_gas=False)
@@ -113,17 +113,17 @@ class Zero:
     def step(self, max_norm: float) -> torch.Tensor:
         self._zero.clip_grad = 0.0 if math.isinf(max_norm) else max_norm
         self._engine.step()
-        # A step whose gradients were not finite is left out.
+        # DeepSpeed skips a step whose gradients are not finite.
         norm = torch.inf if self._zero.overflow else self._zero._global_grad_norm
         return torch.as_tensor(norm, dtype=torch.float32).to(self._device)
 
-    def holds_finite_weights(self) -> bool:
+    def has_finite_weights(self) -> bool:
         return finite([value for value in self.model.parameters() if value.requires_grad])
 
     @contextmanager
-    def whole(self) -> Iterator[Any]:
-        """A copy in the first process's memory: the weights themselves are views of one tensor."""
-        if not self._ranks.is_first:
+    def full_model(self) -> Iterator[Any]:
+        """A copy in the first process's memory: the weights are views of one flat tensor."""
+        if not self._ranks.is_main_process:
             yield None
             return
         weights = {
@@ -132,7 +132,7 @@ class Zero:
         }
         yield full_copies.filled(self._shape, weights, self.model)
 
-    def fill(self, load: Load, *, trained_only: bool) -> None:
+    def load_weights(self, load: Load, *, trained_only: bool) -> None:
         own = {
             name: value
             for name, value in self.model.named_parameters()
@@ -163,7 +163,7 @@ class Zero:
                         state[number] = values
             groups.append({**options, "params": list(range(index, index + len(parameters)))})
             index += len(parameters)
-        return {"state": state, "param_groups": groups} if self._ranks.is_first else {}
+        return {"state": state, "param_groups": groups} if self._ranks.is_main_process else {}
 
     def _state_of(self, parameter: Any, part: torch.Tensor) -> dict[str, Any]:
         return {
@@ -174,7 +174,7 @@ class Zero:
     def _gathered(self, parameter: Any, flat: torch.Tensor) -> torch.Tensor:
         whole = torch.zeros(parameter.numel(), dtype=flat.dtype)
         _own_part(parameter, whole, flat, lambda own, held: own.copy_(held))
-        # Each number is held once. Summed up as integers, so that its bits stay as they are.
+        # Exactly one process holds each number; summing integers keeps its bits unchanged.
         torch.distributed.all_reduce(whole.view(torch.int32), group=self._ranks.group)
         return whole.view(parameter.shape)
 
@@ -189,12 +189,12 @@ class Zero:
             if any(saved):
                 flat[number] = _flattened(parameters, saved, self._flat[number])
         self.optimizer.load_state_dict({"state": flat, "param_groups": groups})
-        # DeepSpeed has views of the tensors that were replaced.
+        # DeepSpeed still has views of the old tensors.
         self._zero._hp_optimizer_states_linked = False
 
 
 def configuration(spec: JobSpec) -> dict[str, Any]:
-    """DeepSpeed's own, of the job's options."""
+    """DeepSpeed's configuration from the job's options."""
     options = _options(spec)
     named = options.model_dump(
         exclude={"type", "timeout", "zero_stage", "offload_optimizer_device"}
@@ -211,18 +211,18 @@ def configuration(spec: JobSpec) -> dict[str, Any]:
 
 def _options(spec: JobSpec) -> DeepSpeedSpec:
     options = spec.resources.chosen_strategy
-    assert isinstance(options, DeepSpeedSpec), "it is what the strategy was chosen by"
+    assert isinstance(options, DeepSpeedSpec), "the registry chose this strategy for it"
     return options
 
 
 def _package(device: torch.device) -> Any:
-    """Imported for a job that asks for it: it takes ten seconds and more."""
-    if device.type == "cpu":  # else a GPU that the job does not use would be chosen
+    """Imported only for jobs that use it, as the import takes ten seconds and more."""
+    if device.type == "cpu":  # otherwise it would choose a GPU that the job does not use
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # It would compile an operation for processes on one CPU, where gloo does as well.
+    # Do not compile an operation for processes on one CPU: gloo is good enough there.
     sys.modules["deepspeed.comm.torch"].__dict__["build_shm_op"] = lambda: None
     return deepspeed
 
@@ -232,13 +232,13 @@ def _require_float32(model: torch.nn.Module) -> None:
     if other:
         found = ", ".join(sorted(name.removeprefix("torch.") for name in other))
         raise _invalid(
-            "model.dtype", f"`deepspeed` needs `float32` weights, and the model's are {found}"
+            "model.dtype", f"`deepspeed` needs `float32` weights, but the model's are {found}"
         )
 
 
 def _own_part(parameter: Any, whole: torch.Tensor, flat: torch.Tensor, do: Any) -> None:
-    """`do(part of whole, part of flat)` where this process holds some of `parameter`: `whole` is
-    as long as it, `flat` as all that this process holds of its group."""
+    """Call `do(part of whole, part of flat)` if this process holds a part of `parameter`. `whole`
+    is as long as the parameter, `flat` as this process's part of the parameter's group."""
     piece = parameter._hp_mapping
     if piece is not None:
         own, held = piece.lp_fragment_address, piece.hp_fragment_address
@@ -248,9 +248,9 @@ def _own_part(parameter: Any, whole: torch.Tensor, flat: torch.Tensor, do: Any) 
 def _flattened(
     parameters: list[Any], saved: list[dict[str, Any] | None], part: torch.Tensor
 ) -> dict[str, Any]:
-    """The state of what this process holds, of that of all parameters of a group.
+    """This process's part of the optimizer state, from the state of all parameters of a group.
 
-    Raises ValueError where one lacks it.
+    ValueError if a parameter has no state.
     """
     if not all(saved):
         raise ValueError("the optimizer's state of some weights is missing")

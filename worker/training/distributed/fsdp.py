@@ -1,7 +1,7 @@
-"""FSDP: each process holds a part of every weight, of its gradient and of the optimizer's state.
+"""FSDP: each process holds a shard of every weight, of its gradient and of the optimizer state.
 
-By torch's `fully_shard` itself, because Accelerate has it on GPUs alone: the same code runs on GPUs
-and, over gloo, on CPUs.
+This calls torch's `fully_shard` directly, because Accelerate supports FSDP on GPUs only: the same
+code runs on GPUs and, over gloo, on CPUs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,15 +36,15 @@ from worker.training.fast_paths import FastPaths
 _IN_HALVES: Final = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
 
 
-class Shards:
+class FSDPStrategy:
     """Implements `Strategy`.
 
-    A weight that no process has used in a step gets a gradient of zeros, where one process would
-    leave it out: the processes must reduce the same gradients. Weight decay then reaches it.
+    A weight that no process has used in a step gets a gradient of zeros, because all processes must
+    reduce the same gradients. Weight decay then applies to it, unlike in a single process.
     """
 
-    evaluates_together = True
-    gives_copies = True
+    forward_is_collective = True
+    states_are_copies = True
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Shards:
         self._ranks = ranks
         self._shape = full_copies.with_weights(model, {})
         self._bytes = sum(each.nbytes for each in model.parameters())
-        # Neither moved to the device as a whole, which it need not fit, nor wrapped in DDP.
+        # Not moved to the device, which the whole model may not fit, and not wrapped in DDP.
         self.model: Any = accelerator.prepare_model(
             model, device_placement=False, evaluation_mode=True
         )
@@ -69,18 +69,18 @@ class Shards:
         )
 
     @staticmethod
-    def arguments(spec: JobSpec) -> dict[str, Any]:
-        """Of `Accelerator`."""
+    def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
+        """Arguments of `Accelerator`."""
         options = _options(spec)
-        # Weights that wait on the CPU are summed up there.
+        # Gradients of weights that are offloaded to the CPU are reduced there.
         backend = "cpu:gloo,cuda:nccl" if options.cpu_offload else None
         waiting = timedelta(seconds=options.timeout)
         return {"kwargs_handlers": [InitProcessGroupKwargs(backend=backend, timeout=waiting)]}
 
     def _shard(self) -> int:
-        """Split the weights of each block, and what is left of the model; how many groups."""
+        """Shard each block, and the rest of the model; returns the number of groups."""
         options = self._options
-        mesh = init_device_mesh(self._accelerator.device.type, (self._ranks.count,))
+        mesh = init_device_mesh(self._accelerator.device.type, (self._ranks.world_size,))
         offload = offloading(options)
         blocks = fsdp_wrapping.blocks(self.model, options)
         for block in blocks:
@@ -94,17 +94,16 @@ class Shards:
         fully_shard(
             self.model,
             mesh=mesh,
-            # The first that the backward pass needs: not worth freeing in between.
+            # The backward pass needs these weights first: do not free them in between.
             reshard_after_forward=False,
             mp_policy=precision(options, torch.float32),
             offload_policy=offload,
         )
         self.model.set_reduce_scatter_unused_params(True)
-        if hasattr(self.model, "generate"):  # runs parts of the model outside its forward
+        if hasattr(self.model, "generate"):  # it runs parts of the model outside `forward`
             register_fsdp_forward_method(self.model, "generate")
-            # Each process generates other texts, until the longest of them is there: a forward
-            # pass needs all processes.
-            together = self._ranks.count > 1
+            # A forward pass needs all processes, so all generate until the longest text is done.
+            together = self._ranks.world_size > 1
             self.model.generate = partial(self.model.generate, synced_gpus=together)
         return len(blocks) + 1
 
@@ -118,14 +117,14 @@ class Shards:
         halves = policy.param_dtype if policy is not None else None
         notice = Notice(
             message=f"FSDP: the weights are in {self._groups} groups, spread over "
-            f"{self._ranks.count} processes; this one holds {own:,} of {self._bytes:,} bytes"
+            f"{self._ranks.world_size} processes; this one holds {own:,} of {self._bytes:,} bytes"
             + (f", and gathers them as {halves}" if halves else ""),
             data={"groups": self._groups, "own_bytes": own, "bytes": self._bytes, "dtype": halves},
         )
         return [notice]
 
     @contextmanager
-    def accumulating(self, *, last: bool) -> Iterator[None]:
+    def accumulate(self, *, last: bool) -> Iterator[None]:
         self.model.set_requires_gradient_sync(last or self._options.sync_each_batch)
         yield
 
@@ -139,14 +138,14 @@ class Shards:
         whole: torch.Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return whole.to(self._accelerator.device)
 
-    def holds_finite_weights(self) -> bool:
+    def has_finite_weights(self) -> bool:
         parameters = self._parameters().values()
         return finite([_local(value) for value in parameters if value.requires_grad])
 
     @contextmanager
-    def whole(self) -> Iterator[Any]:
+    def full_model(self) -> Iterator[Any]:
         """A copy in the first process's memory, not on its device."""
-        first = self._ranks.is_first
+        first = self._ranks.is_main_process
         weights = {}
         for name, value in self._parameters().items():
             full = _full(value)
@@ -154,7 +153,7 @@ class Shards:
                 weights[name] = full
         yield self._copy(weights) if first else None
 
-    def fill(self, load: Load, *, trained_only: bool) -> None:
+    def load_weights(self, load: Load, *, trained_only: bool) -> None:
         own = {
             name: value
             for name, value in self._parameters().items()
@@ -177,12 +176,12 @@ class Shards:
     def optimizer_state(self) -> dict[str, Any]:
         self._reshard()
         state = self.optimizer.state_dict()
-        # Gathered one by one in the same order everywhere, and kept by the first process only.
+        # All processes gather in the same order, one tensor at a time; only the first keeps them.
         gathered = {
             index: {name: _full(value) for name, value in sorted(values.items())}
             for index, values in sorted(state["state"].items())
         }
-        return {**state, "state": gathered} if self._ranks.is_first else {}
+        return {**state, "state": gathered} if self._ranks.is_main_process else {}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         self._reshard()
@@ -195,34 +194,34 @@ class Shards:
         self.optimizer.load_state_dict({**state, "state": split})
 
     def _parameters(self) -> dict[str, torch.Tensor]:
-        """The parts that this process holds, by the model's names."""
+        """The shards of this process, by the model's names."""
         self._reshard()
         return dict(self.model.named_parameters())
 
     def _reshard(self) -> None:
-        """After a forward pass without a backward one some weights are still whole."""
+        """After a forward pass without a backward pass some weights are still gathered."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
     def _copy(self, weights: Mapping[str, torch.Tensor]) -> Any:
-        """The model as it was before it was split, with these weights and the present buffers."""
+        """The unsharded model with these weights and the current buffers."""
         return full_copies.filled(self._shape, weights, self.model)
 
 
 def _options(spec: JobSpec) -> FSDPSpec:
     options = spec.resources.chosen_strategy
-    assert isinstance(options, FSDPSpec), "it is what the strategy was chosen by"
+    assert isinstance(options, FSDPSpec), "the registry chose this strategy for it"
     return options
 
 
 def in_job_precision(spec: JobSpec, device: torch.device, paths: FastPaths) -> JobSpec:
-    """`spec` with the dtype that weights are gathered in, where it leaves that open.
+    """`spec` with a dtype to gather weights in, unless the job gives one.
 
-    Gathered as float32 each weight would be cast by autocast, which keeps the copies of all blocks
-    for the backward pass: half a model more on each GPU, and twice the bytes sent. Gathered as
-    bfloat16 a weight is what autocast would have made of it. On a CPU, and in a training that was
-    begun on one or by a release that did not choose, it stays as it is.
+    Weights gathered as float32 would be cast by autocast, which keeps the copies of all blocks for
+    the backward pass: half a model more on each GPU, and twice the bytes sent. Weights gathered as
+    bfloat16 are what autocast would compute. `spec` is unchanged on a CPU, and in a training that
+    began on a CPU or with a release without this choice.
     """
     options = spec.resources.chosen_strategy
     if not isinstance(options, FSDPSpec) or options.mixed_precision_policy is not None:
@@ -242,8 +241,8 @@ def offloading(options: FSDPSpec) -> OffloadPolicy:
 
 
 def precision(options: FSDPSpec, output: torch.dtype | None) -> MixedPrecisionPolicy:
-    """`output`: of what a module gives, where the options change a dtype. The model's is float32,
-    as under autocast: losses are made of it."""
+    """`output`: the dtype of a module's output, if the options change any dtype. The model's own
+    output is float32, as under autocast, because losses are computed from it."""
     policy = options.mixed_precision_policy
     if policy is None:
         return MixedPrecisionPolicy()
@@ -258,18 +257,18 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 
 def _full(value: Any) -> Any:
-    """A copy on the CPU; all processes must ask."""
+    """A copy on the CPU; all processes must call this."""
     if isinstance(value, DTensor):
         value = value.full_tensor().detach()
-    # Even from a CPU: it may be a view of more memory, which safetensors refuses.
+    # Copied even on a CPU: it may be a view of a larger tensor, which safetensors rejects.
     return value.to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def _like(parameter: torch.Tensor, value: Any) -> Any:
-    """`value` split as `parameter` is, if it has one number for each of its."""
+    """`value` sharded like `parameter`, if it has the same shape."""
     fits = isinstance(value, torch.Tensor) and value.shape == parameter.shape
     if not (fits and isinstance(parameter, DTensor)):
         return value
-    # Each process takes its part of its own copy: nothing is sent.
+    # Each process takes its shard from its own copy: nothing is sent.
     mesh, placements = parameter.device_mesh, parameter.placements
     return distribute_tensor(value, mesh, placements, src_data_rank=None)

@@ -1,7 +1,7 @@
-"""Which modules of a model FSDP splits one by one: they are gathered and freed on their own.
+"""Which modules of a model FSDP shards separately: each is gathered and freed on its own.
 
-Never the head over a vocabulary: its weight is also used outside its forward pass, for a loss that
-is made a few tokens at a time.
+Never the head over a vocabulary: the loss, which is computed a few tokens at a time, uses its
+weight outside its forward pass.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,8 @@ _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 
 
 def blocks(model: Any, options: FSDPSpec) -> list[torch.nn.Module]:
-    """Inner ones before outer ones, without `model` itself. StageError(invalid_option)."""
+    """Inner modules before outer ones, without `model` itself. StageError(invalid_option) if the
+    options do not fit the model."""
     if options.auto_wrap_policy == "no_wrap":
         return []
     if options.auto_wrap_policy == "size_based_wrap":
@@ -37,14 +38,14 @@ def _of_classes(model: Any, named: list[str] | None) -> list[torch.nn.Module]:
     if named and sharing:
         raise invalid_option(
             option,
-            f"names {', '.join(sorted(sharing))}, whose weights are also used outside them "
-            "and cannot be split apart",
+            f"names {', '.join(sorted(sharing))}, whose weights are also used outside of them "
+            "and cannot be sharded separately",
         )
     return [module for module in found if type(module).__name__ not in sharing][::-1]
 
 
 def _own_blocks(model: Any) -> list[str]:
-    """What the model's type names, else the items of its largest list of modules."""
+    """The classes that the model's type names, else those in its largest list of modules."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     named = list(getattr(base, "_no_split_modules", None) or ())
     lists = [each for each in base.modules() if isinstance(each, torch.nn.ModuleList)]
@@ -55,7 +56,7 @@ def _own_blocks(model: Any) -> list[str]:
 
 
 def _large(model: Any, least: int) -> Iterator[torch.nn.Module]:
-    """As torch's size-based policy: modules with `least` weights that no inner one has taken."""
+    """As torch's size-based policy: modules with `least` weights that no inner module has."""
     taken: set[int] = set()
     for module in [module for module in model.modules() if module is not model][::-1]:
         left = [each for each in module.parameters() if id(each) not in taken]
@@ -67,7 +68,7 @@ def _large(model: Any, least: int) -> Iterator[torch.nn.Module]:
 
 
 def _shares(model: Any, module: torch.nn.Module) -> bool:
-    """Whether a weight of `module` also belongs to, or is used by, something outside it."""
+    """Whether a weight of `module` also belongs to, or is used by, another module outside it."""
     own = {id(each) for each in module.parameters()}
     inside = {id(each) for each in module.modules()}
     if id(model.get_output_embeddings()) in inside:

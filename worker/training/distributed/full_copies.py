@@ -1,5 +1,4 @@
-"""Copies of a model whose weights are held elsewhere or in parts, for what saves and loads whole
-ones."""
+"""Full copies of a model that is sharded or offloaded, for saving and loading it."""
 
 import copy
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ import torch
 
 
 def with_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> Any:
-    """A copy of `model` with `weights` by their names; the others have a shape and no memory."""
+    """A copy of `model` with `weights` by name; its other weights are on the meta device."""
     replaced: dict[int, Any] = {}
     for name, old in model.named_parameters():
         value = weights.get(name)
@@ -20,7 +19,7 @@ def with_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) ->
 
 
 def filled(shape: torch.nn.Module, weights: Mapping[str, torch.Tensor], buffers: Any) -> Any:
-    """A copy of `shape` with `weights`, and with the present buffers of the model `buffers`."""
+    """A copy of `shape` with `weights`, and with the current buffers of the model `buffers`."""
     copied = with_weights(shape, weights)
     with torch.no_grad():
         for name, buffer in buffers.named_buffers():

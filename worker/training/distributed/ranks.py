@@ -1,7 +1,7 @@
 """The processes of one training, and how they agree on plain numbers.
 
-What they say to each other here goes over the host's network (gloo) and never waits for a device.
-Every call is made by all of them, in the same order.
+Messages go over the host's network (gloo) and never wait for a device. All processes must make the
+same calls in the same order.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from accelerate import Accelerator
 
 T = TypeVar("T")
 
-# One process may write a large file while the others wait for it; one that dies is noticed at
-# once, because its connections end, and one that hangs is its supervisor's business.
+# One process may write a large file while the others wait. A process that dies is noticed at once,
+# because its connections close, and the supervisor detects one that hangs.
 _PATIENCE: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """`number` of `count` processes; one alone needs no group."""
+    """This process's rank; a single process needs no group."""
 
-    number: int = 0
-    count: int = 1
+    rank: int = 0
+    world_size: int = 1
     group: Any = None
 
     @classmethod
@@ -35,39 +35,39 @@ class Ranks:
         return cls(accelerator.process_index, accelerator.num_processes, group)
 
     @property
-    def is_first(self) -> bool:
-        return self.number == 0
+    def is_main_process(self) -> bool:
+        return self.rank == 0
 
-    def share(self, batch: Sequence[T]) -> list[T]:
-        """This process's part of a batch; the parts' sizes differ by one at most, and may be 0."""
-        return list(batch[self.number :: self.count])
+    def shard(self, batch: Sequence[T]) -> list[T]:
+        """This process's shard of a batch; the sizes differ by at most 1, and may be 0."""
+        return list(batch[self.rank :: self.world_size])
 
-    def sums(self, *values: int) -> list[int]:
-        """Each value's sum over the processes."""
-        if self.count == 1:
+    def all_reduce_sum(self, *values: int) -> list[int]:
+        """Sum of each value over the processes."""
+        if self.world_size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.int64)
         torch.distributed.all_reduce(total, group=self.group)
         return [int(value) for value in total]
 
-    def gathered(self, value: T) -> list[T]:
-        """Everyone's value, in the order of the processes, for all of them."""
-        if self.count == 1:
+    def all_gather(self, value: T) -> list[T]:
+        """The values of all processes, in the order of their ranks, for each of them."""
+        if self.world_size == 1:
             return [value]
-        values: list[Any] = [None] * self.count
+        values: list[Any] = [None] * self.world_size
         torch.distributed.all_gather_object(values, value, group=self.group)
         return values
 
-    def from_first(self, value: T) -> T:
-        """The first process's value; that of the others is thrown away."""
-        if self.count == 1:
+    def broadcast(self, value: T) -> T:
+        """The first process's value, for all processes."""
+        if self.world_size == 1:
             return value
-        values: list[Any] = [value if self.is_first else None]
+        values: list[Any] = [value if self.is_main_process else None]
         torch.distributed.broadcast_object_list(values, src=0, group=self.group)
         first: T = values[0]
         return first
 
-    def wait(self) -> None:
-        """Until all have come here."""
-        if self.count > 1:
+    def barrier(self) -> None:
+        """Wait until all processes have called this."""
+        if self.world_size > 1:
             torch.distributed.barrier(group=self.group)

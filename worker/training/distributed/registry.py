@@ -1,4 +1,4 @@
-"""`resources.strategy`: its name to what does it."""
+"""The strategies by their names in `resources.strategy`."""
 
 from typing import Any, Final
 
@@ -6,42 +6,43 @@ import torch
 from accelerate import Accelerator
 
 from service.contract.spec import JobSpec
-from worker.training.distributed.ddp import Replicas
-from worker.training.distributed.deepspeed import Zero
-from worker.training.distributed.fsdp import Shards
+from worker.training.distributed.ddp import DDPStrategy
+from worker.training.distributed.deepspeed import DeepSpeedStrategy
+from worker.training.distributed.fsdp import FSDPStrategy
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import BuildOptimizer, Strategy
 
-REGISTRY: Final[dict[str, type[Replicas] | type[Shards] | type[Zero]]] = {
-    "ddp": Replicas,
-    "fsdp": Shards,
-    "deepspeed": Zero,
+REGISTRY: Final[dict[str, type[DDPStrategy] | type[FSDPStrategy] | type[DeepSpeedStrategy]]] = {
+    "ddp": DDPStrategy,
+    "fsdp": FSDPStrategy,
+    "deepspeed": DeepSpeedStrategy,
 }
 
 
-def arguments(spec: JobSpec) -> dict[str, Any]:
-    """What `Accelerator` is given for it. StageError(invalid_option): its package is missing."""
-    return REGISTRY[spec.resources.chosen_strategy.type].arguments(spec)
+def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
+    """Arguments of `Accelerator` for the job's strategy. StageError(invalid_option) if the package
+    that it needs is missing."""
+    return REGISTRY[spec.resources.chosen_strategy.type].accelerator_arguments(spec)
 
 
 def leaves_loaded_weights(spec: JobSpec, device: torch.device) -> bool:
-    """Whether the training has copies of the weights that were loaded, on its device or in parts,
-    and so leaves them as they are. Quantized ones are loaded onto the device at once."""
+    """Whether the training works on copies of the loaded weights, on its device or sharded, and
+    does not change the originals. Quantized weights are loaded directly onto the device."""
     if getattr(spec.peft, "quantization", None) is not None:
         return False
     return device.type != "cpu" or spec.resources.chosen_strategy.type == "fsdp"
 
 
-def join(
+def create_strategy(
     accelerator: Accelerator,
     model: torch.nn.Module,
     build_optimizer: BuildOptimizer,
     spec: JobSpec,
     ranks: Ranks,
 ) -> Strategy:
-    """Hand the model over; the optimizer is built of what then holds its weights.
+    """The job's strategy around `model`, with the optimizer for its weights.
 
-    StageError(invalid_option): options that do not fit the model.
+    StageError(invalid_option) if the options do not fit the model.
     """
     chosen = REGISTRY[spec.resources.chosen_strategy.type]
     return chosen(accelerator, model, build_optimizer, spec, ranks)

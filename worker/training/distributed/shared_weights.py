@@ -1,9 +1,9 @@
-"""What one process has read, for all processes of this machine: they map the same memory.
+"""Loading weights once for all processes of a machine, which then map the same memory.
 
-A model in other numbers than its files, as float32 of bfloat16, is a copy in the memory of whoever
-loads it: of eight processes each held all of it before its part went to its GPU. Here the first one
-loads, and the others get the very same object, whose tensors are pages of the first one's memory. A
-page is copied only for a process that writes to it.
+A model that is loaded in another dtype than its files, such as float32 from bfloat16, is a copy in
+memory: each of eight processes would hold all of it before its shard goes to its GPU. Here the
+first process loads the model, and the others map its weights from the first one's memory. A page is
+copied only for a process that writes to it.
 """
 
 import io
@@ -24,12 +24,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _UNSHARED: Final = (OSError, pickle.PicklingError, AttributeError, TypeError)
-"""What pickle raises for an object that only its own process can hold, and the system where there
-is no such memory."""
+"""What pickle raises for objects that cannot leave their process, and the system if it does not
+support such memory."""
 
 
 class _Place(NamedTuple):
-    """Of a parameter in the shared memory; `offset` in bytes."""
+    """Where a parameter is in the shared memory; `offset` in bytes."""
 
     offset: int
     dtype: torch.dtype
@@ -37,25 +37,25 @@ class _Place(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """What the other processes are told."""
+    """What the other processes need in order to map the memory."""
 
     pid: int
     descriptor: int
     pickled: bytes
     random_state: torch.Tensor
-    """torch's, on the CPU, after the first process has read."""
+    """torch's CPU state in the first process after `read`."""
 
 
 def read_once(read: Callable[[], T], ranks: Ranks) -> T:
-    """What `read` gives in the first process, for all; its parameters share their memory, which is
-    there until the last of them is gone in all processes. All else is copied.
+    """What `read` returns in the first process, for all processes. The parameters share memory,
+    which is freed when no process uses any of them; all else is copied.
 
-    All processes must call this. Where nothing can be shared each reads for itself. torch's random
-    numbers continue everywhere as in the first process.
+    All processes must call this. If memory cannot be shared, each process calls `read`. torch's
+    random state continues in all processes as in the first.
     """
-    if ranks.count == 1:
+    if ranks.world_size == 1:
         return read()
-    return _give(read(), ranks) if ranks.is_first else _take(read, ranks)
+    return _give(read(), ranks) if ranks.is_main_process else _take(read, ranks)
 
 
 def _give(value: T, ranks: Ranks) -> T:
@@ -63,20 +63,20 @@ def _give(value: T, ranks: Ranks) -> T:
     try:
         pickled, parameters = _pickled(value)
         descriptor = _moved(parameters)
-        ranks.from_first(_Shared(os.getpid(), descriptor, pickled, torch.get_rng_state()))
+        ranks.broadcast(_Shared(os.getpid(), descriptor, pickled, torch.get_rng_state()))
     except _UNSHARED as error:
-        log.warning("Each process reads for itself: %s", error)
-        ranks.from_first(None)
-    ranks.wait()  # until the others have it open
+        log.warning("shared_weights.not_shared error=%s", error)
+        ranks.broadcast(None)
+    ranks.barrier()  # until the others have opened it
     if descriptor is not None:
         os.close(descriptor)
     return value
 
 
 def _take(read: Callable[[], T], ranks: Ranks) -> T:
-    shared = ranks.from_first(None)
+    shared = ranks.broadcast(None)
     memory = None if shared is None else _opened(shared)
-    ranks.wait()
+    ranks.barrier()
     if shared is None or memory is None:
         return read()
     value: T = _Unpickler(io.BytesIO(shared.pickled), memory).load()
@@ -88,16 +88,16 @@ def _opened(shared: _Shared) -> mmap.mmap | None:
     try:
         descriptor = os.open(f"/proc/{shared.pid}/fd/{shared.descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        log.warning("This process reads for itself: %s", error)
+        log.warning("shared_weights.not_mapped error=%s", error)
         return None
     try:
         return _private(descriptor)
     finally:
-        os.close(descriptor)  # what is mapped stays
+        os.close(descriptor)  # the mapping stays
 
 
 def _pickled(value: Any) -> tuple[bytes, list[tuple[torch.nn.Parameter, _Place]]]:
-    """`value` without its parameters, and these with their places."""
+    """`value` without its parameters, and the parameters with their places."""
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, pickle.HIGHEST_PROTOCOL)
     pickler.dump(value)
@@ -105,10 +105,10 @@ def _pickled(value: Any) -> tuple[bytes, list[tuple[torch.nn.Parameter, _Place]]
 
 
 def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]]) -> int:
-    """Move the parameters to memory that others can open by the descriptor that is returned, one by
-    one, so that only one is there twice. It counts as memory, not by the size of /dev/shm."""
+    """Move the parameters to memory that others can open by the returned descriptor; one by one, so
+    that only one exists twice at a time. It is not limited by the size of /dev/shm."""
     if sys.platform != "linux":
-        raise OSError("only Linux has memory that another process can open")
+        raise OSError("sharing weights between processes needs Linux")
     descriptor = os.memfd_create("weights", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, max((_end(place) for _, place in parameters), default=1))
     common, own = mmap.mmap(descriptor, 0), _private(descriptor)
@@ -119,7 +119,7 @@ def _moved(parameters: list[tuple[torch.nn.Parameter, _Place]]) -> int:
 
 
 def _private(descriptor: int) -> mmap.mmap:
-    """A page that this process writes to is copied for it."""
+    """A private mapping: a page that this process writes to is copied first."""
     return mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE)
 
 
@@ -127,7 +127,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
         self.found: dict[int, tuple[torch.nn.Parameter, _Place]] = {}
-        """By identity: shared weights have one place."""
+        """By identity, so that tied weights have one place."""
 
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, torch.nn.Parameter):
@@ -137,7 +137,7 @@ class _Pickler(pickle.Pickler):
         known = self.found.get(id(obj))
         place = known[1] if known else self._next(obj)
         self.found[id(obj)] = obj, place
-        # transformers notes on the weights themselves what it has initialised.
+        # transformers sets attributes on weights that it has initialized.
         return place, obj.requires_grad, obj.__dict__
 
     def _next(self, parameter: torch.nn.Parameter) -> _Place:
@@ -162,12 +162,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _end(place: _Place) -> int:
-    # Never empty: no two weights begin at the same place.
+    # At least one byte, so that no two weights begin at the same place.
     return place.offset + max(place.shape.numel() * place.dtype.itemsize, 1)
 
 
 def _tensor(memory: mmap.mmap, place: _Place) -> torch.Tensor:
-    """`memory` stays mapped for as long as the tensor is there."""
+    """The tensor keeps `memory` mapped."""
     if place.shape.numel() == 0:
         return torch.empty(place.shape, dtype=place.dtype)
     size = _end(place) - place.offset

@@ -1,4 +1,4 @@
-"""How the processes of a training hold its model and its optimizer together."""
+"""The interface of DDP, FSDP and DeepSpeed: how the processes hold the model and the optimizer."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,54 +13,55 @@ Load = Callable[[torch.nn.Module], None]
 
 
 class Strategy(Protocol):
-    """Every call is made by all processes, in the same order. One alone holds everything."""
+    """All processes must make the same calls in the same order."""
 
     model: Any
-    """What the training calls."""
+    """The wrapped model, which the training calls."""
     optimizer: Any
 
-    evaluates_together: bool
-    """No process can run the model without the others."""
-    gives_copies: bool
-    """What `whole` and `optimizer_state` give is a copy, which later steps do not reach."""
+    forward_is_collective: bool
+    """Whether all processes must take part in a forward pass."""
+    states_are_copies: bool
+    """Whether `full_model` and `optimizer_state` return copies, which later steps do not change."""
 
     @property
     def bare_model(self) -> Any:
-        """The model without a wrapping: its names are those of the files."""
+        """The model without wrappers: its weights have the names of the files."""
 
     def notices(self) -> list[Notice]:
-        """What there is to say of how the model is held."""
+        """Events about how the model is sharded."""
 
-    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around the forward and backward pass of a part of an accumulated batch. After the `last`
-        one the gradients are the mean of those of all processes."""
+    def accumulate(self, *, last: bool) -> AbstractContextManager[None]:
+        """Context for the forward and backward pass of a micro-batch. After the `last` one the
+        gradients are the mean over all processes."""
 
     def backward(self, loss: torch.Tensor) -> None: ...
 
     def step(self, max_norm: float) -> torch.Tensor:
-        """Clip the gradients to `max_norm`, update, and forget them; their norm before clipping,
-        a scalar on the device."""
+        """Clip the gradients to `max_norm`, update the weights, and reset the gradients. Returns
+        the norm before clipping, a scalar on the device."""
 
-    def holds_finite_weights(self) -> bool:
-        """Whether what trains is finite, as far as this process holds it."""
+    def has_finite_weights(self) -> bool:
+        """Whether the trained weights that this process holds are finite."""
 
-    def whole(self) -> AbstractContextManager[Any]:
-        """The bare model with all of its weights for the first process, None for the others.
+    def full_model(self) -> AbstractContextManager[Any]:
+        """The bare model with all of its weights in the first process, None in the others.
 
-        It may be a copy: what is done to it need not reach the training.
+        It may be a copy: changing it need not change the training.
         """
 
-    def fill(self, load: Load, *, trained_only: bool) -> None:
-        """Take over what `load` puts into a model of the same shape that it is given; with
-        `trained_only` only the weights that train, and the buffers."""
+    def load_weights(self, load: Load, *, trained_only: bool) -> None:
+        """Take the weights that `load` writes into a model of the same shape; with `trained_only`
+        only the trained weights and the buffers."""
 
     def optimizer_state(self) -> dict[str, Any]:
-        """As of one process that holds everything, for the first; that of others is of no use."""
+        """The full state in the first process, as of a single process; unusable in the others."""
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """What `optimizer_state` gave, given to all of them. Raises whatever does not fit."""
+        """Load a state of `optimizer_state`; all processes get the same. Raises if it does not
+        fit."""
 
 
 def finite(tensors: list[torch.Tensor]) -> bool:
-    """Waits for the device once."""
+    """Whether all numbers are finite; syncs with the device once."""
     return not tensors or bool(torch.stack([each.isfinite().all() for each in tensors]).all())

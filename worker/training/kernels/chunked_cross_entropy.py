@@ -238,7 +238,7 @@ def _gradient_buffers(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Buffers for the gradients that are needed. Sums over chunks are float32: in half precision
+    """Memory for the gradients that are needed. Sums over chunks are float32: in half precision
     each chunk would lose digits."""
     return (
         torch.empty_like(states) if needed[0] else None,

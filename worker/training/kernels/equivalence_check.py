@@ -123,7 +123,7 @@ class EquivalenceChecker:
         `kind`: the properties of the job that decide, plain JSON values; `instead` is for the
         event: what happens without the path, and what the user can do.
         """
-        verdicts = self.ranks.gathered(self._verdict(path, kind, measure))
+        verdicts = self.ranks.all_gather(self._verdict(path, kind, measure))
         against = next((each for each in verdicts if not each.same), None)
         if against is None:
             return verdicts[0]
@@ -146,7 +146,9 @@ class EquivalenceChecker:
             verdict = Verdict(error=f"{type(error).__name__}: {str(error).strip()[:500]}")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if verdict.error is None and self.ranks.is_first:  # a failed path is tried again next time
+        if (
+            verdict.error is None and self.ranks.is_main_process
+        ):  # a failed path is tried again next time
             _write(file, verdict)
         return verdict
 

@@ -125,7 +125,7 @@ def _measured(
     """The fastest kernel that gives the same numbers, and where the hooks go; plain JSON."""
     dropout = attention_dropout(model.config)
     able = varlen_attention.kernels(torch.cuda.get_device_capability(device), dtype, dropout)
-    elsewhere = given.fast_paths.ranks.gathered(able)
+    elsewhere = given.fast_paths.ranks.all_gather(able)
     common = [name for name in able if all(name in each for each in elsewhere)]
     autocast = spec.training.precision != "fp32"
     trial: list[Trial] = []  # created for the first kernel without a known verdict

@@ -1,4 +1,4 @@
-"""Learning rates over a training: those that follow the steps, and those that follow a metric."""
+"""Learning rate schedules: those that follow the steps, and those that follow a metric."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,28 +14,28 @@ from worker.training.progress import BestMetric
 
 
 class Schedule(Protocol):
-    """One interface for both kinds; each ignores the call that is not for it."""
+    """One interface for both kinds; each ignores the calls that do not apply to it."""
 
     def after_step(self, was_skipped: Callable[[], bool] | None = None) -> None:
-        """An optimizer step was made, unless `was_skipped` says, when it is asked later on, that
-        loss scaling has left it out: the schedule does not move for that one, as in Trainer."""
+        """Call after each optimizer step. If loss scaling skipped the step, the schedule does not
+        move, as in Trainer; `was_skipped` tells, and is called as late as possible."""
 
     def settle(self) -> None:
-        """Ask whether the last step was left out, so that the optimizer's learning rates are those
-        of the next one."""
+        """Call `was_skipped` of the last step, so that the optimizer has the learning rates of the
+        next step."""
 
     def after_evaluation(self, metric: float) -> None:
         """The value of `metric_for_best_model` is known."""
 
     def learning_rate(self) -> float:
-        """Of the next optimizer step, of the first group. Settles."""
+        """The first group's learning rate for the next optimizer step. Settles."""
 
     def scale(self, factor: float) -> None:
         """Multiply all learning rates from the next optimizer step on."""
 
     def follow_plan(self) -> None:
-        """After the state of another, perhaps shorter, schedule was loaded: the next optimizer step
-        has the learning rate that this one gives it."""
+        """Use this schedule's learning rate for the next optimizer step, after the state of another
+        schedule, perhaps a shorter one, was loaded."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -76,7 +76,7 @@ class _ByStep:
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
         rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
         for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
-            if isinstance(group["lr"], torch.Tensor):  # the optimizer's own, as in LRScheduler
+            if isinstance(group["lr"], torch.Tensor):  # keep the optimizer's tensor, as LRScheduler
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
@@ -112,7 +112,7 @@ class _ByMetric:
         _scale(self._optimizer, factor)
 
     def follow_plan(self) -> None:
-        pass  # it has none
+        pass  # a metric's schedule has no plan
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._scheduler.state_dict()
@@ -129,7 +129,7 @@ def _scale(optimizer: Any, factor: float) -> None:
 
 
 def build(optimizer: Any, plan: Plan) -> Schedule:
-    """Raises StageError(invalid_option): the schedule's arguments do not fit."""
+    """The job's schedule. StageError(invalid_option) if its arguments do not fit."""
     spec = plan.spec
     arguments = dict(spec.lr_scheduler_kwargs or {})
     if spec.lr_scheduler_type in BY_METRIC:

@@ -1,7 +1,7 @@
-"""Optimizers by the names of transformers: which class, with which arguments.
+"""Optimizers by their names in transformers: classes and arguments.
 
-Arguments and their defaults are Trainer's: betas, epsilon and weight decay come from the spec's own
-fields, the rest from `optim_args`.
+Arguments and defaults are Trainer's: betas, epsilon and weight decay are fields of the spec, all
+others come from `optim_args`.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from service.contract.choices import parse_optim_args
 from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
 
-# The names that transformers.Trainer leaves without weight decay, beside LayerNorm modules.
+# Names that transformers.Trainer excludes from weight decay, in addition to LayerNorm modules.
 _NO_DECAY: Final = [
     r"bias",
     r"layernorm",
@@ -39,7 +39,7 @@ class Request:
     groups: Groups
     spec: TrainingSpec
     arguments: dict[str, str]
-    """Of `optim_args`, as text."""
+    """From `optim_args`, as text."""
     device: torch.device
 
     @property
@@ -51,7 +51,7 @@ class Request:
         return {"betas": (self.spec.adam_beta1, self.spec.adam_beta2)}
 
     def floats(self, *names: str) -> dict[str, Any]:
-        """Those of the named arguments that were given."""
+        """Those of the named arguments that the job gives."""
         return {name: float(self.arguments[name]) for name in names if name in self.arguments}
 
     def ints(self, *names: str) -> dict[str, Any]:
@@ -70,18 +70,19 @@ Builder = Callable[[Request], torch.optim.Optimizer]
 def build(
     model: torch.nn.Module, spec: TrainingSpec, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Raises StageError(invalid_option): its package is missing, or an argument has no value."""
+    """The job's optimizer. StageError(invalid_option) if its package is missing, or an argument is
+    invalid."""
     groups = parameter_groups(model, spec.weight_decay)
     request = Request(model, groups, spec, parse_optim_args(spec.optim_args), device)
     try:
         return REGISTRY[spec.optim](request)
     except (ValueError, KeyError) as error:
-        given = f", given `{spec.optim_args}`" if spec.optim_args else ""
+        given = f" with `{spec.optim_args}`" if spec.optim_args else ""
         raise _invalid("optim_args", f"`{spec.optim}` cannot be built{given}: {error}") from error
 
 
 def parameter_groups(model: torch.nn.Module, weight_decay: float) -> Groups:
-    """Two groups: decayed weights, and biases and normalisation weights without decay."""
+    """Two groups: weights with decay, and biases and normalization weights without."""
     decayed = set(get_parameter_names(model, [torch.nn.LayerNorm], _NO_DECAY))
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     return [
@@ -91,8 +92,7 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> Groups:
 
 
 def _adamw(request: Request) -> torch.optim.Optimizer:
-    # torch has the fused kernel for both of our devices, CPU and CUDA. None, unlike False, leaves
-    # the choice among the others to torch.
+    # The fused kernel works on CPU and CUDA. None, unlike False, lets torch choose another one.
     fused = True if request.spec.optim == "adamw_torch_fused" else None
     return torch.optim.AdamW(
         request.groups, lr=request.spec.learning_rate, fused=fused, **request.adam
@@ -146,7 +146,7 @@ def _bitsandbytes(name: str, arguments: Callable[[Request], dict[str, Any]]) -> 
     def build(request: Request) -> torch.optim.Optimizer:
         option = request.spec.optim
         if option.startswith("paged_") and request.device.type == "cpu":
-            raise _invalid("optim", f"`{option}` needs a GPU: on a CPU there is nothing to page to")
+            raise _invalid("optim", f"`{option}` needs a GPU: a CPU has nothing to page to")
         options: dict[str, Any] = {"optim_bits": 8 if "8bit" in option else 32}
         if "rmsprop" not in option:
             options["is_paged"] = option.startswith("paged_")
@@ -161,9 +161,9 @@ def _bitsandbytes(name: str, arguments: Callable[[Request], dict[str, Any]]) -> 
 
 
 def _keep_embeddings_in_32_bits(manager: Any, request: Request) -> None:
-    """As bitsandbytes advises and Trainer does: rows of an embedding seldom get a gradient, and 8
-    bits are too coarse for them. Read at the first step; a resumed state keeps its bits."""
-    manager.initialize()  # it is global, and would apply what an earlier optimizer asked for
+    """As bitsandbytes recommends and Trainer does: rows of an embedding rarely get a gradient, for
+    which 8 bits are too coarse. Takes effect at the first step; a resumed state keeps its bits."""
+    manager.initialize()  # it is global, and would apply the overrides of an earlier optimizer
     if "8bit" not in request.spec.optim:
         return
     for module in request.model.modules():
@@ -190,7 +190,8 @@ def _package(module: str, request: Request) -> Any:
     name = module.partition(".")[0]
     if importlib.util.find_spec(name) is None:
         raise _invalid(
-            "optim", f"`{request.spec.optim}` needs the package {name}, which this worker lacks"
+            "optim",
+            f"`{request.spec.optim}` needs the package {name}, which this worker does not have",
         )
     return importlib.import_module(module)
 

@@ -1,8 +1,8 @@
-"""In float16, whether an optimizer step was left out because a gradient was not finite.
+"""Whether loss scaling in float16 skipped an optimizer step because a gradient was not finite.
 
-torch's GradScaler does not call most optimizers then, which Accelerate notices. A fused one is
-called all the same, and its kernel leaves the weights as they are: by `found_inf`, a number on the
-device, which the scaler gives it for the call (accelerate issue 4242).
+torch's GradScaler does not call most optimizers then, which Accelerate notices. It does call a
+fused optimizer, whose kernel leaves the weights unchanged if `found_inf` is set, a number on the
+device that the scaler passes for the call (accelerate issue 4242).
 """
 
 from collections.abc import Callable
@@ -12,27 +12,27 @@ import torch
 
 
 class SkippedSteps:
-    """Knows of each call of `optimizer.step` whether the scaler let it be one."""
+    """Tracks for each call of `optimizer.step` whether the scaler skipped it."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._found: Callable[[], bool] | None = None
         optimizer.register_step_pre_hook(self._called)
 
     def last(self) -> Callable[[], bool]:
-        """Whether the last step was left out; asked as late as possible it does not keep the device
-        waiting, which need not have made that step yet. To be called once after each step."""
+        """Whether the last step was skipped. Call this once after each step, and the function that
+        it returns as late as possible: the device may not have computed the step yet."""
         found, self._found = self._found, None
-        return found or _left_out
+        return found or (lambda: True)
 
     def _called(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        # Without it the scaler has looked already: it calls such an optimizer for a good step only.
+        # The scaler calls an optimizer without `found_inf` only if all gradients are finite.
         found = getattr(optimizer, "found_inf", None)
-        self._found = _made if found is None else _ReadLater(found)
+        self._found = (lambda: False) if found is None else _ReadLater(found)
 
 
 class _ReadLater:
-    """A number of the device on its way to the host; whoever asks waits for what was queued before
-    it alone, and not for the forward pass that follows."""
+    """A number that is being copied from the device to the host. Reading it waits only for work
+    that was queued before it, not for the forward pass that follows."""
 
     def __init__(self, value: torch.Tensor) -> None:
         self._value = value.detach().to("cpu", non_blocking=True)
@@ -45,11 +45,3 @@ class _ReadLater:
         if self._event is not None:
             self._event.synchronize()
         return bool(self._value)
-
-
-def _left_out() -> bool:
-    return True
-
-
-def _made() -> bool:
-    return False
