@@ -129,11 +129,33 @@ class TestVerify:
         (folder / "model").unlink()
         assert not atomic_dir.verify(folder)
 
-    @pytest.mark.parametrize("manifest", [b"", b"{", b"[]", b'{"files": {"model": 3}}'])
+    @pytest.mark.parametrize(
+        "manifest",
+        [b"", b"{", b"[]", b'{"files": {}}', b'{"version": 1, "files": {"model": 3}}'],
+    )
     def test_a_broken_manifest(self, tmp_path: Path, manifest: bytes) -> None:
         folder = write(tmp_path / "10", model=b"weights")
         (folder / atomic_dir.MANIFEST).write_bytes(manifest)
         assert not atomic_dir.verify(folder)
+        assert atomic_dir.why_unusable(folder) == "its manifest does not match its files"
+
+    def test_a_manifest_of_another_version(self, tmp_path: Path) -> None:
+        folder = write(tmp_path / "10", model=b"weights")
+        manifest = json.loads((folder / atomic_dir.MANIFEST).read_text())
+        assert manifest["version"] == 1
+        (folder / atomic_dir.MANIFEST).write_text(json.dumps(manifest | {"version": 2}))
+        assert not atomic_dir.verify(folder)
+        assert atomic_dir.why_unusable(folder) == (
+            "its manifest has version 2, and this release reads only version 1: use the release "
+            "that wrote it, or a newer one"
+        )
+
+    def test_only_one_file(self, tmp_path: Path) -> None:
+        folder = write(tmp_path / "10", model=b"weights", progress=b"3")
+        (folder / "model").write_bytes(b"weighty")
+        assert not atomic_dir.verify(folder)
+        assert not atomic_dir.verify(folder, only="model")
+        assert atomic_dir.verify(folder, only="progress")
 
     def test_no_directory(self, tmp_path: Path) -> None:
         assert not atomic_dir.verify(tmp_path / "10")

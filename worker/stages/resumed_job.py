@@ -72,8 +72,9 @@ def _linked(source: ResumeSource, target: Path) -> Path:
 
 
 def _require_intact(source: ResumeSource, folder: Path) -> None:
-    if not atomic_dir.verify(folder):
-        raise _unreadable(source, "its manifest does not match its files")
+    reason = atomic_dir.why_unusable(folder)
+    if reason is not None:
+        raise _unreadable(source, reason)
     if atomic_dir.manifest_sha256(folder) != source.sha256:
         raise _unreadable(source, "it is not the one that was registered")
 

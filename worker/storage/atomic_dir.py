@@ -47,16 +47,28 @@ def verify(folder: Path, *, only: str | None = None) -> bool:
 
     Reads every byte.
     """
+    return why_unusable(folder, only=only) is None
+
+
+def why_unusable(folder: Path, *, only: str | None = None) -> str | None:
+    """Why `verify` fails, in words that follow "cannot be read:"; None if it does not."""
+    damaged = "its manifest does not match its files"
     try:
-        entries = json.loads((folder / MANIFEST).read_bytes())["files"]
-        return all(
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if (version := manifest["version"]) != _VERSION:
+            return (
+                f"its manifest has version {version}, and this release reads only version "
+                f"{_VERSION}: use the release that wrote it, or a newer one"
+            )
+        intact = all(
             (folder / name).stat().st_size == entry["size"]
             and file_sha256(folder / name) == entry["sha256"]
-            for name, entry in entries.items()
+            for name, entry in manifest["files"].items()
             if only in (None, name)
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return damaged
+    return None if intact else damaged
 
 
 def remove(folder: Path) -> None:

@@ -152,9 +152,11 @@ def _of_other_job(database: Database, claim: Claim, prepared: PrepareResult | No
 
 def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
     folder = workspace / row.path
-    if atomic_dir.verify(folder) and atomic_dir.manifest_sha256(folder) == row.manifest_sha256:
+    reason = atomic_dir.why_unusable(folder)
+    if reason is None and atomic_dir.manifest_sha256(folder) == row.manifest_sha256:
         return True
-    log.warning("checkpoint.unreadable", step=row.step, path=row.path)
+    reason = reason or "it is not the one that was registered"
+    log.warning("checkpoint.unreadable", step=row.step, path=row.path, reason=reason)
     return False
 
 

@@ -305,6 +305,12 @@ class TestUnreadable:
                     shutil.copy(path, partial)
         assert name in self.refused(job, checkpoint.with_name("2-") / "2")
 
+    def test_one_of_a_newer_release(self, job: Job, checkpoint: Path) -> None:
+        path = checkpoint / atomic_dir.MANIFEST
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+        message = self.refused(job, checkpoint)
+        assert "its manifest has version 2, and this release reads only version 1" in message
+
     def test_one_of_other_data(self, job: Job, checkpoint: Path, make_job: Any) -> None:
         other = make_job(max_steps=3, save_steps=1, train=rows(9))
         assert "batches_per_epoch" in self.refused(other, checkpoint)

@@ -162,8 +162,7 @@ def fast_paths_of(folder: Path) -> dict[str, Any]:
 
 def _progress_of(folder: Path) -> dict[str, Any]:
     with _unreadable_explained(folder):
-        intact = atomic_dir.verify(folder, only="progress.json")
-        _require(intact, "its manifest does not match its files")
+        _require_intact(folder, only="progress.json")
         saved: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
         return saved
 
@@ -176,7 +175,7 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
     StageError(checkpoint_unreadable) for any doubt.
     """
     with _unreadable_explained(folder):
-        _require(atomic_dir.verify(folder), "its manifest does not match its files")
+        _require_intact(folder)
         saved = json.loads((folder / "progress.json").read_bytes())
         state.progress.load_state_dict(saved["progress"])
         state.history.entries = saved.get("log_history", [])  # not in older releases
@@ -203,7 +202,7 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
 def restore_weights(state: State, folder: Path) -> None:
     """Only the model, for `load_best_model_at_end`. StageError(checkpoint_unreadable)."""
     with _unreadable_explained(folder):
-        _require(atomic_dir.verify(folder), "its manifest does not match its files")
+        _require_intact(folder)
         _load_weights(state, folder)
 
 
@@ -240,6 +239,11 @@ def _write_torch(path: Path, value: Any) -> None:
 def _read_torch(path: Path, *, mmap: bool = False) -> Any:
     # To the CPU: random states belong there, and optimizers move their state themselves.
     return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+
+
+def _require_intact(folder: Path, *, only: str | None = None) -> None:
+    reason = atomic_dir.why_unusable(folder, only=only)
+    _require(reason is None, reason or "")
 
 
 def _require(holds: bool, otherwise: str) -> None:
