@@ -13,13 +13,13 @@ def main() -> None:
     parser.add_argument(
         "--queues",
         default=f"{CPU_QUEUE},{GPU_QUEUE}",
-        help="comma-separated; gpu: also the trainings on several GPUs, as far as there are some",
+        help="comma-separated; gpu includes the trainings on several GPUs that this host can run",
     )
     parser.add_argument(
         "--concurrency",
         type=int,
-        help="stages at the same time; default: one for each GPU, and two more where the worker "
-        "serves the CPU's queue as well; one where there is no GPU",
+        help="how many stages run at once; default: one for each GPU, plus two if the worker also "
+        "serves the CPU queue; one if there is no GPU",
     )
     parser.add_argument("--name", default=f"worker-{os.getpid()}", help="unique on this host")
     arguments = parser.parse_args()
@@ -47,8 +47,7 @@ def main() -> None:
 
 
 def _concurrency(queues: list[str], gpus: int) -> int:
-    """Trainings on all GPUs at once; next to them one process for the CPU's jobs, and one that may
-    wait for GPUs."""
+    """One process for each GPU, one for CPU jobs, and one that may wait for GPUs."""
     if not gpus or not any(map(gpus_of, queues)):
         return 1
     return gpus + 2 if CPU_QUEUE in queues else gpus

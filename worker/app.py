@@ -20,11 +20,11 @@ from worker.lifecycle.registration import Registration
 from worker.lifecycle.shutdown import Shutdown
 from worker.lifecycle.start_check import StartCheck
 
-# Celery's own waits grow to half a minute, in which a broker that is back has nobody to serve.
+# Celery's own waits grow to half a minute: too long to leave a broker idle that is back.
 RECONNECT_SECONDS: Final = 4.0
-# After the grace of the running stages, for their last words.
-_LEAVING_SECONDS: Final = 10.0
-_PARTING_SECONDS: Final = 5.0
+# Added to the grace of the running stages, so that their last events can be recorded.
+_SHUTDOWN_SECONDS: Final = 10.0
+_UNREGISTER_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class _Connection(Connection):
 
 
 class _Amqp(AMQP):
-    """Celery makes its connections from here."""
+    """Celery creates its connections from this class."""
 
     Connection = _Connection
 
@@ -44,17 +44,17 @@ class _Amqp(AMQP):
 _settings = get_settings()
 SHUTDOWN = Shutdown()
 
-# Without a URL nothing is ever connected: `python -m worker` refuses to start.
+# The URL without a setting is never used: `python -m worker` refuses to start.
 app = broker.make_app(
     _settings.redis_url.get_secret_value() if _settings.redis_url else "redis://", publisher=False
 )
 app.amqp_cls = _Amqp
 app.conf.update(
     imports=["worker.run"],
-    # The row decides, so a message has done its work the moment a worker reads it.
+    # The job's row decides who runs it, so a message is done as soon as a worker reads it.
     task_acks_late=False,
     worker_prefetch_multiplier=1,
-    # Otherwise a busy worker holds a message that a free one could have.
+    # Otherwise a busy worker holds a message that a free one could process.
     worker_disable_prefetch=True,
     worker_enable_remote_control=False,
     worker_send_task_events=False,
@@ -86,7 +86,7 @@ def _register(sender: Any, **_: Any) -> None:
     _registration.start()
     if _settings.doctor_at_start:
         StartCheck(_registration.set_doctor_report).start()
-    # Celery would end its pool at a second SIGINT, and the supervisors with it: a lost worker.
+    # At a second SIGINT Celery would kill its pool and the supervisors in it.
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
 
 
@@ -94,20 +94,23 @@ def _register(sender: Any, **_: Any) -> None:
 def _stop_stages(**_: Any) -> None:
     SHUTDOWN.request()
     grace = _settings.drain_grace_seconds + _settings.stop_grace_seconds
-    last = threading.Timer(grace + _LEAVING_SECONDS, _leave)
-    last.daemon = True
-    last.start()
+    timer = threading.Timer(grace + _SHUTDOWN_SECONDS, _force_exit)
+    timer.daemon = True
+    timer.start()
 
 
-def _leave() -> None:
-    """Celery waits for its pool without end: for a process that hangs, or for the answer of one
-    that was killed between taking a message and saying so. Whatever still runs dies with this
-    process, and its job is taken up as after any death of a worker."""
+def _force_exit() -> None:
+    """Exit although the pool has not ended.
+
+    Celery waits for its pool without a limit: for a process that hangs, or for the answer of one
+    that was killed before it could acknowledge its message. Whatever still runs dies with this
+    process, and its job is recovered as after any worker's death.
+    """
     log.error("pool.hung")
-    # On a thread: where the database is away, too, the reconciler forgets this worker.
-    parting = threading.Thread(target=_unregister, daemon=True)
-    parting.start()
-    parting.join(_PARTING_SECONDS)
+    # On a thread: if the database is unreachable too, the reconciler removes this worker's row.
+    unregister = threading.Thread(target=_unregister, daemon=True)
+    unregister.start()
+    unregister.join(_UNREGISTER_SECONDS)
     os._exit(os.EX_TEMPFAIL)
 
 

@@ -1,4 +1,4 @@
-"""Exception or exit status → Failure. Light: matches classes by name, imports no library."""
+"""Exception or exit status → Failure. Matches classes by name, so that it imports no library."""
 
 import errno
 import re
@@ -19,7 +19,7 @@ _MEMORY_TEXT = re.compile(
     r"NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator",
     re.IGNORECASE,
 )
-# NCCL's own words follow these of torch, to the end of the line.
+# torch's text for an NCCL error; NCCL's own message follows, up to the end of the line.
 _NCCL_LAST_ERROR = re.compile(r"Last error:\s*(.+)")
 _SHARED_MEMORY_TEXT = re.compile(r"shared memory segment|/dev/shm", re.IGNORECASE)
 _SAME_GPU_TEXT = re.compile(r"Duplicate GPU detected", re.IGNORECASE)
@@ -49,7 +49,7 @@ _FROM_OUTSIDE: Final = frozenset(
 
 
 def from_exception(error: BaseException) -> Failure:
-    """The failure that `error`, or the error it was raised from, stands for.
+    """The failure for `error`, or for the error it was raised from.
 
     The message holds the exception's type and first line, with secrets masked.
     """
@@ -66,17 +66,17 @@ def invalid_option(option: str, why: str) -> StageError:
     return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
 
 
-def from_exit(returncode: int, *, oom_killer_struck: bool = False) -> Failure:
-    """For a stage that ended without saying why; `returncode` as subprocess reports it.
+def from_exit(returncode: int, *, oom_killed: bool = False) -> Failure:
+    """The failure of a stage that ended without an event; `returncode` as subprocess reports it.
 
-    `oom_killer_struck`: the kernel killed some process for want of memory while the stage ran.
+    `oom_killed`: the kernel killed a process because memory ran out while the stage ran.
     """
     number = -returncode if returncode < 0 else returncode - 128
     if number not in {item.value for item in signal.Signals}:
-        message = f"The stage exited with status {returncode} and did not say why"
+        message = f"The stage exited with status {returncode} and reported no reason"
         return Failure.of(FailureCode.INTERNAL, message, exit_status=returncode)
     received = signal.Signals(number)
-    if received is signal.SIGKILL and oom_killer_struck:
+    if received is signal.SIGKILL and oom_killed:
         code = FailureCode.OUT_OF_MEMORY
         message = "The stage was killed (SIGKILL) when the host ran out of memory"
     elif received in _DEVICE_SIGNALS:
@@ -92,15 +92,15 @@ def from_exit(returncode: int, *, oom_killer_struck: bool = False) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """Type and first line of an exception, or what NCCL says in it; masked and cut to what fits an
-    answer."""
+    """Type and first line of an exception, or NCCL's message in it; masked, and cut to fit a
+    response."""
     lines = mask(nccl_last_error(str(error))).strip().splitlines()
     first = lines[0][:_FIRST_LINE_LIMIT] if lines else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def mask(text: str) -> str:
-    """`text` with Hub tokens, bearer tokens, passwords and URL credentials made unreadable."""
+    """`text` with Hub tokens, bearer tokens, passwords and URL credentials masked."""
     return _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", text)
 
 
@@ -121,7 +121,7 @@ _LEADS: Final = {
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it was explicitly raised from; libraries wrap the telling error."""
+    """`error` and the errors it was raised from: libraries wrap the error that matters."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -144,31 +144,31 @@ def _disk(error: BaseException) -> FailureCode | None:
 
 
 def nccl_cause(error: BaseException) -> FailureCode | None:
-    """Of an error of NCCL's: a cause that the user or the operator can remove; None for others."""
+    """The cause of an NCCL error if the user or the operator can remove it, else None."""
     text = str(error)
     if not isinstance(error, RuntimeError) or "nccl" not in text.lower():
         return None
-    said = nccl_last_error(text)
-    if _SHARED_MEMORY_TEXT.search(said):
+    message = nccl_last_error(text)
+    if _SHARED_MEMORY_TEXT.search(message):
         return FailureCode.SHARED_MEMORY_FULL
-    if _SAME_GPU_TEXT.search(said):
+    if _SAME_GPU_TEXT.search(message):
         return FailureCode.GPU_USED_TWICE
-    return FailureCode.OUT_OF_MEMORY if _MEMORY_TEXT.search(said) else None
+    return FailureCode.OUT_OF_MEMORY if _MEMORY_TEXT.search(message) else None
 
 
 def nccl_last_error(text: str) -> str:
-    """What NCCL itself said, in the text of an error that torch has raised for it."""
+    """NCCL's own message in the text of torch's error."""
     last = _NCCL_LAST_ERROR.search(text)
     return last[1] if last else text
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory of the machine or of a GPU ran out, by whichever library it is said."""
+    """Whether the machine or a GPU ran out of memory, whichever library reports it."""
     # ArrowMemoryError is a MemoryError; torch's own class is a RuntimeError with that name.
     named = _names(error) & {"MemoryError", "OutOfMemoryError"}
-    told = isinstance(error, RuntimeError) and _MEMORY_TEXT.search(str(error))
+    matched = isinstance(error, RuntimeError) and _MEMORY_TEXT.search(str(error))
     no_memory = getattr(error, "errno", None) == errno.ENOMEM
-    return bool(named or told or no_memory)
+    return bool(named or matched or no_memory)
 
 
 def _memory(error: BaseException) -> FailureCode | None:
@@ -181,7 +181,7 @@ def _hub(error: BaseException) -> FailureCode | None:
         return FailureCode.HUB_FORBIDDEN
     if "HfHubHTTPError" in names:
         return _hub_status(getattr(error, "response", None))
-    if "JSONDecodeError" in names and _was_in_answer(error):
+    if "JSONDecodeError" in names and _was_in_response(error):
         return FailureCode.HUB_UNAVAILABLE
     if "LocalTokenNotFoundError" in names:
         return FailureCode.HUB_UNAUTHORIZED
@@ -190,8 +190,8 @@ def _hub(error: BaseException) -> FailureCode | None:
     return FailureCode.HUB_REJECTED if names & rejected and not local else None
 
 
-def _was_in_answer(error: BaseException) -> bool:
-    """Whether it is an answer of the network that could not be read, and no file of the user's."""
+def _was_in_response(error: BaseException) -> bool:
+    """Whether the unreadable JSON was a response from the network, not a file of the user's."""
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     return any(
         frame.f_globals.get("__name__", "").partition(".")[0] in _TRANSPORT_MODULES
@@ -225,5 +225,5 @@ def _network(error: BaseException) -> FailureCode | None:
 
 
 def _device(error: BaseException) -> FailureCode | None:
-    told = isinstance(error, RuntimeError) and _DEVICE_TEXT.search(str(error))
-    return FailureCode.DEVICE_ERROR if told or "AcceleratorError" in _names(error) else None
+    matched = isinstance(error, RuntimeError) and _DEVICE_TEXT.search(str(error))
+    return FailureCode.DEVICE_ERROR if matched or "AcceleratorError" in _names(error) else None

@@ -36,7 +36,7 @@ Enqueue = Callable[[jobs.Message], bool]
 
 @dataclass(frozen=True)
 class JobRunner:
-    """Answers the doorbell; made once in each process of the pool, after the fork."""
+    """Runs jobs; made once in each process of the pool, after the fork."""
 
     settings: Settings
     database: Database
@@ -44,13 +44,13 @@ class JobRunner:
     supervisor: Supervisor
     enqueue: Enqueue
     gpus: Sequence[Device]
-    warm: ForkClient | None = None
+    fork_client: ForkClient | None = None
 
     def wake(self, job_id: str, worker_id: str, queues: list[str]) -> None:
-        """Win the job and run its stage; else complete the tracking of an ended job; else drop.
+        """Claim the job and run its stage; if it has ended, complete its tracking.
 
-        A job that waits for GPUs stands for all of its worker's queues that do: the first of them
-        is run.
+        The message of a job that needs GPUs may start another job: the first one that waits in
+        this worker's GPU queues.
         """
         with structlog.contextvars.bound_contextvars(job_id=job_id):
             try:
@@ -59,15 +59,15 @@ class JobRunner:
                     self._complete_tracking(job_id)
                     return
                 self._run(assignment)
-                self.warm_up()
+                self.prepare_fork_server()
             except SQLAlchemyError as error:
-                # The row is as it was, or its lease runs out: the reconciler rings again.
+                # The row is unchanged or its lease expires: the reconciler enqueues the job again.
                 log.error("database.unreachable", error=str(error.__cause__ or error))
 
-    def warm_up(self) -> None:
-        """Import while nobody waits: before the first stage, and where a server is to be new."""
-        if self.warm is not None and not SHUTDOWN.is_requested():
-            self.warm.ensure_server()
+    def prepare_fork_server(self) -> None:
+        """Start or replace the fork server while no job is waiting for its imports."""
+        if self.fork_client is not None and not SHUTDOWN.is_requested():
+            self.fork_client.ensure_server()
 
     def _next(self, job_id: str, worker_id: str, queues: list[str]) -> Assignment | None:
         with self.database.read() as session:
@@ -116,7 +116,7 @@ class JobRunner:
         return claimed
 
     def _settled(self, claimed: Claim) -> Claim | None:
-        """A claim whose COMMIT got no answer, if the row holds it; asked as long as its lease."""
+        """The claim, if its COMMIT reached the database; asks until the lease would expire."""
         deadline = time.monotonic() + self.settings.lease_seconds
         while True:
             try:
@@ -135,7 +135,7 @@ class JobRunner:
             self._enqueue_if_due(job_id)
 
     def _enqueue_if_due(self, job_id: str) -> None:
-        """The next stage need not wait for the reconciler; a retry waits for its time."""
+        """Send the next stage at once, without the reconciler; a retry waits until it is due."""
         with self.database.read() as session:
             message = jobs.message_if_due(session, job_id)
         if message is not None and not self.enqueue(message):
@@ -159,8 +159,8 @@ def job_runner() -> JobRunner:
     database = Database(settings.sqlalchemy_url)
     tracker = shipper.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
-    warm = fork_client.make(settings, devices)
-    start = spawn.new_interpreter if warm is None else warm.start
+    client = fork_client.make(settings, devices)
+    start = spawn.new_interpreter if client is None else client.start
     return JobRunner(
         settings=settings,
         database=database,
@@ -170,13 +170,13 @@ def job_runner() -> JobRunner:
             publisher, message.job_id, message.queue, message.priority
         ),
         gpus=devices,
-        warm=warm,
+        fork_client=client,
     )
 
 
 @signals.worker_process_init.connect
-def _warm_up(**_: Any) -> None:
-    job_runner().warm_up()
+def _prepare_fork_server(**_: Any) -> None:
+    job_runner().prepare_fork_server()
 
 
 @app.task(name=WAKE_TASK, bind=True)

@@ -157,7 +157,7 @@ class TestCheck:
             gpu_locks.check(tmp_path)
         assert str(caught.value).startswith(
             f"{tmp_path} cannot lock files (No locks available), and without locks two trainings "
-            "could be given the same GPU: put FINETUNE_HOME on"
+            "could get the same GPU: put FINETUNE_HOME on"
         )
 
 

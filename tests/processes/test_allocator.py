@@ -171,8 +171,8 @@ class TestPreloading:
             get_settings.cache_clear()
         assert made.settings.malloc == library
         assert not has(os.getpid(), library)
-        assert made.warm is not None
-        assert made.warm._environment["LD_PRELOAD"].split(":")[0] == library
+        assert made.fork_client is not None
+        assert made.fork_client._environment["LD_PRELOAD"].split(":")[0] == library
 
 
 class TestLoaded:

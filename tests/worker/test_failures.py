@@ -278,15 +278,15 @@ class TestFromExit:
         assert failure.details == {"signal": signal.Signals(number).name}
 
     def test_a_kill_by_the_kernel_for_want_of_memory(self) -> None:
-        failure = failures.from_exit(-signal.SIGKILL, oom_killer_struck=True)
+        failure = failures.from_exit(-signal.SIGKILL, oom_killed=True)
         assert failure.code is FailureCode.OUT_OF_MEMORY
-        assert failures.from_exit(3, oom_killer_struck=True).code is FailureCode.INTERNAL
+        assert failures.from_exit(3, oom_killed=True).code is FailureCode.INTERNAL
 
     @pytest.mark.parametrize("status", [1, 3, 127, 128, 255])
     def test_a_plain_exit_status(self, status: int) -> None:
         failure = failures.from_exit(status)
         assert failure.code is FailureCode.INTERNAL
-        assert failure.message == f"The stage exited with status {status} and did not say why"
+        assert failure.message == f"The stage exited with status {status} and reported no reason"
         assert failure.details == {"exit_status": status}
 
     @pytest.mark.parametrize("status", [-1, 129])

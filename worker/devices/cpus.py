@@ -1,4 +1,4 @@
-"""The CPUs that this process may use: how many, and what they are called; without torch."""
+"""How many CPUs this process may use, and their name; without torch."""
 
 import math
 import os
@@ -18,7 +18,7 @@ def affinity() -> int:
 
 
 def cores(limit: Path = _CPU_LIMIT) -> int:
-    """CPUs that this process may use, by its affinity and by its container's limit."""
+    """CPUs that this process may use, given its affinity and its container's limit."""
     count = affinity()
     if limit.is_file():
         quota, period = limit.read_text().split()

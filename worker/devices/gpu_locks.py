@@ -1,9 +1,9 @@
-"""Which GPUs of this host are taken: an exclusive lock on a file for each.
+"""Which GPUs of this host are in use: an exclusive file lock for each.
 
-A lock belongs to all processes that have inherited its descriptor: the supervisor and the stage
-with its ranks. The kernel releases it when the last of them has ended, in whatever way, so that
-nobody is given a GPU whose memory a training that was just killed still holds. An operator sees it
-with `flock --exclusive --nonblock <home>/cache/devices/<UUID>.lock true`.
+All processes that inherit a lock's descriptor hold it: the supervisor, the stage and its ranks. The
+kernel releases it when the last of them has ended, however it ended, so no job gets a GPU whose
+memory a killed training still occupies. To test a lock:
+`flock --exclusive --nonblock <home>/cache/devices/<UUID>.lock true`.
 """
 
 import fcntl
@@ -19,16 +19,16 @@ from worker.devices.gpus import Device, most_for_one_job
 
 
 class GpuLockError(Exception):
-    """The folder cannot hold locks; the message says what to do."""
+    """The folder does not support locks; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class HeldGpus:
-    """GPUs that nobody else is given; released when the context is left and no stage holds them."""
+    """GPUs reserved for one job, until the context ends and no stage holds them any more."""
 
     gpus: tuple[str, ...] = ()
     descriptors: tuple[int, ...] = ()
-    """One for each; a process that inherits them keeps the GPUs until it ends."""
+    """One for each GPU; a process that inherits them keeps the GPUs until it ends."""
 
     def release(self) -> None:
         for descriptor in self.descriptors:
@@ -50,13 +50,13 @@ class GpuLocks:
         self._whole = [gpu["uuid"] for gpu in gpus if not gpu["mig"]]
         self._instances = [gpu["uuid"] for gpu in gpus if gpu["mig"]]
         self.most = most_for_one_job(gpus)
-        """How many one job can have."""
+        """The most GPUs one job can have."""
 
     def acquire(self, count: int) -> HeldGpus | None:
-        """So many GPUs that are free, or none of them."""
+        """Reserve `count` free GPUs; None if there are fewer."""
         gpus: list[str] = []
         descriptors: list[int] = []
-        # No process sees two MIG instances; for one GPU whole ones are the last choice.
+        # A process cannot use two MIG instances; one GPU is a whole one only as the last choice.
         for gpu in self._instances + self._whole if count == 1 else self._whole:
             if len(gpus) == count:
                 break
@@ -64,14 +64,14 @@ class GpuLocks:
             if descriptor is not None:
                 gpus.append(gpu)
                 descriptors.append(descriptor)
-        taken = HeldGpus(tuple(gpus), tuple(descriptors))
+        held = HeldGpus(tuple(gpus), tuple(descriptors))
         if len(gpus) == count:
-            return taken
-        taken.release()
+            return held
+        held.release()
         return None
 
     def scheduler_lock(self) -> "SchedulerLock":
-        """The one in which all processes with these very GPUs are."""
+        """The lock shared by all processes that schedule exactly these GPUs."""
         gpus = "\n".join(sorted(self._instances + self._whole))
         return SchedulerLock(self._path(f"line-{sha256(gpus.encode()).hexdigest()[:16]}"))
 
@@ -81,15 +81,15 @@ class GpuLocks:
 
 
 class SchedulerLock:
-    """Only who is first in it takes GPUs, so that whoever needs many is not overtaken while they
-    become free one after the other. Left with the context, and at any death."""
+    """Only its holder reserves GPUs, so that a job that needs many is not overtaken while they
+    become free one by one. Released when the context ends or the process dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """Whether this process is first from now on."""
+        """Whether this process holds the lock now."""
         self._descriptor = _lock(self._path)
         return self._descriptor is not None
 
@@ -102,7 +102,7 @@ class SchedulerLock:
 
 
 def check(folder: Path) -> None:
-    """GpuLockError where `folder` cannot lock files."""
+    """Raise GpuLockError if files in `folder` cannot be locked."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -110,13 +110,13 @@ def check(folder: Path) -> None:
     except OSError as error:
         raise GpuLockError(
             f"{folder} cannot lock files ({error.strerror}), and without locks two trainings could "
-            "be given the same GPU: put FINETUNE_HOME on a file system with flock, such as a local "
-            "disk or NFS 4, where this user may write"
+            "get the same GPU: put FINETUNE_HOME on a file system that supports flock, such as a "
+            "local disk or NFS 4, in a folder this user may write to"
         ) from error
 
 
 def _lock(path: Path) -> int | None:
-    """The descriptor that holds the exclusive lock; None where another one does."""
+    """The descriptor that holds the exclusive lock; None if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,8 +1,8 @@
 """Which waiting job gets the GPUs that become free: the first in the queues' order.
 
-All processes of a host that share GPUs stand in one line. The first of them takes GPUs for the
-first job and claims it; where too few are free it waits for them, and those behind it wait for
-their turn. So a free GPU has its next job at once, also when a process was killed that held it.
+The processes of a host that share GPUs compete for one scheduler lock. Its holder reserves GPUs for
+the first job and claims it; if too few GPUs are free it waits for them, and the others wait for the
+lock. So a free GPU gets its next job at once, even when its previous process was killed.
 """
 
 import math
@@ -30,15 +30,15 @@ FIRST_HOLD_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """An attempt and its GPUs, which its `HeldGpus` has to release when it is over."""
+    """An attempt and its GPUs; release `held` when the attempt is over."""
 
     claim: Claim
     held: HeldGpus
 
 
 class GpuScheduler:
-    """`try_claim`: claims a job that waits in a queue, with these GPUs; `ring`: sends the message
-    of a job that still waits. `poll_seconds`: how often it looks which jobs wait."""
+    """`try_claim` claims a waiting job with the given GPUs; `enqueue` sends the message of a job
+    that still waits; `poll_seconds` is how often the waiting jobs are read again."""
 
     def __init__(
         self,
@@ -67,28 +67,30 @@ class GpuScheduler:
         dropped in the meantime.
         """
         serves_cpu = CPU_QUEUE in queues
-        with self._locks.scheduler_lock() as line:
-            if not line.try_acquire():
+        with self._locks.scheduler_lock() as scheduler_lock:
+            if not scheduler_lock.try_acquire():
                 if serves_cpu:
                     return None
                 self._enqueue(woken_by)
-                if not self._wait_until(line.try_acquire):
+                if not self._wait_until(scheduler_lock.try_acquire):
                     return None
             assignment = self._assign(woken_by, queues)
-        # Not before the line is left: from here on no other process relies on this one.
+        # Only after the lock is released: from here on no other process relies on this one.
         try:
             if serves_cpu:
                 for job in self._waiting(queues)[:1]:
                     self._enqueue(job.job_id)
             elif assignment is not None and assignment.claim.job_id != woken_by:
                 self._enqueue(woken_by)
-        except SQLAlchemyError as error:  # no reason to lose the job that was claimed
+        except (
+            SQLAlchemyError
+        ) as error:  # the reconciler sends them later; the claimed job must not be lost
             log.warning("message.postponed", error=str(error.__cause__ or error))
         return assignment
 
     def _assign(self, woken_by: str, queues: Sequence[str]) -> Assignment | None:
-        """First in the line. Looks again at who waits before it claims: a better one may have come
-        while no GPU was free."""
+        """Called by the lock's holder. Reads the waiting jobs before each claim: a more urgent one may
+        have arrived while no GPU was free."""
         has_waited = False
         while not self._shutdown.is_requested():
             waiting = self._waiting(queues)
@@ -108,13 +110,13 @@ class GpuScheduler:
         return None
 
     def _waiting(self, queues: Sequence[str]) -> list[Waiting]:
-        """The first job of each queue, as far as this worker's GPUs can ever be enough for it."""
+        """The first job of each queue whose jobs this worker's GPUs can ever run."""
         ours = [queue for queue in queues if 0 < gpus_of(queue) <= self._locks.most]
         with self._database.read() as session:
             return claims.first_waiting(session, ours)
 
     def _take(self, waiting: Sequence[Waiting]) -> tuple[Waiting, HeldGpus] | None:
-        """The first job for which enough GPUs are free, unless one before it holds it back."""
+        """The first job that enough GPUs are free for, unless an earlier one holds it back."""
         for job in waiting:
             taken = self._locks.acquire(job.gpus)
             if taken is not None:
@@ -142,7 +144,7 @@ class GpuScheduler:
         return Assignment(claim, taken)
 
     def _wait_until(self, holds: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Wait until it holds; False when the time is over, or the worker is to stop."""
+        """Wait until the condition holds; False after `seconds`, or when the worker is to stop."""
         deadline = time.monotonic() + seconds
         while not holds():
             if self._shutdown.is_requested() or time.monotonic() > deadline:
@@ -152,10 +154,10 @@ class GpuScheduler:
 
 
 def holds_back(waited_seconds: float) -> bool:
-    """Whether jobs behind one that finds too few GPUs free must leave the free ones to it.
+    """Whether later jobs must leave free GPUs to a job that needs more than are free.
 
-    In turns that double: for its first ten minutes, not for the next twenty, for the next forty
-    and so on. So no stream of small jobs, however long each is, keeps a large one out for ever, and
-    no GPU idles for days because the large one lacks another.
+    Alternates in periods that double: yes for the first ten minutes, no for the next twenty, yes
+    for the next forty, and so on. So a stream of small jobs cannot keep a large one out for ever,
+    and no GPU idles for days because the large one needs another.
     """
     return int(math.log2(1 + max(0.0, waited_seconds) / FIRST_HOLD_SECONDS)) % 2 == 0

@@ -1,4 +1,4 @@
-"""What this worker can compute on, found without torch.
+"""The devices this worker can compute on, found without torch.
 
 `python -m worker.devices.gpus` prints it as JSON.
 """
@@ -24,9 +24,9 @@ NO_GPU: Final = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoa
 
 
 def devices() -> list[Device]:
-    """What this worker registers: the GPUs that CUDA_VISIBLE_DEVICES leaves, else the CPU.
+    """The devices this worker registers: its visible GPUs (CUDA_VISIBLE_DEVICES), else the CPU.
 
-    A GPU that no job can have, and a CPU where there should be a GPU, say why in `problem`.
+    A GPU that no job can use, and a CPU where a GPU was expected, have the reason in `problem`.
     """
     found, problem = _find()
     if any(gpu["uuid"] for gpu in found):
@@ -36,11 +36,11 @@ def devices() -> list[Device]:
 
 
 def gpus() -> list[Device]:
-    """Those of `devices()` that a job can have.
+    """The GPUs of `devices()` that a job can use.
 
     Each has `type` ("cuda"), `index` (its place in the list), `uuid`, `name`, `memory_bytes`,
     `compute_capability` (for example "8.0"), `driver_version`, and `mig`: whether it is one
-    instance of a GPU in MIG mode. What NVML does not report of a device is None.
+    instance of a GPU in MIG mode. A value that NVML does not report is None.
     """
     found, problem = _find()
     for why in (problem, *(gpu.get("problem") for gpu in found)):
@@ -50,8 +50,8 @@ def gpus() -> list[Device]:
 
 
 def most_for_one_job(found: Sequence[Device]) -> int:
-    """How many of these GPUs one job can have: a process sees one MIG instance at most, and next to
-    it no other GPU, so that MIG instances are for jobs of one GPU."""
+    """How many of these GPUs one job can have. A process that sees a MIG instance sees no other
+    GPU, so MIG instances are for jobs of one GPU."""
     whole = sum(not gpu["mig"] for gpu in found)
     return whole or min(len(found), 1)
 
@@ -69,12 +69,12 @@ def nvml() -> Iterator[None]:
 @dataclass(frozen=True)
 class _Gpu:
     uuid: str | None
-    parts: list[Device]
-    """What CUDA sees of it: itself, or its MIG instances."""
+    visible: list[Device]
+    """The devices CUDA sees: the GPU itself, or its MIG instances."""
 
 
 def _find() -> tuple[list[Device], str]:
-    """The visible GPUs, and why there are fewer than expected; empty: there are not."""
+    """The visible GPUs, and why there are fewer than expected (empty if there are not)."""
     try:
         with nvml():
             driver = _read(pynvml.nvmlSystemGetDriverVersion)
@@ -88,7 +88,7 @@ def _find() -> tuple[list[Device], str]:
 
 
 def _gpu(index: int, driver: str | None) -> _Gpu:
-    """By its number in NVML, which is its place on the PCI bus, as in nvidia-smi."""
+    """`index`: its number in NVML and nvidia-smi, in the order of the PCI bus."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError as error:
@@ -99,12 +99,12 @@ def _gpu(index: int, driver: str | None) -> _Gpu:
     instances = [_device(instance, driver, handle) for instance in _instances(handle)]
     if instances:
         return _Gpu(uuid, instances)
-    why = f"GPU {index} is in MIG mode and has no instance: make one, or switch the mode off"
+    why = f"GPU {index} is in MIG mode and has no instance: create one, or turn MIG mode off"
     return _Gpu(uuid, [_unusable(handle, driver, why)])
 
 
 def _device(handle: Any, driver: str | None, whole: Any | None = None) -> Device:
-    """`whole`: the GPU of which `handle` is a MIG instance."""
+    """`whole`: the GPU that `handle` is a MIG instance of."""
     memory = _read(pynvml.nvmlDeviceGetMemoryInfo, handle)
     capability = _read(pynvml.nvmlDeviceGetCudaComputeCapability, whole or handle)
     device = {
@@ -139,42 +139,42 @@ def _instances(handle: Any) -> Iterator[Any]:
             yield instance
 
 
-def _read(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """One value; None where this device does not report it, which says nothing of the others."""
+def _read(query: Callable[..., Any], *arguments: Any) -> Any:
+    """One value; None if this device does not report it."""
     try:
-        return ask(*arguments)
+        return query(*arguments)
     except pynvml.NVMLError:
         return None
 
 
 def _visible(present: Sequence[_Gpu], wanted: str | None) -> tuple[list[Device], str]:
-    """What CUDA_VISIBLE_DEVICES leaves. An index counts as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
+    """The devices in CUDA_VISIBLE_DEVICES. An index is in the order of PCI_BUS_ID."""
     if wanted is None:
-        return [part for gpu in present for part in gpu.parts], ""
+        return [device for gpu in present for device in gpu.visible], ""
     chosen: list[Device] = []
     for name in map(str.strip, wanted.split(",")):
         named = _named(name, present)
-        if not named:  # CUDA, too, ignores all that follows an entry that it does not know
+        if not named:  # like CUDA: ignore everything after an unknown entry
             is_device = name.isdecimal() or name.startswith(("GPU-", "MIG-"))
             return chosen, f"CUDA_VISIBLE_DEVICES: there is no {name}" if is_device else ""
-        if any(part is earlier for part in named for earlier in chosen):
+        if any(device is earlier for device in named for earlier in chosen):
             return [], f"CUDA_VISIBLE_DEVICES has {name} twice, so CUDA shows no GPU"
         chosen += named
     return chosen, ""
 
 
 def _named(name: str, present: Sequence[_Gpu]) -> list[Device]:
-    """By index, or by a UUID or as much of its beginning as no other device shares."""
+    """By index, by UUID, or by a prefix of a UUID that no other device shares."""
     if name.isdecimal():
-        return present[int(name)].parts if int(name) < len(present) else []
+        return present[int(name)].visible if int(name) < len(present) else []
     if not name.startswith(("GPU-", "MIG-")):
         return []
-    whole = [gpu.parts for gpu in present if (gpu.uuid or "").startswith(name)]
+    whole = [gpu.visible for gpu in present if (gpu.uuid or "").startswith(name)]
     instances = [
-        [part]
+        [device]
         for gpu in present
-        for part in gpu.parts
-        if part["mig"] and (part["uuid"] or "").startswith(name)
+        for device in gpu.visible
+        if device["mig"] and (device["uuid"] or "").startswith(name)
     ]
     matches = whole + instances
     return matches[0] if len(matches) == 1 else []

@@ -1,4 +1,4 @@
-"""The worker's own row: written by its main process, on a thread, for as long as it lives."""
+"""The worker's row in the database, kept up to date by a thread of its main process."""
 
 import os
 import threading
@@ -19,13 +19,13 @@ log = structlog.get_logger(__name__)
 
 
 class Registration:
-    """Registers at `start`, says every beat that the worker lives, removes the row at `stop`."""
+    """Registers the worker at `start`, sends heartbeats, and removes the row at `stop`."""
 
     def __init__(self, url: str, info: WorkerInfo, beat_seconds: float) -> None:
         self._database = Database(url)
-        # A process that takes the place of a dead one of the pool is forked from this one at any
-        # time, and no connection may go with it: SQLite's locks are those of the process, so that
-        # the fork would write without any, and a socket is not for two. So none is open then.
+        # Celery forks this process at any time to replace a dead one of its pool. No connection
+        # may be open then: SQLite's locks belong to the process, so the child would write without
+        # any, and two processes must not share a socket.
         self._connected = threading.Lock()
         os.register_at_fork(
             before=self._connected.acquire,
@@ -42,7 +42,7 @@ class Registration:
         self._thread.start()
 
     def set_doctor_report(self, doctor: dict[str, Any]) -> None:
-        """Write what the quick checks found with the next beat; from any thread."""
+        """Write the results of the quick checks with the next heartbeat; from any thread."""
         self._doctor_report = doctor
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ class Registration:
 
     @contextmanager
     def _connection(self) -> Iterator[Session]:
-        """A transaction on a connection that is closed after it, during which nothing forks."""
+        """A transaction on a connection of its own; nothing forks while it is open."""
         with self._connected:
             try:
                 with self._database.write() as session:

@@ -1,16 +1,16 @@
-"""One byte that the worker's main process and its pool share: how often it was told to stop."""
+"""One byte that the worker's main process and its pool share: how often a stop was requested."""
 
 import mmap
 
 
 class Shutdown:
-    """Made before the pool forks; asking is safe in a signal handler and after any death."""
+    """Created before the pool forks; `request` is safe in a signal handler."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1)
 
     def request(self) -> None:
-        """The first time running stages are let come to a good place, the second time not."""
+        """The first request lets running stages reach a checkpoint; the second does not wait."""
         self._memory[0] = min(self._memory[0] + 1, 2)
 
     def is_requested(self) -> bool:

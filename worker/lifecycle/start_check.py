@@ -1,4 +1,4 @@
-"""The quick checks of `finetune doctor`, which a worker runs once when it starts."""
+"""The quick checks of `finetune doctor`, run once when a worker starts."""
 
 import json
 import os
@@ -14,15 +14,15 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _COMMAND: Final = ("worker.doctor", "--quick", "--json", "--in-background")
-# It has low priority, and waits for the doctors of other workers of this machine.
+# It has low priority, and waits for the checks of other workers on this machine.
 _SECONDS: Final = 1800.0
 _LONGEST: Final = 500
 
 
 class StartCheck:
-    """Runs in the background: neither the worker's registration nor a job waits for it.
+    """Runs in the background; neither the worker's registration nor a job waits for it.
 
-    `tell` is called once, on the thread, with `{"status", "checked_at", "findings"}`.
+    `on_report` is called once, on the thread, with `{"status", "checked_at", "findings"}`.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class StartCheck:
             )
             if not done.stdout:
                 raise ValueError(done.stderr)
-            told = _short(json.loads(done.stdout))
+            report = _short(json.loads(done.stdout))
         except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
             log.warning("doctor.failed", error=str(error)[-_LONGEST:])
-            told = {"status": "not_run", "checked_at": _now(), "findings": []}
-        for finding in told["findings"]:
+            report = {"status": "not_run", "checked_at": _now(), "findings": []}
+        for finding in report["findings"]:
             if finding["status"] in ("warning", "failed"):
                 log.warning("doctor.finding", **finding)
-        self._on_report(told)
+        self._on_report(report)
 
 
 def _short(report: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a report: its lines, no longer than a screen has room for."""
+    """The parts of a report that are stored, each text cut to `_LONGEST` characters."""
     fields = ("name", "status", "summary", "reason", "remedy")
     return {
         "status": report["status"],

@@ -122,7 +122,7 @@ class Child:
             while _reap(group) and time.monotonic() < deadline:
                 time.sleep(0.005)
 
-    def oom_killer_struck(self) -> bool:
+    def oom_killed(self) -> bool:
         """Whether the kernel has killed a process of this host for want of memory since the start.
 
         It tells an out-of-memory kill from one that somebody sent; both look like SIGKILL.

@@ -151,14 +151,14 @@ class Supervisor:
             with self._sampler(child, claim, recorder):
                 outcome = self._relay_events(child, stop_policy, recorder, pushes)
             status = child.reap()
-            out_of_memory = child.oom_killer_struck()
+            out_of_memory = child.oom_killed()
             if isinstance(outcome, Finished):
                 self._await_last_push(child, stop_policy, recorder, pushes)
         log.info("stage.ended", stage=claim.stage, status=status, reason=stop_policy.reason)
         if not recorder.drain(self._gives_up(heartbeat)) or heartbeat.is_stale:
             return self._unrecorded(recorder)
         if outcome is None:
-            exit_failure = failures.from_exit(status, oom_killer_struck=out_of_memory)
+            exit_failure = failures.from_exit(status, oom_killed=out_of_memory)
             outcome = Failed(failure=exit_failure)
         return _ending(stop_policy, outcome)
 
