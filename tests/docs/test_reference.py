@@ -175,6 +175,20 @@ class TestErrors:
         assert answer == shown
 
 
+class TestLogs:
+    def test_each_event_that_is_named_is_logged(self) -> None:
+        section = TEXTS["docs/operating.md"].partition("## Logs")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| (`.*?`) \|", section, re.M)
+        named = set(code_spans("\n".join(rows)))
+        code = [
+            file.read_text(encoding="utf-8")
+            for folder in ("service", "worker")
+            for file in (ROOT / folder).rglob("*.py")
+        ]
+        assert "lease.expired" in named
+        assert [event for event in sorted(named) if not any(f'"{event}"' in t for t in code)] == []
+
+
 class TestAttacks:
     def test_each_has_its_results(self) -> None:
         """Read, not imported: the attacks bring the whole test stack with them."""
