@@ -39,6 +39,30 @@ _LONGEST_COLUMNS: Final = 1000
 _slots = threading.BoundedSemaphore(_AT_ONCE)
 
 
+_Task = Annotated[
+    str,
+    Query(
+        max_length=_LONGEST_TASK,
+        description="A task's name, or as JSON the `task` of a spec, with its parameters.",
+        examples=["question-answering"],
+    ),
+]
+_Split = Annotated[
+    Literal["train", "validation", "test"],
+    Query(description="What the file would be used as: test rows need no labels."),
+]
+_Format = Annotated[DataFormat, Query(alias="format", description="As in `dataset`.")]
+_Columns = Annotated[
+    str,
+    Query(
+        max_length=_LONGEST_COLUMNS,
+        description="`dataset.columns` as JSON: the task's column → yours.",
+        examples=['{"context": "passage"}'],
+    ),
+]
+_MaxBadFraction = Annotated[float, Query(ge=0, le=1, description="As in `dataset`.")]
+
+
 @router.post(
     "/{file_id}/check",
     summary="Check the rows of a file",
@@ -48,32 +72,11 @@ def check_file(
     file_id: str,
     database: DatabaseDep,
     settings: SettingsDep,
-    task: Annotated[
-        str,
-        Query(
-            max_length=_LONGEST_TASK,
-            description="A task's name, or as JSON the `task` of a spec, with its parameters.",
-            examples=["question-answering"],
-        ),
-    ],
-    split: Annotated[
-        Literal["train", "validation", "test"],
-        Query(description="What the file would be used as: test rows need no labels."),
-    ] = "train",
-    data_format: Annotated[
-        DataFormat, Query(alias="format", description="As in `dataset`.")
-    ] = "auto",
-    columns: Annotated[
-        str,
-        Query(
-            max_length=_LONGEST_COLUMNS,
-            description="`dataset.columns` as JSON: the task's column → yours.",
-            examples=['{"context": "passage"}'],
-        ),
-    ] = "{}",
-    max_bad_fraction: Annotated[
-        float, Query(ge=0, le=1, description="As in `dataset`.")
-    ] = MAX_BAD_FRACTION,
+    task: _Task,
+    split: _Split = "train",
+    data_format: _Format = "auto",
+    columns: _Columns = "{}",
+    max_bad_fraction: _MaxBadFraction = MAX_BAD_FRACTION,
 ) -> FileCheck:
     """What `prepare` would find wrong with its rows, before it needs a tokenizer.
 
@@ -93,15 +96,22 @@ def check_file(
         "seconds": SECONDS,
         "memory_mib": MEMORY_MIB,
     }
+    return FileCheck(
+        file_id=row.id,
+        filename=row.filename,
+        task=spec.task.type,
+        split=split,
+        **_run_in_slot(request),
+    )
+
+
+def _run_in_slot(request: dict[str, Any]) -> dict[str, Any]:
     if not _slots.acquire(blocking=False):
         raise TooManyChecksError(f"{_AT_ONCE} files are being checked. Try again in a moment.")
     try:
-        answer = _run(request)
+        return _run(request)
     finally:
         _slots.release()
-    return FileCheck(
-        file_id=row.id, filename=row.filename, task=spec.task.type, split=split, **answer
-    )
 
 
 def _task(text: str) -> Any:

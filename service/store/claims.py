@@ -79,8 +79,12 @@ def claim(
         )
     )
     session.flush()
+    return _claim_of(session, row, worker_id, tuple(gpus))
+
+
+def _claim_of(session: Session, row: JobRow, worker_id: str, gpus: tuple[str, ...]) -> Claim:
     return Claim(
-        job_id=job_id,
+        job_id=row.id,
         epoch=row.epoch,
         worker_id=worker_id,
         stage=Stage(row.stage),
@@ -92,7 +96,7 @@ def claim(
         started_at=row.updated_at,
         created_at=row.created_at,
         follow_up=row.follow_up,
-        gpus=tuple(gpus),
+        gpus=gpus,
     )
 
 

@@ -103,16 +103,10 @@ def _answer(request: Request) -> Answer:
         message = f"This file cannot be checked where the API runs: {error.name} is missing there"
         failure = Failure.of(FailureCode.UNSUPPORTED_FORMAT, message)
     tally = checking.tally if checking is not None else None
-    bad = tally is not None and bool(tally.bad)
     names = [request.name]
-    usable = []
+    usable: list[str] = []
     if failure is None and tally is not None:
-        policies = {"fail": Policy(False, 0), "skip": Policy(True, dataset.max_bad_fraction)}
-        split = Split(request.split, tally, names)
-        refusals = {n: p.problem([split]) for n, p in policies.items()}
-        usable = [name for name, problem in refusals.items() if problem is None]
-        if not bad and refusals["fail"] is not None:  # no rows at all
-            failure = refusals["fail"].failure
+        usable, failure = _usable_with(Split(request.split, tally, names), dataset.max_bad_fraction)
     if failure is not None:  # what it lists is in the answer already
         failure = failure.model_copy(update={"details": {}})
     return Answer(
@@ -127,6 +121,18 @@ def _answer(request: Request) -> Answer:
         usable_with=usable,
         failure=failure.model_dump(mode="json") if failure is not None else None,
     )
+
+
+def _usable_with(split: Split, max_bad_fraction: float) -> tuple[list[str], Failure | None]:
+    """The values of `dataset.on_bad_row` with which a job can use the rows, and why none can.
+
+    A failure only where nothing is wrong with single rows: there are none.
+    """
+    policies = {"fail": Policy(False, 0), "skip": Policy(True, max_bad_fraction)}
+    refusals = {name: policy.problem([split]) for name, policy in policies.items()}
+    usable = [name for name, problem in refusals.items() if problem is None]
+    refusal = refusals["fail"]
+    return usable, refusal.failure if refusal is not None and not split.tally.bad else None
 
 
 def _format(source: Source, given: str, detect: Any) -> str | None:
