@@ -89,8 +89,10 @@ class GpuScheduler:
         return assignment
 
     def _assign(self, woken_by: str, queues: Sequence[str]) -> Assignment | None:
-        """Called by the lock's holder. Reads the waiting jobs before each claim: a more urgent one may
-        have arrived while no GPU was free."""
+        """Called by the lock's holder. Reads the waiting jobs before each claim.
+
+        A more urgent one may have arrived while no GPU was free.
+        """
         has_waited = False
         while not self._shutdown.is_requested():
             waiting = self._waiting(queues)
