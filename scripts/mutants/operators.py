@@ -44,7 +44,7 @@ _FUNCTIONS: Final = {
     "ceil": "floor",
 }
 _ATOMS: Final = (ast.Name, ast.Attribute, ast.Constant)
-_LOGGERS: Final = {"log", "logger"}
+_LOGGERS: Final = {"log", "_log", "logger"}
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,15 @@ def _mutable(node: ast.AST) -> Iterator[ast.AST]:
         if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or (
-                isinstance(node, ast.Module) and _is_constant(child)
-            ):
-                continue
-            # Positions within an f-string are only right from Python 3.12 on.
-            if not isinstance(child, ast.JoinedStr):
+            if isinstance(child, ast.AST) and not _stays(child, node):
                 yield from _mutable(child)
+
+
+def _stays(child: ast.AST, node: ast.AST) -> bool:
+    # Positions within an f-string are only right from Python 3.12 on.
+    if isinstance(child, ast.JoinedStr) or _is_logging(child):
+        return True
+    return isinstance(node, ast.Module) and _is_constant(child)
 
 
 def _replacements(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -124,9 +126,9 @@ def _of_values(node: ast.AST) -> Iterator[ast.AST]:
 
 def _of_statements(node: ast.AST) -> Iterator[ast.AST]:
     match node:
-        case ast.Return(value=ast.expr() as value) if not _is_none(value):
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield _with(node, value=ast.Constant(None))
-        case ast.Expr(value=ast.Call(func=function)) if not _is_logging(function):
+        case ast.Expr(value=ast.Call()):
             yield ast.Pass()
         case ast.Break():
             yield ast.Continue()
@@ -155,16 +157,12 @@ def _is_constant(statement: ast.AST) -> bool:
             return False
 
 
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
-
-
-def _is_logging(function: ast.expr) -> bool:
-    return (
-        isinstance(function, ast.Attribute)
-        and isinstance(function.value, ast.Name)
-        and function.value.id in _LOGGERS
-    )
+def _is_logging(statement: ast.AST) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+            return name in _LOGGERS
+        case _:
+            return False
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:

@@ -13,15 +13,18 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "service/jobs/retention.py": ("tests/jobs/test_retention.py", *_SQLITE),
     "service/store/claims.py": (
         "tests/store/test_claims.py",
+        "tests/store/test_endings.py",
         "tests/store/test_lineage.py",
         *_SQLITE,
     ),
     "service/store/endings.py": ("tests/store/test_endings.py", *_SQLITE),
     "service/api/middleware.py": (
-        "tests/api/test_app.py",
         "tests/api/test_auth.py",
+        *(f"tests/api/test_app.py::Test{name}" for name in ("BodyLimit", "RequestId", "CatchAll")),
+        "tests/api/test_app.py::TestMetrics",
         *_SQLITE,
     ),
+    "service/api/single_flight.py": ("tests/api/test_single_flight.py",),
     "worker/storage/atomic_dir.py": ("tests/storage/test_atomic_dir.py",),
     "worker/failures.py": ("tests/worker/test_failures.py",),
     "worker/tasks/language_modeling/features.py": (
