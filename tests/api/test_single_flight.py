@@ -1,7 +1,6 @@
 """service.api.single_flight: requests share lookups, none of which began before its request."""
 
 import asyncio
-import gc
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -91,28 +90,3 @@ async def test_an_error_is_raised_in_all_that_share_it_and_not_in_the_next() -> 
     both = await asyncio.gather(flights.get("a"), flights.get("a"), return_exceptions=True)
     assert [type(one) for one in both] == [DomainError] * 2
     assert await flights.get("a") is None
-
-
-@on_a_loop
-async def test_a_fault_that_nobody_waits_for_is_no_news() -> None:
-    """asyncio would report it when the task is collected."""
-    reported: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, error: reported.append(error))
-    entered, let = threading.Event(), threading.Event()
-
-    def lookup(_authorization: str) -> None:
-        entered.set()
-        assert let.wait(10)
-        raise DomainError("no")
-
-    flight = SingleFlight(lookup)
-    waiter = asyncio.create_task(flight.get("a"))
-    assert await asyncio.to_thread(entered.wait, 10)
-    waiter.cancel()
-    await asyncio.wait([waiter])
-    (task,) = flight._current.values()
-    let.set()
-    await asyncio.wait([task])
-    del waiter, task
-    gc.collect()
-    assert reported == []
