@@ -81,6 +81,11 @@ class TestWriting:
         assert {"a", "manifest.json", "10.tmp"} == set(before)
         assert after == [tmp_path.name]
 
+    def test_no_file_stays_open(self, tmp_path: Path) -> None:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        write(tmp_path / "10", a=b"a", b=b"b")
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
     def test_a_writer_killed_at_any_moment_leaves_no_invalid_directory(
         self, tmp_path: Path
     ) -> None:

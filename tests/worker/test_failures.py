@@ -146,6 +146,9 @@ class TestNccl:
         assert rank_env.is_peer_lost(nccl_error(kind, last))
         assert rank_env.is_peer_lost(raised(nccl_error(kind, last)))
 
+    def test_memory_is_the_reason_also_in_an_error_of_the_connection(self) -> None:
+        assert not rank_env.is_peer_lost(nccl_error(REMOTE, "Cuda failure 2 'out of memory'"))
+
     def test_the_watchdogs_words(self) -> None:
         words = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran"
         assert rank_env.is_peer_lost(RuntimeError(words))
