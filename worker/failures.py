@@ -61,9 +61,9 @@ def from_exception(error: BaseException) -> Failure:
     return Failure.of(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
 
 
-def invalid_option(option: str, why: str) -> StageError:
+def invalid_option(option: str, why: str, **details: Any) -> StageError:
     """`why` completes the sentence that begins with the option's name."""
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option)
+    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {why}", option=option, **details)
 
 
 def from_exit(returncode: int, *, oom_killed: bool = False) -> Failure:

@@ -7,6 +7,7 @@ from pathlib import Path
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import ResumeSource, StageRequest
 from worker.base_model import files
+from worker.failures import invalid_option
 from worker.storage import atomic_dir
 
 
@@ -38,7 +39,8 @@ def _require_same_inputs(
     source: ResumeSource, data_fingerprint: str, model_revision: str | None
 ) -> None:
     if source.data_fingerprint != data_fingerprint:
-        raise _invalid(
+        raise invalid_option(
+            "training.resume_from",
             f"continues job {source.job}, but this job has other data: the fingerprint of that "
             f"job's prepared data is {source.data_fingerprint}, and of this job's "
             f"{data_fingerprint}. Use the same `dataset`, or start from the checkpoint's model "
@@ -47,7 +49,8 @@ def _require_same_inputs(
             now=data_fingerprint,
         )
     if source.model_revision != model_revision:
-        raise _invalid(
+        raise invalid_option(
+            "training.resume_from",
             f"continues job {source.job}, which used revision {source.model_revision} of the base "
             f"model, but this job uses {model_revision}: set `model.revision`",
             before=source.model_revision,
@@ -82,8 +85,3 @@ def _require_intact(source: ResumeSource, folder: Path) -> None:
 def _unreadable(source: ResumeSource, why: str) -> StageError:
     message = f"The checkpoint of step {source.step} of job {source.job} cannot be read: {why}"
     return StageError(FailureCode.CHECKPOINT_UNREADABLE, message, step=source.step)
-
-
-def _invalid(what: str, **details: str | None) -> StageError:
-    option = "training.resume_from"
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}` {what}", option=option, **details)

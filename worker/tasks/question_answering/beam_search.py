@@ -83,17 +83,10 @@ class Beams:
 
 
 class BeamSearchObjective(QuestionAnsweringObjective):
-    def __init__(
-        self,
-        parameters: QuestionAnsweringSpec,
-        tokenizer: Any,
-        splits: Mapping[str, PreparedSplit],
-        threshold: Threshold,
-        *,
-        token_types: bool,
-    ) -> None:
-        super().__init__(parameters, tokenizer, splits, threshold, token_types=token_types)
-        self._shortest = max(parameters.beams())  # the head takes so many tokens of every window
+    @property
+    def _shortest(self) -> int:
+        """The head takes so many tokens of every window."""
+        return max(self._parameters.beams())
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """As for the span head; `p_mask` is 0 where an answer may be, 1 elsewhere."""
@@ -101,9 +94,8 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         length = batch["input_ids"].shape[1]
         mask = torch.ones(len(features), length)
         nulls = []
-        for number, (feature, shift) in enumerate(
-            zip(features, self._shifts(features, length), strict=True)
-        ):
+        shifts = self._shifts([len(feature["input_ids"]) for feature in features], length)
+        for number, (feature, shift) in enumerate(zip(features, shifts, strict=True)):
             outside = torch.as_tensor(feature["offset_start"]) < 0
             mask[number, shift : shift + len(outside)] = outside.float()
             nulls.append(feature["null_token"] + shift)
@@ -151,8 +143,7 @@ class BeamSearchObjective(QuestionAnsweringObjective):
 
     def _beams(self, output: Any, lengths: Sequence[int]) -> Beams:
         longest = max(self._shortest, *lengths)
-        left = self._tokenizer.padding_side == "left"
-        shifts = np.asarray([longest - length if left else 0 for length in lengths])[:, None]
+        shifts = np.asarray(self._shifts(lengths, longest))[:, None]
 
         def floats(tensor: torch.Tensor) -> Floats:
             values: Floats = tensor.float().cpu().numpy()

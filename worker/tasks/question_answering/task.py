@@ -1,7 +1,7 @@
 """Extractive question answering as SQuAD defines it, v1.1 and v2.0."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,9 +140,12 @@ class QuestionAnsweringObjective:
         self._token_types = token_types
         self._tokenizer = tokenizer
         self._splits = splits
-        self._shortest = 0
-        """Tokens that a batch is padded to at least."""
         self.train_features: Features = train_features(splits)
+
+    @property
+    def _shortest(self) -> int:
+        """Tokens that a batch is padded to at least."""
+        return 0
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         return self._padded(features, [*self._input_names(features), *_LABELS])
@@ -203,7 +206,7 @@ class QuestionAnsweringObjective:
         """Pad on the tokenizer's side to the longest; labels move with what stands before them."""
         lengths = [len(feature["input_ids"]) for feature in features]
         longest = max(self._shortest, *lengths)
-        shifts = self._shifts(features, longest)
+        shifts = self._shifts(lengths, longest)
         fill = {"input_ids": self._tokenizer.pad_token_id}
         fill["token_type_ids"] = self._tokenizer.pad_token_type_id
         batch = {}
@@ -218,10 +221,10 @@ class QuestionAnsweringObjective:
         batch["attention_mask"] = pad(ones, shifts, longest, 0)
         return batch
 
-    def _shifts(self, features: list[Mapping[str, Any]], longest: int) -> list[int]:
+    def _shifts(self, lengths: Sequence[int], longest: int) -> list[int]:
         """Places that padding moves each window by."""
         left = self._tokenizer.padding_side == "left"
-        return [longest - len(feature["input_ids"]) if left else 0 for feature in features]
+        return [longest - length if left else 0 for length in lengths]
 
     def _choose(
         self, examples: Any, collected: "_Collected", options: SpanOptions, threshold: float
