@@ -12,6 +12,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from worker import failures
+from worker.failures import invalid_option
 from worker.tasks.base import Task
 
 # How models name their table of learned or fixed absolute positions.
@@ -109,10 +110,9 @@ def check_model(
 
 def _left_for_text(places: int, reserved: int) -> int:
     if places <= reserved:
-        raise StageError(
-            FailureCode.INVALID_OPTION,
-            f"`peft.num_virtual_tokens` is {reserved}, but the model has only {places} positions",
-            option="peft.num_virtual_tokens",
+        raise invalid_option(
+            "peft.num_virtual_tokens",
+            f"is {reserved}, but the model has only {places} positions",
         )
     return places - reserved
 

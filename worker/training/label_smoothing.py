@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from service.contract.failures import FailureCode, StageError
+from worker.failures import invalid_option
 from worker.training.objective import Batch, GivesLogits, Objective, SmoothsLabels
 
 IGNORED: Final = -100
@@ -27,8 +27,7 @@ def loss_sum(objective: Objective, factor: float) -> LossSum:
         return partial(objective.smoothed_loss_sum, factor=factor)
     if not isinstance(objective, GivesLogits):
         option = "training.label_smoothing_factor"
-        message = f"`{option}` needs a task with one label each and cross-entropy loss"
-        raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+        raise invalid_option(option, "needs a task with one label each and cross-entropy loss")
     gives_logits = objective
 
     def smoothed(model: torch.nn.Module, batch: Batch) -> torch.Tensor:

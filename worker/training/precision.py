@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from worker.devices.cpus import CPUINFO, cpu_flags
+from worker.failures import invalid_option
 from worker.training import flops
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -53,11 +53,10 @@ def resolved(
     training = spec.training
     if training.precision != "auto":
         if training.precision != "fp32" and _model_type(model_dir) in _WITHOUT_HALF:
-            message = (
-                f"`training.precision` cannot be `{training.precision}` with this type of model; "
-                "use `fp32`"
+            raise invalid_option(
+                "training.precision",
+                f"cannot be `{training.precision}` with this type of model; use `fp32`",
             )
-            raise StageError(FailureCode.INVALID_OPTION, message, option="training.precision")
         return spec
     chosen = earlier or _best(spec, model_dir, on_gpu=on_gpu)
     names = {"precision": chosen, "bf16": chosen == "bf16", "fp16": chosen == "fp16"}
@@ -90,11 +89,10 @@ def require_scalable(model: torch.nn.Module, spec: JobSpec) -> None:
         if value.requires_grad and value.dtype == torch.float16
     ]
     if half:
-        raise StageError(
-            FailureCode.INVALID_OPTION,
-            "`training.fp16` scales the loss and needs the trained weights in float32, but "
+        raise invalid_option(
+            "training.fp16",
+            "scales the loss and needs the trained weights in float32, but "
             f"{len(half)} of them are float16: set `model.dtype` to `float32`",
-            option="training.fp16",
             weights=half[:100],
         )
 

@@ -121,7 +121,7 @@ class TestRefusals:
         assert "pip install 'finetune-service[deepspeed]'" in failure.message
 
     def test_weights_that_are_not_float32(self) -> None:
-        with pytest.raises(StageError, match="the model's are bfloat16") as caught:
+        with pytest.raises(StageError, match="the model's weights are bfloat16") as caught:
             DeepSpeedStrategy(
                 Accelerator(cpu=True), tiny_model().bfloat16(), _no_optimizer, spec(), Ranks()
             )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from service.contract.failures import FailureCode, StageError
 from worker.data.table import RowError
+from worker.failures import invalid_option
 from worker.tasks.common.cells import any_text, kind_of
 
 _WHOLE: Final = re.compile(r"[-+]?\d{1,18}")
@@ -58,11 +59,10 @@ def of_model(given: Sequence[str] | None, config: Any) -> list[str]:
     nameless = own == [f"LABEL_{number}" for number in range(len(own))]
     if list(given) == own or (nameless and len(given) == len(own)):
         return list(given)
-    raise StageError(
-        FailureCode.INVALID_OPTION,
-        f"`task.label_names` are {_listed(given)}, but the model's own labels are {_listed(own)}: "
+    raise invalid_option(
+        "task.label_names",
+        f"are {_listed(given)}, but the model's own labels are {_listed(own)}: "
         "leave `label_names` out",
-        option="task.label_names",
         labels=list(own)[:100],
     )
 

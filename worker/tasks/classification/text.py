@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
 from worker.data.table import Row
+from worker.failures import invalid_option
 from worker.tasks.base import (
     PrepareContext,
     PreparedSplit,
@@ -171,8 +171,9 @@ class TextClassificationObjective:
         """StageError(invalid_option): several labels at once, or a number, cannot be smoothed."""
         if self._scheme.problem != SINGLE:
             option = "training.label_smoothing_factor"
-            message = f"`{option}` needs a single label each, but this is {self._scheme.problem}"
-            raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+            raise invalid_option(
+                option, f"needs a single label each, but this is {self._scheme.problem}"
+            )
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return model(**inputs).logits, batch["labels"]
 

@@ -13,6 +13,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import CausalLMSpec
 from service.contract.spec import JobSpec
 from worker.data.report import Lengths
+from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.predictions import PredictsOnly
@@ -34,11 +35,10 @@ class TextGeneration(CausalLM):
         limit = limit or _DEFAULT_LENGTH
         room = limit - new_tokens(parameters, limit)
         if room < 1:
-            raise StageError(
-                FailureCode.INVALID_OPTION,
-                f"`task.max_new_tokens` is {parameters.max_new_tokens}, which leaves no room for a "
+            raise invalid_option(
+                "task.max_new_tokens",
+                f"is {parameters.max_new_tokens}, which leaves no room for a "
                 f"prompt: the model takes {limit} tokens in all",
-                option="task.max_new_tokens",
                 limit=limit,
             )
         return room

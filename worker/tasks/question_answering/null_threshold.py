@@ -5,10 +5,10 @@ import math
 from dataclasses import replace
 from typing import Any, Final
 
-from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import QuestionAnsweringSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import is_validation
+from worker.failures import invalid_option
 from worker.tasks.question_answering import metrics
 from worker.tasks.question_answering.postprocessing import Answers
 
@@ -37,11 +37,10 @@ class Threshold:
         if parameters.null_score_diff_threshold != "auto":
             return cls(parameters.null_score_diff_threshold)
         if not spec.trains and own is None:
-            raise StageError(
-                FailureCode.INVALID_OPTION,
-                f"`task.{FIELD}` is `auto`, but the model's config has no `{FIELD}`: it was not "
+            raise invalid_option(
+                f"task.{FIELD}",
+                f"is `auto`, but the model's config has no `{FIELD}`: it was not "
                 "trained with `auto`. Give a number",
-                option=f"task.{FIELD}",
             )
         return cls(own, is_auto=True, finds=spec.trains)
 

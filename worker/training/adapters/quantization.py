@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedModel
 
-from service.contract.failures import FailureCode, StageError
 from service.contract.peft import LoraSpec, QuantizationSpec
 from service.contract.spec import JobSpec
+from worker.failures import invalid_option
 
 
 def loading(spec: JobSpec, auto_model: Any, folder: Path, device: torch.device) -> dict[str, Any]:
@@ -22,13 +22,13 @@ def loading(spec: JobSpec, auto_model: Any, folder: Path, device: torch.device) 
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:
         option = "peft.quantization"
-        message = f"`{option}` needs the package bitsandbytes, which this worker does not have"
-        raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+        raise invalid_option(
+            option, "needs the package bitsandbytes, which this worker does not have"
+        )
     if wanted.bits == 4 and device.type == "cpu":
         # bitsandbytes 0.50 repacks the weights for an evaluation; the backward pass then fails.
         option = "peft.quantization.bits"
-        message = f"`{option}` is 4, which needs a GPU; use 8 to train on a CPU"
-        raise StageError(FailureCode.INVALID_OPTION, message, option=option)
+        raise invalid_option(option, "is 4, which needs a GPU; use 8 to train on a CPU")
     return {
         "quantization_config": _config(wanted, spec, _heads(auto_model, folder)),
         "device_map": {"": device},

@@ -21,8 +21,8 @@ from accelerate.utils import InitProcessGroupKwargs
 
 from service.contract.deepspeed import DeepSpeedSpec
 from service.contract.events import Notice
-from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
+from worker.failures import invalid_option
 from worker.training.distributed import full_copies
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.strategy import BuildOptimizer, Load, finite
@@ -65,9 +65,9 @@ class DeepSpeedStrategy:
     def accelerator_arguments(spec: JobSpec) -> dict[str, Any]:
         """Arguments of `Accelerator`. StageError(invalid_option) if the package is missing."""
         if importlib.util.find_spec("deepspeed") is None:
-            raise _invalid(
+            raise invalid_option(
                 "resources.strategy",
-                "`deepspeed` needs a package that this worker lacks: "
+                "is `deepspeed`, which needs a package that this worker does not have: "
                 "pip install 'finetune-service[deepspeed]'",
             )
         waiting = timedelta(seconds=_options(spec).timeout)
@@ -231,8 +231,8 @@ def _require_float32(model: torch.nn.Module) -> None:
     other = {str(value.dtype) for value in model.parameters()} - {"torch.float32"}
     if other:
         found = ", ".join(sorted(name.removeprefix("torch.") for name in other))
-        raise _invalid(
-            "model.dtype", f"`deepspeed` needs `float32` weights, but the model's are {found}"
+        raise invalid_option(
+            "model.dtype", f"must be `float32` for `deepspeed`, but the model's weights are {found}"
         )
 
 
@@ -276,7 +276,3 @@ def _copied(value: Any) -> Any:
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
-
-
-def _invalid(option: str, why: str) -> StageError:
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}`: {why}", option=option)

@@ -16,8 +16,8 @@ from transformers import Adafactor
 from transformers.trainer_pt_utils import get_parameter_names
 
 from service.contract.choices import parse_optim_args
-from service.contract.failures import FailureCode, StageError
 from service.contract.training import TrainingSpec
+from worker.failures import invalid_option
 
 # Names that transformers.Trainer excludes from weight decay, in addition to LayerNorm modules.
 _NO_DECAY: Final = [
@@ -77,8 +77,10 @@ def build(
     try:
         return REGISTRY[spec.optim](request)
     except (ValueError, KeyError) as error:
-        given = f" with `{spec.optim_args}`" if spec.optim_args else ""
-        raise _invalid("optim_args", f"`{spec.optim}` cannot be built{given}: {error}") from error
+        given = f"`{spec.optim_args}`" if spec.optim_args else "not set"
+        raise invalid_option(
+            "training.optim_args", f"is {given}, and `{spec.optim}` cannot be built: {error}"
+        ) from error
 
 
 def parameter_groups(model: torch.nn.Module, weight_decay: float) -> Groups:
@@ -127,7 +129,10 @@ def _rmsprop(request: Request) -> torch.optim.Optimizer:
 def _torchao(name: str) -> Builder:
     def build(request: Request) -> torch.optim.Optimizer:
         if request.device.type == "cpu" and shutil.which("c++") is None:
-            raise _invalid("optim", f"`{request.spec.optim}` needs a C++ compiler on a CPU")
+            raise invalid_option(
+                "training.optim",
+                f"is `{request.spec.optim}`, which needs a C++ compiler on a CPU",
+            )
         made: torch.optim.Optimizer = getattr(_package("torchao.optim", request), name)(
             request.groups,
             lr=request.spec.learning_rate,
@@ -146,7 +151,9 @@ def _bitsandbytes(name: str, arguments: Callable[[Request], dict[str, Any]]) -> 
     def build(request: Request) -> torch.optim.Optimizer:
         option = request.spec.optim
         if option.startswith("paged_") and request.device.type == "cpu":
-            raise _invalid("optim", f"`{option}` needs a GPU: a CPU has nothing to page to")
+            raise invalid_option(
+                "training.optim", f"is `{option}`, which needs a GPU: a CPU has nothing to page to"
+            )
         options: dict[str, Any] = {"optim_bits": 8 if "8bit" in option else 32}
         if "rmsprop" not in option:
             options["is_paged"] = option.startswith("paged_")
@@ -189,16 +196,12 @@ def _rmsprop_arguments(request: Request) -> dict[str, Any]:
 def _package(module: str, request: Request) -> Any:
     name = module.partition(".")[0]
     if importlib.util.find_spec(name) is None:
-        raise _invalid(
-            "optim",
-            f"`{request.spec.optim}` needs the package {name}, which this worker does not have",
+        raise invalid_option(
+            "training.optim",
+            f"is `{request.spec.optim}`, which needs the package {name}, "
+            "and this worker does not have it",
         )
     return importlib.import_module(module)
-
-
-def _invalid(option: str, message: str) -> StageError:
-    option = f"training.{option}"
-    return StageError(FailureCode.INVALID_OPTION, f"`{option}`: {message}", option=option)
 
 
 _BNB_ADAMW: Final = _bitsandbytes("AdamW", lambda request: request.adam)
