@@ -90,7 +90,7 @@ def check_images(engine: Engine) -> None:
         answer = json.loads(engine.python(image, probe))
         assert answer["user"] != 0, f"{image} runs as root"
         assert answer["found"] == expected, f"{image} carries {answer['found']}"
-    find = "from worker import allocator; print(allocator.find('auto', with_gpu=False))"
+    find = "from worker.processes import allocator; print(allocator.find('auto', with_gpu=False))"
     assert engine.python(WORKER_IMAGE, find).strip() == "libtcmalloc_minimal.so.4"
 
 

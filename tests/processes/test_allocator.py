@@ -178,7 +178,7 @@ class TestPreloading:
 class TestLoaded:
     @pytest.mark.parametrize("preloaded", [True, False])
     def test_says_what_is_mapped(self, library: str, preloaded: bool) -> None:
-        program = "from worker import allocator; print(allocator.loaded())"
+        program = "from worker.processes import allocator; print(allocator.loaded())"
         done = subprocess.run(
             [sys.executable, "-c", program],
             env=allocator.preloading(library if preloaded else "system", environment()),

@@ -136,7 +136,7 @@ import importlib, json, sys
 for name in {fork_client.IMPORTS_WITH_GPU!r}:
     importlib.import_module(name)
 import torch
-from worker import linux
+from worker.processes import linux
 print(json.dumps([linux.threads(), torch.cuda.is_initialized(), sorted(sys.modules)]))
 """
     done = subprocess.run(
