@@ -168,7 +168,7 @@ class TestAgainstTrainer:
         assert caught.value.failure.details == {"option": "training.optim_args"}
 
     def test_paged_ones_need_a_gpu(self) -> None:
-        with pytest.raises(StageError, match="`training.optim` is `paged_adamw_8bit`, which needs a GPU") as caught:
+        with pytest.raises(StageError, match="is `paged_adamw_8bit`, which needs a GPU") as caught:
             built(tiny_bert(), TrainingSpec(optim="paged_adamw_8bit"))
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
