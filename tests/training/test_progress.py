@@ -80,14 +80,14 @@ class TestLossTally:
             tally.add(step, torch.tensor(math.inf), torch.tensor(False))
         assert tally.first_bad_step() == 1
 
-    def test_the_first_of_all_processes(self) -> None:
+    def test_the_first_of_all_ranks(self) -> None:
         for theirs, first in ((0, 4), (2, 2), (9, 4)):
-            tally = LossTally(torch.device("cpu"), [0.5, 1.5], _Second(theirs))
+            tally = LossTally(torch.device("cpu"), [0.5, 1.5], _SecondRank(theirs))
             tally.add(4, torch.tensor(0.25), torch.tensor(False))
             assert tally.first_bad_step() == first
 
-    def test_each_process_goes_on_from_its_own_share(self) -> None:
-        tally = LossTally(torch.device("cpu"), [0.5, 1.5], _Second(0.5))
+    def test_each_rank_resumes_from_its_own_share(self) -> None:
+        tally = LossTally(torch.device("cpu"), [0.5, 1.5], _SecondRank(0.5))
         tally.add(1, torch.tensor(0.25), torch.tensor(True))
         assert tally.totals() == [0.5, 1.75]
         assert tally.total() == 2.25
@@ -95,14 +95,14 @@ class TestLossTally:
         assert tally.totals() == [0.5, 0.0]
 
 
-class _Second(Ranks):
-    """The second of two processes; the first one has `theirs`."""
+class _SecondRank(Ranks):
+    """The second of two ranks; the first one has `theirs`."""
 
     def __init__(self, theirs: float) -> None:
-        super().__init__(number=1, count=2)
+        super().__init__(rank=1, world_size=2)
         object.__setattr__(self, "theirs", theirs)
 
-    def gathered(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         return [self.theirs, value]  # type: ignore[attr-defined]
 
 

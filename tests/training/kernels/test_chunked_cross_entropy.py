@@ -231,12 +231,12 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert linear.weight.grad is None
 
 
-def test_a_head_that_was_replaced_stands_no_longer() -> None:
+def test_a_head_that_was_replaced_is_no_longer_current() -> None:
     model = transformers.GPT2LMHeadModel(GPT2)
-    linear = chunked_cross_entropy.linear_of(model)
-    assert chunked_cross_entropy.standing(model, linear) is linear is model.lm_head
+    linear = chunked_cross_entropy.plain_head(model)
+    assert chunked_cross_entropy.current_head(model, linear) is linear is model.lm_head
     model.lm_head = torch.nn.Linear(GPT2.n_embd, GPT2.vocab_size, bias=False)
-    assert chunked_cross_entropy.standing(model, linear) is None
+    assert chunked_cross_entropy.current_head(model, linear) is None
 
 
 @pytest.mark.parametrize("autocast", [False, True])
