@@ -1,8 +1,9 @@
 """Fixtures that every room shares: real databases and brokers.
 
-A test that asks for `database` runs on SQLite and on Postgres (`tests/support/databases.py`: on one),
-and one that asks for `broker_url` on Valkey and on Redis. Where a server cannot be had the test is skipped with the reason, unless
-CI=true or FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
+A test that asks for `database` runs on SQLite and on Postgres, or on one of them where
+`tests/support/databases.py` says so; one that asks for `broker_url` on Valkey and on Redis. Where a
+server cannot be had the test is skipped with the reason, unless CI=true or
+FINETUNE_TEST_REQUIRE_ALL=1, where nothing may be left out.
 """
 
 import gc
