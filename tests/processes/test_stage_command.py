@@ -81,7 +81,7 @@ class TestStageEnvironment:
             "from pathlib import Path\n"
             "from service.contract.states import Stage\n"
             "from service.settings import Settings\n"
-            "from worker.supervision.stage_request import stage_environment\n"
+            "from worker.processes.stage_command import stage_environment\n"
             "settings = Settings(home=Path(sys.argv[1]))\n"
             "before = stage_environment(settings, Stage.TRAIN)\n"
             "import mlflow, os\n"

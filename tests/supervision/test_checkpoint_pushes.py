@@ -240,7 +240,7 @@ class TestFailure:
         assert training.run(script) is JobState.QUEUED
         first, second = training.notices()
         assert first["data"] == {"step": 1, "code": "hub_unavailable"}
-        assert "did not get to the Hub" in first["message"]
+        assert "could not be pushed to the Hub" in first["message"]
         assert second["data"]["step"] == 2
         assert training.titles == ["Training in progress, step 2"]
 
@@ -263,7 +263,7 @@ class TestFailure:
         assert training.run(script) is JobState.QUEUED
         (notice,) = training.notices()
         assert notice["data"] == {"step": 1, "code": "hub_unauthorized"}
-        assert notice["message"].endswith("No other one is pushed before the end of this attempt.")
+        assert notice["message"].endswith("No further checkpoint is pushed in this attempt.")
 
     def test_a_push_that_dies(self, make: Make) -> None:
         training = make()

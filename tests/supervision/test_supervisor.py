@@ -275,7 +275,7 @@ class TestFailure:
             {"option": "stage_timeout_seconds.train"},
         )
         assert failure["message"] == (
-            "`stage_timeout_seconds.train` is 100 s, which have passed: stopped in train."
+            "The job was stopped in train: `stage_timeout_seconds.train` allows 100 s."
         )
 
 

@@ -1,4 +1,4 @@
-"""The process of a stage: started in a session of its own, read without blocking, ended whole."""
+"""The process of a stage: in its own session, read without blocking, ended with all descendants."""
 
 import os
 import select
@@ -25,9 +25,9 @@ _VMSTAT: Final = Path("/proc/vmstat")
 
 
 class Child:
-    """Must be started on the main thread: PR_SET_PDEATHSIG looks at the thread that forked.
+    """Must be started on the main thread: PR_SET_PDEATHSIG is bound to the thread that forks.
 
-    On leaving the context its whole process group is gone.
+    When the context ends, its whole process group has ended.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Child:
         os.close(self._events)
 
     def read(self, seconds: float) -> list[StageEvent]:
-        """Events that have arrived; waits for the first of them at most so long."""
+        """Events that have arrived; waits for the first one at most `seconds`."""
         if self._at_end:
             return []
         ready, _, _ = select.select([self._events], [], [], seconds)
@@ -80,7 +80,7 @@ class Child:
 
     @property
     def at_end(self) -> bool:
-        """Whether all that held the pipe open have closed it: nothing more can come."""
+        """Whether every process has closed its end of the pipe: no more events can arrive."""
         return self._at_end
 
     def has_exited(self) -> bool:
@@ -92,40 +92,40 @@ class Child:
         return os.waitid(os.P_PID, self._process.pid, options) is not None
 
     def stop_softly(self) -> None:
-        """Ask the whole group to stop where it loses nothing."""
+        """Tell the whole group to stop at a point where it loses nothing."""
         self._signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
-        """Ask the whole group to stop at once."""
+        """Tell the whole group to stop at once."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
     def reap(self) -> int:
-        """Kill whatever of the group is left; the return code as subprocess gives it."""
+        """Kill what is left of the group; the return code as subprocess reports it."""
         self.kill()
         status = self._process.wait()
         self._reap_orphans()
         return status
 
     def _note_groups(self) -> None:
-        """those that the stage's own children lead: ranks do, and die with it."""
+        """Remember the groups led by the stage's children, as ranks do."""
         with suppress(OSError):  # not Linux, or one has just ended
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
             self._groups |= {os.getpgid(int(child)) for child in children.split()}
 
     def _reap_orphans(self) -> None:
-        """Wait for those of the groups that this process has adopted; at most a second."""
+        """Reap members of the groups that this process has adopted; for at most a second."""
         deadline = time.monotonic() + _REAP_SECONDS
         for group in self._groups:
             while _reap(group) and time.monotonic() < deadline:
                 time.sleep(0.005)
 
     def oom_killed(self) -> bool:
-        """Whether the kernel has killed a process of this host for want of memory since the start.
+        """Whether the kernel has killed a process of this host since the start for lack of memory.
 
-        It tells an out-of-memory kill from one that somebody sent; both look like SIGKILL.
+        Distinguishes an out-of-memory kill from another SIGKILL.
         """
         return _oom_kills() > self._oom_kills
 
@@ -164,7 +164,7 @@ class Child:
 
 
 def _reap(group: int) -> bool:
-    """Wait for those of `group` that have ended; whether others of it are still to end."""
+    """Reap the ended members of `group`; whether it has members that still run."""
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
             pass
@@ -173,7 +173,7 @@ def _reap(group: int) -> bool:
 
 
 def _oom_kills() -> int:
-    """The kernel's count since boot; 0 where there is none (other systems than Linux)."""
+    """The kernel's count since boot; 0 on systems other than Linux."""
     try:
         counters = _VMSTAT.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""How a stage gets its process: what that is given, and the plain way, a new interpreter."""
+"""How a stage's process is started: its inputs, and the default, a new interpreter."""
 
 import subprocess
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from service.contract.stages import EVENT_FD_VARIABLE
 @dataclass(frozen=True)
 class Launch:
     """`output` (the job's log), `events` (the pipe), `stdin` and `locks` (on the stage's GPUs, held
-    until it has ended) are descriptors of this process."""
+    until it has ended) are file descriptors of this process."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -24,7 +24,7 @@ class Launch:
 
 
 class Process(Protocol):
-    """A child of this process, in a session of its own."""
+    """A child of this process, in its own session."""
 
     @property
     def pid(self) -> int: ...
@@ -34,14 +34,14 @@ class Process(Protocol):
         """None until `wait` has been called."""
 
     def wait(self) -> int:
-        """Wait for its end; its exit status, or minus the signal's number."""
+        """Wait until it has ended; its exit status, or minus the number of the signal."""
 
 
 Start = Callable[[Launch], Process]
 
 
 def new_interpreter(launch: Launch) -> Process:
-    """Start an interpreter that has everything to import."""
+    """Start a new interpreter, which has to import everything."""
     return subprocess.Popen(
         launch.command,
         env={**launch.environment, EVENT_FD_VARIABLE: str(launch.events)},

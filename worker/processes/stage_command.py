@@ -1,4 +1,4 @@
-"""The command line and the environment that a stage's process is started with."""
+"""The command line and the environment of a stage's process."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from worker.processes import allocator
 from worker.processes.fork_protocol import LAUNCHER
 
 # The operator's settings and secrets: a stage needs none of them, or gets its own copy below.
-# _MLFLOW_: what mlflow notes there of the process that imported it, which no stage is.
+# _MLFLOW_: mlflow's notes about the process that imported it, which do not apply to a stage.
 _SCRUBBED_PREFIXES: Final = (
     *("FINETUNE_", "MLFLOW_", "_MLFLOW_", "CELERY_", "PG", "AWS_", "AZURE_", "GOOGLE_"),
 )
@@ -22,21 +22,20 @@ _SCRUBBED: Final = frozenset(
 )
 
 _SPINS: Final = "GOMP_SPINCOUNT"
-# What the operator can set otherwise, as libraries read it when they are loaded.
+# Defaults that the operator can override; libraries read them when they are loaded.
 _LIBRARIES: Final = {
-    # oneDNN keeps its programs for so many shapes, a third of a megabyte each, where its own limit
-    # is 1,024. A step of 32 packed sequences needs 170; with fewer than it needs each layer makes
-    # its own.
+    # oneDNN keeps its programs for this many shapes (its default: 1,024), a third of a megabyte
+    # each. A step of 32 packed sequences needs 170; with fewer, each layer compiles its own.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
-    # How often a waiting thread checks before it sleeps. With libgomp's own 300,000 the waiting
-    # threads of one training keep the cores from another one; with 0 a training that is alone
-    # loses time whenever its threads wake up.
+    # How often a waiting thread checks before it sleeps. With libgomp's default of 300,000 the
+    # waiting threads of one training occupy the cores that another needs; with 0 a training that
+    # runs alone loses time whenever its threads wake up.
     _SPINS: "10000",
 }
 
 
 def stage_command(request: StageRequest, request_file: Path) -> list[str]:
-    """-P: what lies in the working directory is data, and never imported."""
+    """With -P, because files in the working directory are data and must not be imported."""
     module, processes = f"worker.stages.{request.stage}", request.spec.resources.processes
     command = [module, str(request_file)]
     if request.stage is Stage.TRAIN and processes > 1:
@@ -45,9 +44,9 @@ def stage_command(request: StageRequest, request_file: Path) -> list[str]:
 
 
 def stage_environment(settings: Settings, stage: Stage, gpus: Sequence[str] = ()) -> dict[str, str]:
-    """Ours without its secrets; only `prepare` and `publish` get the Hub token.
+    """The worker's environment without its secrets; only `prepare` and `publish` get the Hub token.
 
-    `gpus`: UUIDs of those that the stage may use; it sees no other.
+    `gpus`: UUIDs of the GPUs that the stage may use; it sees no others.
     """
     environment = {
         name: value
@@ -58,16 +57,16 @@ def stage_environment(settings: Settings, stage: Stage, gpus: Sequence[str] = ()
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        # No token of the account that the worker runs under, either.
+        # Nor the token of the account that the worker runs under.
         "HF_TOKEN_PATH": os.devnull,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        # For a user's eyes: as nvidia-smi numbers them, and not the fastest first.
+        # In the order of nvidia-smi, not the fastest first.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # torch asks NVML how many there are, which starts no CUDA, and for none it asks nobody.
+        # torch counts devices with NVML, which does not initialise CUDA.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    # What is downloaded lies with our other caches, unless the operator keeps one for all.
+    # Downloads go to our cache, unless the operator has set HF_HOME.
     environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
     if settings.hub_endpoint is not None:
         environment["HF_ENDPOINT"] = settings.hub_endpoint
@@ -80,8 +79,8 @@ def stage_environment(settings: Settings, stage: Stage, gpus: Sequence[str] = ()
 
 
 def _for_libraries(environment: dict[str, str]) -> dict[str, str]:
-    """`environment`, and what the operator has not set. libgomp ignores OMP_WAIT_POLICY where there
-    is a spin count, so none is added to an operator's policy."""
+    """`environment` with the defaults that it lacks. libgomp ignores OMP_WAIT_POLICY if there is a
+    spin count, so none is added to an operator's policy."""
     own = dict(_LIBRARIES)
     if "OMP_WAIT_POLICY" in environment:
         del own[_SPINS]
@@ -93,5 +92,5 @@ def push_command(request_file: Path) -> list[str]:
 
 
 def push_environment(settings: Settings) -> dict[str, str]:
-    """That of `publish`, which sees no GPU either."""
+    """The environment of `publish`: with the token, without GPUs."""
     return stage_environment(settings, Stage.PUBLISH)

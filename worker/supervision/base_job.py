@@ -1,4 +1,4 @@
-"""The model of another job, for the stages: where its files are, and what it is called."""
+"""The model of another job that a job starts from: its files and its name."""
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
@@ -11,7 +11,7 @@ from service.store.database import Database
 
 
 def resolve(database: Database, settings: Settings, spec: JobSpec) -> BaseJob | None:
-    """What `model.job` comes to now; None where it is not given. StageError(model_not_found)."""
+    """Look up `model.job`; None if it is not given. Raises StageError(model_not_found)."""
     if spec.model.job is None:
         return None
     whole = spec.peft is None or spec.peft.merges
@@ -36,8 +36,8 @@ def resolve(database: Database, settings: Settings, spec: JobSpec) -> BaseJob | 
 
 
 def named(spec: JobSpec, prepared: PrepareResult | None) -> JobSpec:
-    """The spec for the stages after `prepare`, in which the base model has a name that a card or an
-    adapter may show: its files are found by what `prepare` resolved."""
+    """The spec for the stages after `prepare`, with a base model name that a card or an adapter may
+    show; those stages find its files in the result of `prepare`."""
     if prepared is None or prepared.base_job is None:
         return spec
     changes = {"job": None, "checkpoint": None, "name_or_path": prepared.base_job.name}

@@ -1,7 +1,7 @@
-"""Pushes checkpoints to the Hub while their training goes on: one at a time, the newest first.
+"""Pushes checkpoints to the Hub during the training: one at a time, the newest first.
 
-A push is a child process of its own, because the training must not have the token. Whatever
-becomes of it is told to the user and does the job no harm: `publish` pushes the finished model.
+A push runs in its own process, because the training must not have the token. The user sees how it
+ends; a failed push does not fail the job, because `publish` pushes the finished model.
 """
 
 import os
@@ -35,31 +35,31 @@ Command = Callable[[Path], list[str]]
 
 
 class CheckpointPushes(Protocol):
-    """`offer` and `holds` are called on the recorder's thread, the rest on the main one."""
+    """`offer` and `holds` are called on the recorder's thread, the rest on the main thread."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None:
-        """No push outlives its attempt."""
+        """End the push: none outlives its attempt."""
 
     def offer(self, saved: CheckpointSaved) -> None:
-        """A checkpoint is registered: it is the next one, in the place of any that waits."""
+        """A checkpoint was registered; it replaces the one that waits to be pushed, if any."""
 
     def holds(self, path: str) -> bool:
         """Whether a push is reading this folder (relative to the workspace)."""
 
     def poll(self) -> list[StageEvent]:
-        """Start what waits and hear what runs; what the user should know. Never waits."""
+        """Start the waiting push or check the running one; notices for the user. Never blocks."""
 
     def stop(self) -> None:
-        """End what runs, and start nothing more."""
+        """End the running push, and start no other."""
 
     @property
     def is_busy(self) -> bool: ...
 
 
 class NoPushes:
-    """For all stages but a training whose `hub.strategy` asks for pushes."""
+    """For every stage except a training whose `hub.strategy` pushes checkpoints."""
 
     is_busy = False
 
@@ -86,7 +86,7 @@ NO_PUSHES: Final = NoPushes()
 
 
 class CheckpointPusher:
-    """`may_commit` asks the database whether the claim still holds."""
+    """`may_commit` asks the database whether this worker still holds the claim."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class CheckpointPusher:
         self._waiting: CheckpointSaved | None = None
         self._skipped: list[int] = []
         self._left_out: list[int] = []
-        """Steps that gave way to the one in hand."""
+        """Steps skipped in favour of the current one."""
         self._current: CheckpointSaved | None = None
         self._process: _Process | None = None
         self._is_over = False
@@ -186,15 +186,15 @@ class CheckpointPusher:
 
     def _failed(self, step: int, failure: Failure) -> Notice:
         log.warning("checkpoint.push_failed", step=step, code=failure.code)
-        message = f"The model of step {step} did not get to the Hub: {failure.message}"
+        message = f"The model of step {step} could not be pushed to the Hub: {failure.message}"
         if not RULES[failure.code].retryable:
             self._is_over = True
-            message += " No other one is pushed before the end of this attempt."
+            message += " No further checkpoint is pushed in this attempt."
         return Notice(message=message, data={"step": step, "code": failure.code})
 
 
 class _Process:
-    """One push: a child that asks before it commits."""
+    """One push: a child process that asks for permission before it commits."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _Process:
         if has_exited:
             return self._outcome or Failed(failure=failures.from_exit(self._child.reap()))
         if self._claim_check.answer is False:
-            message = "It could not be made sure that the job is still this worker's."
+            message = "Not committed: the worker could not confirm that it still runs the job."
             return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
         if self._claim_check.answer:
             self._claim_check.answer = None

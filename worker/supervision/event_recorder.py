@@ -1,4 +1,4 @@
-"""Writes what a stage says into SQL, in batches, on a thread; an outage only delays it."""
+"""Writes a stage's events to the database in batches, on a thread; an outage only delays them."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class EventRecorder:
-    """`add` never blocks. Events wait here, in order, until the database has taken them."""
+    """`add` never blocks: events are queued in order until the database has stored them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EventRecorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self.is_stale = False
         self.fault: str | None = None
-        """Why the stage's words cannot be recorded, now or later."""
+        """Why the events can never be recorded, if they cannot."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,7 +63,7 @@ class EventRecorder:
             return not self._waiting and not self._batch
 
     def drain(self, give_up: Callable[[], bool]) -> bool:
-        """Wait until all is recorded, or cannot be, or the caller gives up; whether it is."""
+        """Wait until all events are recorded (True), cannot be, or the caller gives up (False)."""
         while not self.is_empty() and not self._has_failed():
             if give_up():
                 return False
@@ -100,7 +100,7 @@ class EventRecorder:
                 recorded = history.record(
                     session, self._claim.job_id, self._claim.epoch, self._batch
                 )
-            # Until COMMIT has answered nobody knows whether it is there.
+            # Until COMMIT has returned, it is unknown whether the batch is stored.
             self._unconfirmed = recorded
         self._unconfirmed = None
         if recorded is None:
@@ -116,7 +116,7 @@ class EventRecorder:
     def _remove_pruned(self) -> None:
         """After COMMIT: a crash in between leaves a folder too many, never one too few.
 
-        What is being pushed goes when that has ended.
+        A checkpoint that is being pushed is removed after its push.
         """
         due = [path for path in self._pruned if not self._pushes.holds(path)]
         self._pruned = [path for path in self._pruned if path not in due]
@@ -130,7 +130,7 @@ class EventRecorder:
 
 
 def compact(events: Sequence[StageEvent]) -> list[StageEvent]:
-    """Without the progress that a later one of the same phase overwrites."""
+    """Drop progress events that a later one of the same phase overwrites."""
     kept: list[StageEvent] = []
     overwritten = False
     for event in reversed(events):

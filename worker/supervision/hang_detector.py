@@ -1,4 +1,4 @@
-"""Whether a stage still gets anywhere, by what it says and by the processor time it takes."""
+"""Decides whether a stage hangs, from its events and its CPU time."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from service.contract.events import PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
 
 MEDIANS: Final = 20
-"""A step may take so many times the median of those before it."""
+"""A step may take this many times the median of the steps before it."""
 _REMEMBERED: Final = 101
 _LEAST_SHARE: Final = 1e-3
-"""Of one CPU: a stage that takes less, and says nothing, does nothing."""
+"""Of one CPU: a stage that uses less and sends no event is idle."""
 
 
 class HangDetector:
-    """Of one attempt. `cpu_seconds` is what the stage's processes have taken so far.
+    """For one attempt. `cpu_seconds` returns the CPU time of the stage's processes so far.
 
-    While training it is the optimizer steps that count, once there was one; they come at least
-    every `hung_seconds`, or every 20 medians where that is longer. Otherwise it is any event, and
-    processor time: what tokenises, pushes or computes a metric has nothing to say for long.
+    In a training that has made an optimizer step, the next one must follow within `hung_seconds` or
+    20 median step times, whichever is longer. Otherwise any event or CPU time is activity:
+    tokenization, pushes and metrics may send no event for a long time.
     """
 
     def __init__(self, hung_seconds: float, cpu_seconds: Callable[[], float], now: float) -> None:
@@ -30,7 +30,7 @@ class HangDetector:
         self._cpu_seconds = cpu_seconds
         self._phase: Phase | None = None
         self._step: int | None = None
-        """The last one in this round of training; None before its first progress."""
+        """The last step since training began or resumed; None before the first progress event."""
         self._step_at = now
         self._durations: deque[float] = deque(maxlen=_REMEMBERED)
         self._active_at = now
@@ -40,7 +40,7 @@ class HangDetector:
     def record(self, event: StageEvent, now: float) -> None:
         self._active_at = now
         if isinstance(event, PhaseChanged):
-            # An evaluation's time is no step's.
+            # The time of an evaluation must not count as a step's.
             self._phase, self._step = event.phase, None
         elif isinstance(event, Progress) and self._phase is Phase.TRAINING:
             self._record_step(event.step, now)
@@ -52,7 +52,7 @@ class HangDetector:
             self._step, self._step_at = step, now
 
     def hang_message(self, now: float) -> str | None:
-        """What has not come for how long, as a sentence, when that is too long."""
+        """A sentence that says how long the stage has been stuck; None while it is not."""
         if self._phase is Phase.TRAINING and self._step is not None and self._durations:
             usual = median(self._durations)
             if now - self._step_at > max(self._hung_seconds, MEDIANS * usual):
@@ -78,7 +78,7 @@ class HangDetector:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of the process and its living descendants; 0 when it is gone."""
+    """CPU time of the process and its living descendants; 0 if it has ended."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -92,5 +92,5 @@ def _own_seconds(process: psutil.Process) -> float:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    # Those of children that have ended are in here, too.
+    # Includes the time of children that have ended.
     return float(times.user + times.system + times.children_user + times.children_system)

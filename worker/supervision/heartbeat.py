@@ -1,4 +1,4 @@
-"""Keeps a claim alive on a thread of its own, and learns on the way what the user wishes."""
+"""Renews a claim's lease on its own thread, and reads what the user has requested."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """Beats every `beat_seconds`, looks every `poll_seconds`; nothing else can delay it."""
+    """Renews the lease every `beat_seconds` and reads the job's state every `poll_seconds`."""
 
     def __init__(self, database: Database, settings: Settings, claim: Claim) -> None:
         self._database = database
@@ -39,7 +39,7 @@ class Heartbeat:
 
     @property
     def is_stale(self) -> bool:
-        """The claim is someone else's, or nobody's: this attempt must end and write nothing."""
+        """The claim was lost: this attempt must end and write nothing."""
         return self._state is None
 
     @property
@@ -72,7 +72,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         job_id, epoch = self._claim.job_id, self._claim.epoch
-        # Rounded to the next look, so that beats never come later than `beat_seconds`.
+        # Beat now if the next poll would come too late.
         if self.seconds_since_beat + self._pause() < self._settings.beat_seconds:
             with self._database.read() as session:
                 self._state = claims.requested_state(session, job_id, epoch)
@@ -80,5 +80,5 @@ class Heartbeat:
         started = time.monotonic()
         with self._database.write() as session:
             self._state = claims.renew(session, job_id, epoch, self._settings.lease_seconds)
-        # The lease runs from some moment after `started`: count from there, to be safe.
+        # The lease starts at some moment after `started`; counting from `started` is safe.
         self._last_beat = started

@@ -1,4 +1,4 @@
-"""The checkpoint of another job that a training continues from, for the stages."""
+"""The checkpoint of another job that a training continues from."""
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
@@ -13,8 +13,9 @@ from service.store.database import Database
 def resolve(
     database: Database, settings: Settings, spec: JobSpec, prepared: PrepareResult | None
 ) -> ResumeSource | None:
-    """What `training.resume_from` comes to: what an earlier `prepare` took, if it is still there,
-    or what the other job has now. None where it is not given. StageError(checkpoint_unreadable)."""
+    """Look up `training.resume_from`: the checkpoint that an earlier `prepare` chose if it still
+    exists, else the one the other job has now; None if the option is not given. Raises
+    StageError(checkpoint_unreadable)."""
     wanted = spec.training.resume_from
     if wanted is None:
         return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import structlog
 from sqlalchemy import select
@@ -27,25 +28,28 @@ log = structlog.get_logger(__name__)
 
 
 def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim) -> StageRequest:
-    """The request of this attempt, with its folder made.
+    """The request of this attempt; creates its folder.
 
-    Raises StageError: an uploaded file is gone (dataset_not_found), the model of another job is
-    (model_not_found), or no registered checkpoint can be read (checkpoint_unreadable), nor that
-    of another job that it continues.
+    Raises StageError if an uploaded file does not exist any more (dataset_not_found), the model of
+    another job does not (model_not_found), or no registered checkpoint can be read, of this job or
+    of the one it resumes from (checkpoint_unreadable).
     """
     workspace = settings.workspace(claim.job_id)
     attempt_dir = workspace / "attempts" / str(claim.epoch)
     attempt_dir.mkdir(parents=True, exist_ok=True)
     prepared, trained = _prepared(claim), claim.results.get(Stage.TRAIN)
-    is_prepare, is_train = claim.stage is Stage.PREPARE, claim.stage is Stage.TRAIN
+    spec = claim.spec if claim.stage is Stage.PREPARE else base_job.named(claim.spec, prepared)
     asked = follow_up.parsed(claim.follow_up)
-    promoted = asked.step if isinstance(asked, Promote) and is_train else None
-    spec = claim.spec if is_prepare else base_job.named(claim.spec, prepared)
     if isinstance(asked, Publish):
-        spec, prepared = _for_publish(spec, prepared, asked)
-    run_id = None
-    if claim.stage is Stage.PUBLISH:
-        run_id = shipper.ensure_run(database, tracker, claim.job_id)
+        spec, prepared = _with_target(spec, prepared, asked)
+    match claim.stage:
+        case Stage.PREPARE:
+            inputs = _prepare_inputs(database, settings, claim, spec, prepared)
+        case Stage.TRAIN:
+            promoted = asked.step if isinstance(asked, Promote) else None
+            inputs = _train_inputs(database, claim, workspace, prepared, promoted)
+        case Stage.PUBLISH:
+            inputs = _publish_inputs(database, tracker, claim, spec, workspace)
     return StageRequest(
         job_id=claim.job_id,
         stage=claim.stage,
@@ -55,25 +59,51 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         workspace=workspace,
         attempt_dir=attempt_dir,
         cache_dir=settings.cache_dir,
-        files=_uploaded_files(database, settings, claim) if is_prepare else {},
         data_roots=settings.data_roots,
         model_roots=settings.model_roots,
-        base_job=base_job.resolve(database, settings, claim.spec) if is_prepare else None,
-        resume_source=(
-            resume_source.resolve(database, settings, spec, prepared) if is_prepare else None
-        ),
         prepared=prepared,
         trained=TrainResult.model_validate(trained) if trained else None,
-        resume_from=(
-            _resume_from(database, claim, workspace, prepared, promoted) if is_train else None
-        ),
-        promotes=promoted is not None,
-        checkpoints=_to_push(database, claim, spec, workspace),
         mlflow_uri=settings.mlflow_uri,
-        mlflow_run_id=run_id,
         hub_endpoint=settings.hub_endpoint,
         gpus=list(claim.gpus),
+        **inputs,
     )
+
+
+def _prepare_inputs(
+    database: Database,
+    settings: Settings,
+    claim: Claim,
+    spec: JobSpec,
+    prepared: PrepareResult | None,
+) -> dict[str, Any]:
+    return {
+        "files": _uploaded_files(database, settings, claim),
+        "base_job": base_job.resolve(database, settings, claim.spec),
+        "resume_source": resume_source.resolve(database, settings, spec, prepared),
+    }
+
+
+def _train_inputs(
+    database: Database,
+    claim: Claim,
+    workspace: Path,
+    prepared: PrepareResult | None,
+    promoted: int | None,
+) -> dict[str, Any]:
+    return {
+        "resume_from": _resume_from(database, claim, workspace, prepared, promoted),
+        "promotes": promoted is not None,
+    }
+
+
+def _publish_inputs(
+    database: Database, tracker: Tracker, claim: Claim, spec: JobSpec, workspace: Path
+) -> dict[str, Any]:
+    return {
+        "mlflow_run_id": shipper.ensure_run(database, tracker, claim.job_id),
+        "checkpoints": _to_push(database, claim, spec, workspace),
+    }
 
 
 def _prepared(claim: Claim) -> PrepareResult | None:
@@ -106,8 +136,8 @@ def _resume_from(
     prepared: PrepareResult | None,
     promoted: int | None,
 ) -> Path | None:
-    """The checkpoint to promote, else the newest, else that of the job that the training continues;
-    StageError(checkpoint_unreadable)."""
+    """The checkpoint to promote, else the job's newest, else the one of the job it resumes from.
+    Raises StageError(checkpoint_unreadable)."""
     if promoted is None:
         own = _newest_checkpoint(database, claim, workspace)
         return own or _of_other_job(database, claim, prepared)
@@ -124,7 +154,7 @@ def _resume_from(
 
 
 def _newest_checkpoint(database: Database, claim: Claim, workspace: Path) -> Path | None:
-    """The newest registered checkpoint, of any attempt, that is on disk as it was registered."""
+    """The newest registered checkpoint of any attempt that is unchanged on disk."""
     with database.read() as session:
         registered = history.registered_checkpoints(session, claim.job_id)
     for row in registered:
@@ -160,22 +190,19 @@ def _is_as_registered(workspace: Path, row: CheckpointRow) -> bool:
     return False
 
 
-def _for_publish(
+def _with_target(
     spec: JobSpec, prepared: PrepareResult | None, asked: Publish
 ) -> tuple[JobSpec, PrepareResult | None]:
-    """With the target that the user has named since, in place of the one that `prepare` looked
-    up."""
+    """With the target that the user has named since, instead of the one from `prepare`."""
     if prepared is not None:
         prepared = prepared.model_copy(update={"hub_model_id": None})
     return spec.model_copy(update={"hub": asked.hub}), prepared
 
 
 def _to_push(database: Database, claim: Claim, spec: JobSpec, workspace: Path) -> list[Path]:
-    """What `publish` pushes beside the model, the newest first."""
+    """The checkpoints that `publish` pushes with the model, the newest first."""
     hub = spec.hub
-    if claim.stage is not Stage.PUBLISH or hub is None:
-        return []
-    if hub.strategy not in ("checkpoint", "all_checkpoints"):
+    if hub is None or hub.strategy not in ("checkpoint", "all_checkpoints"):
         return []
     with database.read() as session:
         registered = history.registered_checkpoints(session, claim.job_id)
@@ -184,7 +211,7 @@ def _to_push(database: Database, claim: Claim, spec: JobSpec, workspace: Path) -
 
 
 def leftovers(database: Database, claim: Claim, workspace: Path) -> Iterator[Path]:
-    """Folders of pruned checkpoints that a crash left on disk."""
+    """Folders of pruned checkpoints that a crash has left on disk."""
     with database.read() as session:
         kept = {row.path for row in history.registered_checkpoints(session, claim.job_id)}
         pruned = history.pruned_paths(session, claim.job_id)

@@ -1,4 +1,4 @@
-"""Looks whether a stage must stop, and sees to it that it does: softly, politely, or at once."""
+"""Decides whether a stage must stop, and stops it: softly, with SIGTERM, or with SIGKILL."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class Stop(Enum):
-    """Why a stage must not go on."""
+    """Why a stage must stop."""
 
     STALE = auto()
     UNREACHABLE = auto()
@@ -34,13 +34,13 @@ class Stop(Enum):
 
 
 SOFT: Final = frozenset({Stop.PAUSE, Stop.SHUTDOWN})
-"""The job goes on later: the stage may first come to where it loses nothing."""
-# Another worker may hold the job now or soon: there is no time to be polite.
+"""The job resumes later, so the stage may first reach a point where it loses nothing."""
+# Another worker may hold the job now or soon, so the stage is killed at once.
 _AT_ONCE: Final = frozenset({Stop.STALE, Stop.UNREACHABLE})
 
 
 class StopPolicy:
-    """Of one attempt. A soft reason gives way to any other; else the first one stays."""
+    """For one attempt. The first reason stays, but any other reason replaces a soft one."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class StopPolicy:
         self._kill_at: float | None = None
         self.reason: Stop | None = None
         self.failure: Failure | None = None
-        """What the reason means for the job, where that is not what the stage itself says."""
+        """The failure that the reason causes, if it is not the one the stage itself reports."""
 
     def record(self, event: StageEvent) -> None:
         self._hang_detector.record(event, time.monotonic())
 
     def apply(self, child: Child) -> None:
-        """Once in a while, as long as the stage lives."""
+        """Stop the stage if there is a reason to. Called regularly while the stage runs."""
         now = time.monotonic()
         reason = self._reason(now)
         if reason in SOFT and self.reason is None:
@@ -85,7 +85,7 @@ class StopPolicy:
             child.terminate()
             self._terminate_at = None
             self._kill_at = self._kill_at or now + self._settings.stop_grace_seconds
-        # A polite stop turns into a kill when the claim is lost meanwhile, too.
+        # If the claim is lost in the meantime, SIGTERM is followed by SIGKILL at once.
         lost = self.reason in _AT_ONCE or self._lost() is not None
         if lost or (self._kill_at is not None and now >= self._kill_at):
             child.kill()
@@ -126,8 +126,8 @@ class StopPolicy:
         if passed is None:
             return False
         message = (
-            f"`{passed.option}` is {passed.seconds} s, which have passed: "
-            f"stopped in {self._claim.stage}."
+            f"The job was stopped in {self._claim.stage}: "
+            f"`{passed.option}` allows {passed.seconds} s."
         )
         self.failure = Failure.of(FailureCode.TIMEOUT, message, option=passed.option)
         return True

@@ -1,4 +1,4 @@
-"""Starts a stage, hears its events, beats, and passes on the user's wish: one attempt at a time.
+"""Supervises one attempt: starts its stage, records its events, renews the lease, and stops it.
 
 Runs in the process of the Celery task and never imports torch.
 """
@@ -39,7 +39,7 @@ from worker.tracking.trackers import Tracker
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.25
-# Events and ends wait so long for a database that is away, before the job is left to its lease.
+# How long events and endings wait for an unreachable database, before the lease may expire.
 OUTAGE_LIMIT_SECONDS = 3600.0
 _TAIL_SECONDS = 1.0
 LAST_PUSH_SECONDS = 30.0
@@ -48,8 +48,8 @@ Command = Callable[[StageRequest, Path], list[str]]
 
 
 class Supervisor:
-    """`shutdown` says whether this worker is to stop; `command` is what starts a stage, and `start`
-    makes a process of it."""
+    """`shutdown`: whether this worker is stopping; `command` returns a stage's command line, and
+    `start` starts a process with it."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Supervisor:
         self._policy = endings.Policy(settings.crash_limit, settings.retry_backoff_seconds)
 
     def supervise(self, claim: Claim, locks: tuple[int, ...] = ()) -> JobState | None:
-        """Run the claimed stage to its end and write it; the job's state, None when it was lost.
+        """Run the claimed stage and record its ending; the job's state, None if the claim was lost.
 
-        `locks`: descriptors of those on the claim's GPUs, which the stage's processes inherit.
+        `locks`: descriptors of the locks on the claim's GPUs, which the stage's processes inherit.
         """
         workspace = self._settings.workspace(claim.job_id)
         with Heartbeat(self._database, self._settings, claim) as heartbeat:
@@ -179,7 +179,7 @@ class Supervisor:
         recorder: EventRecorder,
         pushes: CheckpointPushes,
     ) -> Finished | Failed | None:
-        """Pass events on until the stage has ended, which is hastened when it must stop."""
+        """Record events until the stage has ended, and stop it if it must stop."""
         outcome: Finished | Failed | None = None
         while not child.has_exited():
             events = child.read(POLL_SECONDS)
@@ -187,10 +187,10 @@ class Supervisor:
                 stop_policy.record(event)
             outcome = _record_events(events, recorder) or outcome
             if child.at_end:
-                time.sleep(0.02)  # it has closed its pipe and is about to exit
+                time.sleep(0.02)  # the stage has closed its pipe and is about to exit
             stop_policy.apply(child)
             self._push(stop_policy, recorder, pushes)
-        child.kill()  # what it started may still hold the pipe
+        child.kill()  # its descendants may still hold the pipe
         tail = time.monotonic() + _TAIL_SECONDS
         while not child.at_end and time.monotonic() < tail:
             outcome = _record_events(child.read(POLL_SECONDS), recorder) or outcome
@@ -211,7 +211,7 @@ class Supervisor:
         recorder: EventRecorder,
         pushes: CheckpointPushes,
     ) -> None:
-        """The one in hand, for a short while: `publish` waits, and this worker's GPU is idle."""
+        """Give the running push a short time: `publish` waits for it, and the GPU is idle."""
         deadline = time.monotonic() + LAST_PUSH_SECONDS
         while pushes.is_busy and time.monotonic() < deadline:
             stop_policy.apply(child)
@@ -227,17 +227,17 @@ class Supervisor:
     # ---- its end ------------------------------------------------------------------------------
 
     def _gives_up(self, heartbeat: Heartbeat) -> Callable[[], bool]:
-        """Whether to leave the job to its lease: at once when this worker shuts down."""
+        """Whether to stop retrying and let the lease expire; at once if this worker shuts down."""
         deadline = time.monotonic() + OUTAGE_LIMIT_SECONDS
 
         def is_over() -> bool:
-            blind = heartbeat.seconds_since_beat > self._settings.kill_seconds
-            return time.monotonic() > deadline or (blind and self._shutdown.is_requested())
+            unreachable = heartbeat.seconds_since_beat > self._settings.kill_seconds
+            return time.monotonic() > deadline or (unreachable and self._shutdown.is_requested())
 
         return is_over
 
     def _end(self, claim: Claim, ending: Ending, give_up: Callable[[], bool]) -> JobState | None:
-        """Write the end; during an outage again and again, and never twice."""
+        """Write the ending; retried during an outage, and never written twice."""
         while True:
             try:
                 with self._database.write() as session:
@@ -257,7 +257,7 @@ class Supervisor:
 
 
 def _record_events(events: list[StageEvent], recorder: EventRecorder) -> Finished | Failed | None:
-    """Give the events to the recorder, but for the one that ends the stage."""
+    """Record all events except the one that ends the stage, which is returned."""
     outcome: Finished | Failed | None = None
     for event in events:
         if isinstance(event, Finished | Failed):
@@ -268,7 +268,7 @@ def _record_events(events: list[StageEvent], recorder: EventRecorder) -> Finishe
 
 
 def _ending(stop_policy: StopPolicy, outcome: Finished | Failed) -> Ending | None:
-    """What became of the attempt. A stage that finished before it could be stopped has finished."""
+    """How the attempt ended. A stage that finished before it could be stopped has finished."""
     if stop_policy.reason is Stop.STALE:
         return None
     if isinstance(outcome, Finished):

@@ -1,4 +1,4 @@
-"""What a stage takes from the machine: CPU and memory of its process tree, disk, GPUs."""
+"""The resources a stage uses: CPU and memory of its process tree, disk, GPUs."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +19,15 @@ log = structlog.get_logger(__name__)
 
 _STOP_SECONDS: Final = 5.0
 _FIRST_SECONDS: Final = 1.0
-"""Until the first sample, so that a short stage has one as well."""
+"""Until the first sample, so that a short stage has one too."""
 
 
 class SystemSampler:
     """Samples the stage `pid` and its descendants on a thread, every `interval` seconds.
 
     `emit` is called with Metric(kind="system"); its step is whole seconds since `created_at`,
-    so that the numbers of all attempts stand on one axis. `gpus`: UUIDs of those that the stage
-    was given; no other is sampled. A context manager, or start and stop.
+    so that the numbers of all attempts share one axis. `gpus`: UUIDs of the stage's GPUs; no
+    other is sampled. A context manager, or start and stop.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SystemSampler:
 
     def _run(self) -> None:
         with _gpus(self._gpus) as gpus:
-            self._usage()  # psutil measures CPU time between two looks
+            self._usage()  # psutil measures CPU time between two calls
             wait = min(self._interval, _FIRST_SECONDS)
             while not self._stop.wait(wait):
                 wait = self._interval
@@ -79,7 +79,7 @@ class SystemSampler:
                 self._emit(Metric(kind="system", step=step, values=values))
 
     def _usage(self) -> dict[str, float] | None:
-        """Sums over the process tree; None when the stage has gone."""
+        """Sums over the process tree; None if the stage has ended."""
         cpu, memory, alive = 0.0, 0, False
         for process in self._tree():
             try:
@@ -92,7 +92,7 @@ class SystemSampler:
         return {"cpu_percent": cpu, "memory_rss_bytes": float(memory)} if alive else None
 
     def _tree(self) -> Iterator[psutil.Process]:
-        """The same objects at each look, because each remembers its own last CPU time."""
+        """The same objects at each call, because each remembers its last CPU time."""
         try:
             root = self._processes.get(self._pid) or psutil.Process(self._pid)
             found = {process.pid: process for process in [root, *root.children(recursive=True)]}
@@ -110,7 +110,7 @@ class _Gpus:
         self._reported: set[str] = set()
 
     def usage(self) -> dict[str, float]:
-        """What NVML reports of them; a value that it does not report is left out."""
+        """The values that NVML reports; others are left out."""
         values: dict[str, float] = {}
         for index, uuid in enumerate(self._uuids):
             for name, read in _VALUES.items():
@@ -139,7 +139,7 @@ _VALUES: Final[dict[str, Callable[[Any], float]]] = {
 
 @contextmanager
 def _gpus(uuids: Sequence[str]) -> Iterator[_Gpus]:
-    """None of them where NVML does not work, which is logged."""
+    """No GPUs if NVML does not work, which is logged."""
     with ExitStack() as stack:
         try:
             if uuids:
