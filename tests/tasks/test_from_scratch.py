@@ -96,7 +96,7 @@ class TestFaults:
             (
                 {"model_type": "gpt2", "config_overrides": {"n_layers": 2}},
                 FailureCode.INVALID_OPTION,
-                "names 'n_layers', which a configuration of type 'gpt2' does not have; did you "
+                "has 'n_layers', which is not a field of configurations of type 'gpt2'; did you "
                 "mean 'n_layer'?",
             ),
             (
@@ -107,7 +107,7 @@ class TestFaults:
             (
                 {"model_type": "gpt2", "config_overrides": {"n_embd": 30, "n_head": 4}},
                 FailureCode.UNSUPPORTED_ARCHITECTURE,
-                "No model can be made of this configuration",
+                "Cannot create a model from this configuration",
             ),
             (
                 {"model_type": "vit"},

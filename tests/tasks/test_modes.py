@@ -230,7 +230,7 @@ class TestEveryTask:
         job = first.other(
             "evaluate", tmp_path / "job", {"validation": given["validation"]}, model=model
         )
-        with pytest.raises(StageError, match="which would be random") as caught:
+        with pytest.raises(StageError, match="These weights would be random") as caught:
             job.prepare()
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
         assert caught.value.failure.details["weights"]
@@ -490,7 +490,7 @@ def test_an_adapter_is_no_whole_model(tmp_path: Path) -> None:
         "model": {"name_or_path": str(folder)},
         "dataset": {"source": "path", "test": rows},
     }
-    with pytest.raises(StageError, match="holds an adapter of peft") as caught:
+    with pytest.raises(StageError, match="holds a peft adapter without its base model") as caught:
         StagedJob(tmp_path, body).prepare()
     assert caught.value.failure.code is FailureCode.MODEL_NOT_FOUND
 

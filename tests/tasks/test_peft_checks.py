@@ -163,7 +163,7 @@ class TestInPrepare:
         with pytest.raises(StageError, match="but the model has only 64 positions"):
             prepared(tmp_path, "causal-lm", base, {**PROMPT, "num_virtual_tokens": 64})
         task = {"type": "causal-lm", "block_size": 32}
-        with pytest.raises(StageError, match="holds 24 beside 40 virtual tokens"):
+        with pytest.raises(StageError, match="holds 24 in addition to 40 virtual tokens"):
             prepared(tmp_path, task, base, {**PROMPT, "num_virtual_tokens": 40})
 
     def test_names_are_checked_there_and_warnings_told(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What can be known about a model and its tokenizer before a GPU is taken."""
+"""Checking a model and its tokenizer before the job takes a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +15,9 @@ from worker import failures
 from worker.failures import invalid_option
 from worker.tasks.base import Task
 
-# How models name their table of learned or fixed absolute positions.
+# The names of the table of learned or fixed absolute positions in models.
 _POSITION_TABLES = frozenset({"position_embeddings", "embed_positions", "wpe"})
-# Tokenizers that know no limit state a number with thirty digits.
+# Tokenizers without a limit have a number with thirty digits.
 _NO_LIMIT = 10**9
 
 
@@ -35,7 +35,7 @@ def load_config(folder: Path, name: str) -> Any:
 
 
 def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
-    """A tokenizer that can do what the task needs: any, or a fast one; with a pad token or not."""
+    """The tokenizer, if it has what the task needs: offsets, a pad token."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -44,7 +44,7 @@ def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
         _raise_machine_fault(error)
         raise StageError(
             FailureCode.SLOW_TOKENIZER,
-            f"{name!r} has no tokenizer that can be loaded: {failures.describe(error)}",
+            f"The tokenizer of {name!r} cannot be loaded: {failures.describe(error)}",
         ) from error
     _check_files(folder, tokenizer, name)
     needs = task.needs_offsets(parameters)
@@ -60,9 +60,9 @@ def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
 
 
 def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
-    """Without any file some classes load all the same, with an empty vocabulary."""
+    """Some classes load without any file, with an empty vocabulary: reject them."""
     files = [file for file in tokenizer.vocab_files_names.values() if (folder / file).is_file()]
-    # Classes that need no vocabulary name no files: characters, bytes.
+    # Tokenizers of characters or bytes need no files.
     if tokenizer.vocab_files_names and not files:
         raise StageError(FailureCode.SLOW_TOKENIZER, f"{name!r} holds no tokenizer files")
 
@@ -70,7 +70,7 @@ def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
 def check_model(
     task: Task, spec: JobSpec, config: Any, tokenizer: Any, notice: Callable[[Notice], None]
 ) -> int:
-    """Architecture, position table, vocabulary and adapter fit the task and the tokenizer.
+    """Check that architecture, position table, vocabulary and adapter fit the task and tokenizer.
 
     Returns the task's `max_length` for this model.
     """
@@ -86,9 +86,9 @@ def check_model(
         with torch.device("meta"):  # shapes only, no memory
             model = auto.from_config(config)
     except (ValueError, TypeError, KeyError) as error:
-        message = f"No model can be made of this configuration: {failures.describe(error)}"
+        message = f"Cannot create a model from this configuration: {failures.describe(error)}"
         raise StageError(FailureCode.UNSUPPORTED_ARCHITECTURE, message) from error
-    # The places of virtual tokens are no text's.
+    # Virtual tokens take positions that the text cannot use.
     reserved = spec.peft.virtual_tokens if spec.peft is not None else 0
     table = position_limit(model, config)
     if table is not None:
@@ -98,7 +98,7 @@ def check_model(
         raise StageError(
             FailureCode.SEQUENCE_TOO_LONG,
             f"`{task.length_option}` is {max_length}, but the model's position table holds {table}"
-            + (f" beside {reserved} virtual tokens" if reserved else ""),
+            + (f" in addition to {reserved} virtual tokens" if reserved else ""),
             limit=table,
             **{task.length_option: max_length},
         )
@@ -127,11 +127,11 @@ def _check_adapter(
 
 
 def _natural_limit(table: int | None, config: Any, tokenizer: Any, reserved: int) -> int | None:
-    """Tokens of a text that the model was made for; rotary models state a number that no table
-    enforces."""
+    """The text length that the model was made for, in tokens; rotary models have a number that no
+    table enforces."""
     stated = getattr(config, "max_position_embeddings", None)
     known = [table] if table is not None else []
-    if stated is not None and stated > 0:  # XLNet says -1
+    if stated is not None and stated > 0:  # XLNet has -1
         known.append(stated - reserved)
     if tokenizer.model_max_length < _NO_LIMIT:
         known.append(tokenizer.model_max_length)
@@ -155,7 +155,8 @@ def position_limit(model: nn.Module, config: Any) -> int | None:
 
 
 def _usable_rows(table: nn.Embedding) -> int:
-    """RoBERTa and its kin count positions from the padding index on, BART's from an offset."""
+    """Models like RoBERTa count positions from the padding index, models like BART from an
+    offset."""
     unused = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1
     return table.num_embeddings - int(unused)
 
@@ -166,7 +167,7 @@ def _check_vocabulary(model: Any, tokenizer: Any) -> None:
     if highest >= rows:
         raise StageError(
             FailureCode.INVALID_OPTION,
-            f"The tokenizer knows token ids up to {highest}, but the model embeds only {rows}: "
+            f"The tokenizer has token ids up to {highest}, but the model embeds only {rows}: "
             "set `model.tokenizer_name` to the tokenizer that the model was trained with",
             tokenizer=highest + 1,
             model=rows,
@@ -174,6 +175,6 @@ def _check_vocabulary(model: Any, tokenizer: Any) -> None:
 
 
 def _raise_machine_fault(error: Exception) -> None:
-    """A full disk or lost memory is not the model's fault."""
+    """Raise errors of the machine, such as a full disk: the model is not to blame for them."""
     if failures.from_exception(error).code is not FailureCode.INTERNAL:
         raise error

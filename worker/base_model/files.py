@@ -1,4 +1,4 @@
-"""Where the base model's files are: a Hub repository at a commit, or an allowed folder."""
+"""Finding the base model's files: in a Hub repository at a commit, or in an allowed folder."""
 
 import os
 import re
@@ -32,43 +32,43 @@ _WHOLE: Final = "model.safetensors"
 
 @dataclass(frozen=True)
 class Located:
-    """A repository or folder whose files are known but, on the Hub, not yet here."""
+    """A repository or folder whose files are known, but on the Hub not yet downloaded."""
 
     name: str
     commit: str | None
     """None for a folder."""
     files: tuple[str, ...]
     fetch: Callable[[Iterable[str]], Path]
-    """Brings the named files here and returns the folder that they are in."""
+    """Downloads the named files if needed, and returns their folder."""
 
     def settings(self) -> list[str]:
         return [name for name in self.files if _SETTINGS.fullmatch(name)]
 
     def weights(self) -> list[str]:
-        """Safetensors that `from_pretrained` would load; StageError when there are none."""
+        """Safetensors that `from_pretrained` would load; StageError if there are none."""
         found = [name for name in self.files if _WEIGHTS.fullmatch(name)]
         if found:
             return [_WHOLE] if _WHOLE in found else found
         if _ADAPTER in self.files:
             raise StageError(
                 FailureCode.MODEL_NOT_FOUND,
-                f"{self.name!r} holds an adapter of peft, and not the model that it belongs to: "
-                "merge the two with PeftModel's merge_and_unload(), or train with "
-                "`peft.merge: true`, and give the whole model",
+                f"{self.name!r} holds a peft adapter without its base model: merge the two with "
+                "PeftModel's merge_and_unload(), or train with `peft.merge: true`, and give the "
+                "merged model",
             )
-        other_weights.refuse(self.name, self.commit is not None, self.files)
+        other_weights.refuse(self.name, self.files, is_on_hub=self.commit is not None)
         raise StageError(
             FailureCode.MODEL_NOT_FOUND,
-            f"{self.name!r} holds no weights: no {_WHOLE} and no shards of it",
+            f"{self.name!r} holds no weights: neither {_WHOLE} nor shards of it",
         )
 
 
 def locate(
     name: str, revision: str | None, *, roots: list[Path], setting: str, cache_dir: Path
 ) -> Located:
-    """Look `name` up: an absolute path under `roots`, or a Hub id. StageError when it is not there.
+    """Look `name` up: an absolute path under `roots`, or a Hub id. StageError if it is not found.
 
-    `setting` is the field of the spec that gives the name.
+    `setting` is the field of the spec that contains the name.
     """
     if name.startswith(("/", ".", "~")) or "\x00" in name:
         return _folder(name, roots)
@@ -85,8 +85,8 @@ def locate(
 
 
 def of_job(base: BaseJob, own_folder: Path) -> Located:
-    """The finished model of another job; or a checkpoint's weights with the settings that its
-    training left, together in `own_folder`. StageError(model_not_found) when they are gone."""
+    """The finished model of another job; or the weights of its checkpoint, linked into `own_folder`
+    together with its training's settings. StageError(model_not_found) if they were deleted."""
     name = base.job if base.step is None else f"{base.job} (step {base.step})"
     files = _inside(base.folder)
     if base.step is not None:
@@ -94,7 +94,7 @@ def of_job(base: BaseJob, own_folder: Path) -> Located:
         files = {file: path for file, path in files.items() if _WEIGHTS.fullmatch(file)}
         files |= {file: path for file, path in _inside(settings).items() if file not in files}
     if not files:
-        raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} are not there any more")
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} no longer exist")
 
     def fetch(_wanted: Iterable[str]) -> Path:
         return base.folder if base.step is None else link_all(files, own_folder)
@@ -104,11 +104,11 @@ def of_job(base: BaseJob, own_folder: Path) -> Located:
 
 def _settings_of(base: BaseJob, name: str) -> Path:
     """The folder with the configuration and the tokenizer that belong to a checkpoint."""
-    beside = hub_repository.settings_dir(base.folder.parents[1])
-    for folder in (beside, base.finished):
+    settings = hub_repository.settings_dir(base.folder.parents[1])
+    for folder in (settings, base.finished):
         if folder is not None and (folder / "config.json").is_file():
             return folder
-    message = f"{name} was written by a release that left no configuration with its checkpoints"
+    message = f"{name} was written by a release that did not save a configuration with checkpoints"
     raise StageError(FailureCode.MODEL_NOT_FOUND, message)
 
 
@@ -119,7 +119,8 @@ def _inside(folder: Path) -> dict[str, Path]:
 
 
 def link_all(files: Mapping[str, Path], target: Path) -> Path:
-    """Hard links, so that they stay when the other job's checkpoint is removed; else copies."""
+    """Hard-link the files, so that they survive when the other job's checkpoint is deleted; copy
+    them where that is not possible."""
     target.mkdir(parents=True, exist_ok=True)
     for name, path in files.items():
         if not (target / name).exists():
@@ -154,7 +155,7 @@ def _unreadable(name: str, what: str) -> StageError:
 
 
 def _allowed(path: Path, roots: list[Path]) -> bool:
-    """A link inside the folder must not lead out of the roots either."""
+    """Whether the file is under the roots; a link must not lead out of them."""
     resolved = path.resolve()
     return any(resolved.is_relative_to(root) for root in roots)
 
@@ -172,7 +173,7 @@ def _download(
 
 
 def _refusal(name: str, revision: str | None, setting: str, error: Exception) -> Exception:
-    """What a failed look-up means for the user; the error itself if it is not about the name."""
+    """What a failed lookup means for the user; the error itself if it is not about the name."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     unknown = isinstance(error, RepositoryNotFoundError | HFValidationError)
     code = FailureCode.MODEL_NOT_FOUND

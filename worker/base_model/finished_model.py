@@ -1,5 +1,4 @@
-"""What a job that does not train needs of its model: all of its weights, and the labels that it
-knows."""
+"""Checks of the model in a job that does not train: it needs all weights, and has the labels."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ _SHOWN = 8  # names in a message
 
 
 def with_labels_of(request: StageRequest, task: Task, config: Any) -> StageRequest:
-    """The request of a job that does not train, whose labels are those of the model: its data
-    need not have them all, or any. StageError(label_mismatch, invalid_option)."""
+    """The request with the model's labels, if the job does not train: its data may lack some or all
+    of them. StageError(label_mismatch, invalid_option)."""
     if request.spec.trains or not isinstance(task, HasLabels):
         return request
     parameters = task.with_labels_of(request.spec.task, config)
@@ -23,9 +22,9 @@ def with_labels_of(request: StageRequest, task: Task, config: Any) -> StageReque
 
 
 def check_weights(spec: JobSpec, task: Task, folder: Path) -> None:
-    """StageError(invalid_option) where weights are missing and the job does not train.
+    """StageError(invalid_option) if weights are missing and the job does not train.
 
-    Looks at the names and sizes that the files' headers state; no weight is read.
+    Reads only names and sizes from the files' headers, no weights.
     """
     if spec.trains:
         return
@@ -42,7 +41,7 @@ def check_weights(spec: JobSpec, task: Task, folder: Path) -> None:
 
 
 def require_all(spec: JobSpec, missing: list[str]) -> None:
-    """StageError(invalid_option) where a job that does not train has weights `missing`."""
+    """StageError(invalid_option) if weights are `missing` and the job does not train."""
     if spec.trains or not missing:
         return
     shown = ", ".join(missing[:_SHOWN])
@@ -50,8 +49,8 @@ def require_all(spec: JobSpec, missing: list[str]) -> None:
     raise StageError(
         FailureCode.INVALID_OPTION,
         f"The model {spec.model.title!r} was not trained for {spec.task.variant()}: it lacks "
-        f"{shown}{more}, which would be random, and so would be its answers. Give a model that was "
-        "trained for the task, or train this one with `mode: train`",
+        f"{shown}{more}. These weights would be random, and so would the predictions. Give a model "
+        "that was trained for the task, or train this one with `mode: train`",
         option="model.name_or_path",
         weights=missing[:100],
     )

@@ -1,4 +1,4 @@
-"""The configuration of a model that starts without weights."""
+"""Creating the configuration of a model that is trained from scratch."""
 
 import difflib
 from pathlib import Path
@@ -15,9 +15,10 @@ _TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def make_config(spec: ModelConfigSpec, tokenizer: Any, folder: Path) -> Any:
-    """Write the config.json of `spec` to `folder`; vocabulary and special ids are the tokenizer's.
+    """Write the config.json of `spec` to `folder`, with the tokenizer's vocabulary size and special
+    ids.
 
-    StageError for an unknown type, and for overrides that this type does not have or take.
+    StageError for an unknown type, and for overrides that the type does not have or accept.
     """
     if spec.model_type not in CONFIG_MAPPING:
         raise StageError(
@@ -31,7 +32,7 @@ def make_config(spec: ModelConfigSpec, tokenizer: Any, folder: Path) -> Any:
     for name in spec.config_overrides:
         if name not in known:
             raise _invalid(
-                f"names {name!r}, which a configuration of type {spec.model_type!r} does not have"
+                f"has {name!r}, which is not a field of configurations of type {spec.model_type!r}"
                 + _near(name, sorted(known)),
                 name,
             )

@@ -56,7 +56,7 @@ _FORMATS: Final = (
 )
 
 
-def refuse(name: str, is_on_hub: bool, files: Iterable[str]) -> None:
+def refuse(name: str, files: Iterable[str], *, is_on_hub: bool) -> None:
     """StageError(unsafe_weights) if a model without safetensors has weights in another format.
 
     With several formats the error has the first one's command, which needs the least.
@@ -67,7 +67,7 @@ def refuse(name: str, is_on_hub: bool, files: Iterable[str]) -> None:
         if not found or found == ["training_args.bin"]:
             continue
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        command = _command(name, is_on_hub, kind)
+        command = _command(name, kind, is_on_hub=is_on_hub)
         raise StageError(
             FailureCode.UNSAFE_WEIGHTS,
             f"The model {name!r} has weights only as {shown}: {kind.nature}. Only safetensors "
@@ -77,7 +77,7 @@ def refuse(name: str, is_on_hub: bool, files: Iterable[str]) -> None:
         )
 
 
-def _command(name: str, is_on_hub: bool, kind: Format) -> str:
+def _command(name: str, kind: Format, *, is_on_hub: bool) -> str:
     if not is_on_hub:
         return f"cd {shlex.quote(name)} && {kind.command}"
     return f"hf download {shlex.quote(name)} --local-dir model && cd model && {kind.command}"

@@ -1,6 +1,6 @@
-"""Rows of any source → cleaned rows, and what became of the others.
+"""Cleaning rows of any source, and counting the rows that cannot be used.
 
-What is skipped is a pure function of the data and the options. Pure Python: see `table`.
+Which rows are skipped is a pure function of the data and the options. Pure Python: see `table`.
 """
 
 import difflib
@@ -13,11 +13,11 @@ from worker import failures
 from worker.data.table import Cleaner, Row, RowError, Table
 
 SHOWN: Final = 100
-"""Bad rows that are named."""
+"""Bad rows that are reported with their places."""
 _CHARACTERS: Final = 300
-"""Of a fault that is kept; of a place, half of them."""
-_FRUITLESS: Final = 1000
-"""Rows without a needed column, and none with it, that tell that there is no such column."""
+"""Longest problem that is kept; a place may have half as many characters."""
+_ROWS_TO_DECIDE: Final = 1000
+"""If none of the first rows has a needed column, after this many the column counts as missing."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class Columns:
         cls,
         known: Iterable[str],
         required: Collection[str],
-        spared: Collection[str],
+        optional: Collection[str],
         mapping: Mapping[str, str],
     ) -> "Columns":
-        """A column that the user maps is needed like a required one, unless it is `spared`."""
+        """A column that the user maps is needed like a required one, unless it is `optional`."""
         names = {column: mapping.get(column, column) for column in known}
-        strange = sorted(mapping.keys() - names.keys())
-        if strange:
+        unknown = sorted(mapping.keys() - names.keys())
+        if unknown:
             raise StageError(
                 FailureCode.INVALID_OPTION,
-                f"`dataset.columns` maps {', '.join(map(repr, strange))}, but the task's columns "
+                f"`dataset.columns` maps {', '.join(map(repr, unknown))}, but the task's columns "
                 f"are {', '.join(names)}",
             )
-        return cls(names, frozenset(required) | frozenset(mapping).difference(spared))
+        return cls(names, frozenset(required) | frozenset(mapping).difference(optional))
 
     def missing(self, found: Collection[str]) -> list[str]:
         return [
@@ -61,8 +61,8 @@ class Columns:
 
 
 @runtime_checkable
-class Counting(Protocol):
-    """A cleaner that counts what it has changed."""
+class CountsChanges(Protocol):
+    """A cleaner that counts what it changes."""
 
     counts: Mapping[str, int]
 
@@ -72,7 +72,7 @@ class BadRow:
     table: int
     """Which of the split's tables it is in."""
     place: str
-    """Within that table: `line 3`. The same content has the same place, whatever its name."""
+    """Within that table, such as `line 3`; it does not depend on the table's name."""
     problem: str
     reason: str
     code: FailureCode
@@ -80,17 +80,17 @@ class BadRow:
 
 @dataclass
 class Tally:
-    """What became of the rows of one split."""
+    """Counts of the used and the bad rows of one split."""
 
     used: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
-    """Kind of fault → rows."""
+    """Reason → number of bad rows."""
     codes: list[FailureCode] = field(default_factory=list)
-    """Those of the faults, each once."""
+    """The failure codes of the bad rows, each once."""
     bad_rows: list[BadRow] = field(default_factory=list)
-    """The first of them."""
+    """The first bad rows."""
     changes: dict[str, int] = field(default_factory=dict)
-    """What the task's cleaner has counted."""
+    """The counts of the task's cleaner."""
 
     @property
     def bad(self) -> int:
@@ -112,22 +112,22 @@ class Tally:
 
 @dataclass
 class Checking:
-    """The rows of one split that can be used, in order; `tally` knows the others."""
+    """Yields the usable rows of one split in order; `tally` counts all rows."""
 
     columns: Columns
     clean: Cleaner
     limit: int | None
-    """Rows to use. With `skips`, of those that can be used; else of all."""
+    """Most rows to use; with `skips` only usable rows count, otherwise all rows."""
     skips: bool
     tally: Tally = field(default_factory=Tally)
 
     def rows(self, tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
-        """StageError for a file or a column that no row can do without."""
+        """StageError for an unreadable file or a missing column."""
         for number, table in enumerate(tables):
             yield from self._rows(number, table)
             if self._is_full():
                 break
-        if isinstance(self.clean, Counting):
+        if isinstance(self.clean, CountsChanges):
             self.tally.changes = dict(self.clean.counts)
 
     def _is_full(self) -> bool:
@@ -136,12 +136,12 @@ class Checking:
     def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
         if table.columns is not None:
             self._require(table.columns, None)
-        lacking = _Lacking(self.columns)
+        missing = _MissingColumns(self.columns)
         for place, row in table.rows(self.columns.wanted(table.columns or ())):
             try:
                 if isinstance(row, RowError):
                     raise row
-                lacking.look(place, row)
+                missing.check(place, row)
                 cleaned = self.clean(self.columns.mapped(row))
             except RowError as error:
                 within = place.removeprefix(f"{table.name}, ") if table.name else place
@@ -151,7 +151,7 @@ class Checking:
                 yield cleaned
             if self._is_full():
                 break
-        lacking.conclude()
+        missing.conclude()
 
     def _require(self, found: tuple[str, ...], place: str | None) -> None:
         missing = self.columns.missing(found)
@@ -159,22 +159,22 @@ class Checking:
             raise missing_column(self.columns, missing, found, place)
 
 
-class _Lacking:
-    """Tells rows that lack a column from a table that has no such column: no row of it has."""
+class _MissingColumns:
+    """Distinguishes rows that lack a column from a table without that column, which no row has."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._first: tuple[str, tuple[str, ...]] | None = None
         self._never = set(columns.missing(()))
-        """Needed columns that no row has had."""
+        """Needed columns that no row so far has had."""
         self._rows = 0
 
-    def look(self, place: str, row: Row) -> None:
+    def check(self, place: str, row: Row) -> None:
         missing = self._columns.missing(row.keys())
         self._first = self._first or (place, tuple(row))
         self._rows += 1
         self._never.intersection_update(missing)
-        if self._never and self._rows == _FRUITLESS:
+        if self._never and self._rows == _ROWS_TO_DECIDE:
             self.conclude()
         if missing:
             names = ", ".join(repr(self._columns.names[name]) for name in missing)
@@ -190,7 +190,7 @@ class _Lacking:
 def missing_column(
     columns: Columns, missing: list[str], found: tuple[str, ...], place: str | None
 ) -> StageError:
-    """Names what is missing, what there is, and the nearest name of it."""
+    """An error that names the missing columns, those that exist, and the most similar of them."""
     theirs = [columns.names[name] for name in missing]
     taken = set(columns.names.values())
     free = [name for name in found if name not in taken]

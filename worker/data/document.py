@@ -1,7 +1,7 @@
 """One JSON document: an array of rows, `{"data": [...]}`, or SQuAD's nested articles.
 
-Elements are decoded one at a time from a sliding piece of the text, so that a file of several
-gigabytes never stands in memory as a whole.
+Elements are decoded one at a time from a sliding window over the text, so that a file of several
+gigabytes is never in memory as a whole.
 """
 
 import codecs
@@ -15,7 +15,7 @@ from worker.data.text import json_fault, no_object
 
 _PIECE = 1024**2
 _SPACE = " \t\n\r"
-# An error so close to the end of what was read may only mean that more is to come.
+# An error this close to the end of the window may only mean that more text must be read.
 _NEAR_END = 64
 _UNDECODED = re.compile("[\udc80-\udcff]")
 
@@ -28,13 +28,13 @@ def rows_of(source: Source) -> Table:
     def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         for number, (value, is_suspect) in enumerate(_elements(source), start=1):
             row = value if isinstance(value, dict) else no_object(value)
-            yield f"{source.name}, row {number}", _decoded(row, is_suspect)
+            yield f"{source.name}, row {number}", _decoded(row, is_suspect=is_suspect)
 
     return Table(columns=None, rows=rows, name=source.name)
 
 
 def squad(source: Source) -> Table:
-    """SQuAD's own form, v1.1 and v2.0, as flat rows; an impossible question has no answers."""
+    """SQuAD's own format, v1.1 and v2.0, as flat rows; an impossible question has no answers."""
 
     def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         number = 0
@@ -45,7 +45,7 @@ def squad(source: Source) -> Table:
                     continue
                 number += 1
                 place = f"{source.name}, question {number} (article {position})"
-                yield place, _decoded(_flat(paragraph, question), is_suspect)
+                yield place, _decoded(_flat(paragraph, question), is_suspect=is_suspect)
 
     columns = ("id", "title", "context", "question", "answers")
     return Table(columns=columns, rows=rows, name=source.name)
@@ -93,7 +93,7 @@ def _flat(paragraph: Mapping[str, Any], question: Any) -> Row | RowError:
     return row
 
 
-def _decoded(row: Row | RowError, is_suspect: bool) -> Row | RowError:
+def _decoded(row: Row | RowError, *, is_suspect: bool) -> Row | RowError:
     """RowError for a row with bytes that are not UTF-8."""
     if not is_suspect or isinstance(row, RowError):
         return row
@@ -128,13 +128,13 @@ def _elements(source: Source) -> Iterator[tuple[Any, bool]]:
 
 
 class _Text:
-    """A cursor over a JSON text that is read piece by piece."""
+    """A cursor over a JSON text that is read in pieces."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self.has_undecoded = False
-        """Bytes that are not UTF-8 have come by; each is a lone surrogate in its string."""
+        """Whether bytes were read that are not UTF-8; each is a lone surrogate in its string."""
         self._json = json.JSONDecoder()
         self._buffer = ""
         self._at = 0
@@ -142,7 +142,7 @@ class _Text:
         self._in_object = False
 
     def enter_data(self) -> bool:
-        """Move behind the `[` of the rows; False if the document has no such array."""
+        """Move past the `[` of the rows; False if the document has no such array."""
         try:
             first = self._take()
             if first == "\ufeff":
@@ -168,7 +168,7 @@ class _Text:
                 raise json.JSONDecodeError("Expecting ',' delimiter", mark, 0)
 
     def finish(self) -> None:
-        """Behind the rows: nothing may follow an array, and an object must go on or end."""
+        """Check what follows the rows: nothing after an array; a comma or the end in an object."""
         try:
             mark = self._take()
         except _Truncated:
@@ -215,12 +215,12 @@ class _Text:
                 if not self._may_continue(error):
                     raise json.JSONDecodeError(error.msg, "", 0) from error
             else:
-                # A number at the very end may go on in the next piece.
+                # A number at the very end may continue in the next piece.
                 if end < len(self._buffer) or self._ended:
                     self._at = end
                     return value
             self._more(piece)
-            piece *= 2  # so that a long value is not decoded anew too often
+            piece *= 2  # so that a long value is not decoded too often
 
     def _may_continue(self, error: json.JSONDecodeError) -> bool:
         unfinished = error.msg.startswith("Unterminated string")
@@ -233,7 +233,7 @@ class _Text:
         return json.JSONDecodeError(error.msg, "", 0)
 
     def _more(self, size: int) -> None:
-        """Read on, dropping what lies behind. _Truncated at the end of the file."""
+        """Read another piece and drop what was consumed. _Truncated at the end of the file."""
         if self._ended:
             raise _Truncated
         self._buffer = self._buffer[self._at :]

@@ -1,4 +1,4 @@
-"""Which format a file has, and the reader for it. One entry a format."""
+"""Detecting a file's format, and the reader for each format."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _HEAD_BYTES = 1024**2
 
 
 def open_table(source: Source, data_format: DataFormat) -> Table:
-    """The rows of a file; empty_dataset when it has no byte."""
+    """The rows of a file. StageError(empty_dataset) if it is empty."""
     if source.path.stat().st_size == 0:
         raise StageError(
             FailureCode.EMPTY_DATASET, f"{source.name} is empty (0 bytes)", file=source.name
@@ -44,7 +44,7 @@ def open_table(source: Source, data_format: DataFormat) -> Table:
 
 
 def detect(source: Source) -> str:
-    """The format that the content or else the name tells; uploads may have any name."""
+    """The format by the content or the name; uploads may have any name."""
     with source.path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"PAR1"):

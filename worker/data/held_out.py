@@ -1,4 +1,4 @@
-"""A validation split out of the training rows, for data that has none."""
+"""Holding out a validation split from the training rows, for data without one."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -18,12 +18,12 @@ from worker.data.table import Row, RowError, Table
 class HeldOut:
     """`data` with a share of its training rows as the validation split.
 
-    Which rows they are is a pure function of the seed and of how many rows there are; both splits
-    keep the order of the data.
+    The choice of rows is a pure function of the seed and the number of rows; both splits keep the
+    order of the data.
     """
 
     def __init__(self, data: Data, percentage: int, seed: int, *, trains: bool = True) -> None:
-        """Without `trains` the other training rows are of no use."""
+        """If not `trains`, the remaining training rows are not a split."""
         self._data = data
         self._trains = trains
         self._percentage = percentage
@@ -54,11 +54,11 @@ class HeldOut:
             yield replace(table, rows=partial(rows.of, table))
 
     def _choose(self) -> npt.NDArray[np.bool_]:
-        """(rows,) true for those that validate: at least one, and not all of them."""
+        """(rows,) True for the validation rows: at least one, but not all."""
         rows = sum(1 for table in self._data.tables(TRAIN) for _ in table.rows(_cheapest(table)))
         if rows < 2:
             message = "`dataset.validation_split_percentage` needs at least two training rows"
-            raise StageError(FailureCode.EMPTY_DATASET, f"{message}, and there are {rows}")
+            raise StageError(FailureCode.EMPTY_DATASET, f"{message}, but there are {rows}")
         size = min(max(round(rows * self._percentage / 100), 1), rows - 1)
         held = np.zeros(rows, dtype=np.bool_)
         held[np.random.default_rng(self._seed).permutation(rows)[:size]] = True
@@ -71,7 +71,7 @@ def _cheapest(table: Table) -> Collection[str]:
 
 
 class _Rows:
-    """Those rows of several tables whose numbers, counted over all of them, are `wanted`."""
+    """The rows with the `wanted` numbers, counted over several tables."""
 
     def __init__(self, wanted: Iterator[Any]) -> None:
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""Data sets of the Hub, always at one commit."""
+"""Data sets of the Hub, each at a fixed commit."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -22,10 +22,10 @@ from worker.data.table import Row, Table
 
 
 class HubData:
-    """Resolves the commit at once; downloads when the first table is asked for."""
+    """Resolves the commit at once; downloads when the first table is read."""
 
     def __init__(self, spec: HubDataset, slices: Mapping[str, str], cache_dir: Path) -> None:
-        """`slices`: split → what of the data set it is, as `train[:10%]`."""
+        """`slices`: split → the part of the data set that it is, such as `train[:10%]`."""
         self._spec = spec
         self._slices = slices
         self._cache_dir = cache_dir / "datasets"
@@ -87,7 +87,7 @@ class HubData:
             cache_dir=str(self._cache_dir),
         )
         if builder.hash != self._commit:
-            # When the Hub does not answer, the library silently takes any older copy.
+            # If the Hub is unreachable, the library silently uses any older copy.
             message = f"{self._named()} could not be loaded from the Hub"
             raise StageError(FailureCode.NETWORK, message)
         builder.download_and_prepare()
@@ -98,7 +98,7 @@ class HubData:
 
 
 def _pass_gate(info: Any) -> None:
-    """GatedRepoError without access. The look-up is open to all, and `datasets` hides the cause."""
+    """GatedRepoError without access. The lookup is open to all, and `datasets` hides the cause."""
     if info.gated and info.siblings:
         name = info.siblings[0].rfilename
         get_hf_file_metadata(hf_hub_url(info.id, name, repo_type="dataset", revision=info.sha))
@@ -106,12 +106,12 @@ def _pass_gate(info: Any) -> None:
 
 def _unresolved(spec: HubDataset) -> NoReturn:
     raise StageError(
-        FailureCode.HUB_UNAVAILABLE, f"The Hub names no commit for the data set {spec.name!r}"
+        FailureCode.HUB_UNAVAILABLE, f"The Hub returned no commit for the data set {spec.name!r}"
     )
 
 
 def _refuse(spec: HubDataset, error: Exception) -> NoReturn:
-    """Raise what a failed look-up or download of the data set means for its user."""
+    """Raise what a failed lookup or download of the data set means for the user."""
     name, revision = spec.name, spec.revision or "main"
     links = [link for link in (error, error.__cause__) if link is not None]
     if any(isinstance(link, GatedRepoError) for link in links) or _status(error) == 403:

@@ -1,4 +1,4 @@
-"""Rows of any source → checked Arrow file of the task's own columns, in one streaming pass."""
+"""Writing the checked rows of any source into an Arrow file, in one streaming pass."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _REPORT_EVERY = 1000  # rows
 
 @dataclass(frozen=True)
 class Examples:
-    """How the rows of one split are checked and where they go."""
+    """The checks and the schema of one split's rows."""
 
     checking: Checking
     schema: Any
@@ -24,7 +24,7 @@ class Examples:
     def write(
         self, tables: Iterable[Table], target: Path, progress: Callable[[int], None]
     ) -> Tally:
-        """Check every row of `tables`, up to the limit, and write those that can be used."""
+        """Check every row of `tables`, up to the limit, and write the usable ones."""
         count = 0
         with ArrowWriter(path=str(target), features=self.schema) as writer:
             for row in self.checking.rows(tables):

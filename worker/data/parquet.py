@@ -28,7 +28,7 @@ def rows_of(source: Source) -> Table:
                     for row in _rows(batch):
                         number += 1
                         yield f"{source.name}, row {number}", row
-            except MemoryError:  # of which pyarrow has one of its own
+            except MemoryError:  # pyarrow's own is an ArrowException, too
                 raise
             except (pa.ArrowException, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
@@ -39,7 +39,7 @@ def rows_of(source: Source) -> Table:
 
 
 def _batches(file: Any, wanted: Collection[str]) -> Iterator[Any]:
-    """Group by group: rows before a damaged group are still read."""
+    """Reads row groups one by one, so that rows before a damaged group are still read."""
     for group in range(file.num_row_groups):
         yield from file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=list(wanted))
 

@@ -1,4 +1,4 @@
-"""`data_report.json`: what became of the rows of each split, and how long they are in tokens."""
+"""`data_report.json`: used and skipped rows of each split, and their lengths in tokens."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ _PERCENTILES: Final = (50, 90, 95, 99)
 
 @dataclass
 class Lengths:
-    """Tokens of whole texts, as they are before anything is cut."""
+    """Token counts of whole texts, before anything is cut."""
 
     _parts: list[np.ndarray[Any, np.dtype[np.uint32]]] = field(default_factory=list)
     truncated: int = 0
@@ -31,7 +31,7 @@ class Lengths:
         self.truncated += truncated
 
     def summary(self) -> dict[str, Any] | None:
-        """None where nothing was measured."""
+        """None if nothing was measured."""
         values = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint32)
         if not len(values):
             return None
@@ -47,7 +47,7 @@ class Lengths:
 
 
 def _histogram(values: Any, p99: int) -> list[dict[str, int]]:
-    """Bins of one width, a power of two; the last one also holds the longest hundredth."""
+    """Bins of equal width, a power of two; the last one also holds the longest 1 %."""
     width = 1
     while p99 >= width * _BINS:
         width *= 2
@@ -67,13 +67,13 @@ def _histogram(values: Any, p99: int) -> list[dict[str, int]]:
 
 @dataclass
 class Measures:
-    """What a task measures of a split while it prepares it."""
+    """What a task measures while it prepares a split."""
 
     tokens: Lengths = field(default_factory=Lengths)
-    """Of each row, or of its source where it has a target."""
+    """Of each row, or of its source if it has a target."""
     target_tokens: Lengths = field(default_factory=Lengths)
     windows: Counter[int] | None = None
-    """Features of a row → rows; None where features are not made row by row."""
+    """Features per row → number of rows; None if features are not made row by row."""
 
     def summary(self) -> dict[str, Any]:
         found: dict[str, Any] = {"tokens": self.tokens.summary()}
@@ -92,7 +92,7 @@ class Measures:
 
 
 def write(folder: Path, tallies: Mapping[str, Tally], measures: Mapping[str, Any]) -> None:
-    """Into the prepared data; files go by number: another job may have other names."""
+    """Write into the prepared data. Files are numbered: another job may have other names."""
     splits = {
         split: {"tally": asdict(tally), "measures": measures[split]}
         for split, tally in tallies.items()
@@ -101,7 +101,7 @@ def write(folder: Path, tallies: Mapping[str, Tally], measures: Mapping[str, Any
 
 
 def read(folder: Path) -> tuple[dict[str, Tally], dict[str, Any]] | None:
-    """What `write` wrote; None where an older release has prepared the data."""
+    """Read what `write` wrote; None if an older release has prepared the data."""
     path = folder / NAME
     if not path.is_file():
         return None

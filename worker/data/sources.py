@@ -1,4 +1,4 @@
-"""Where the rows of each split come from: the Hub at a commit, uploads, or allowed paths."""
+"""The sources of each split's rows: the Hub at a commit, uploads, or allowed paths."""
 
 import hashlib
 import stat
@@ -27,19 +27,20 @@ class Data(Protocol):
     def splits(self) -> tuple[str, ...]: ...
 
     def fingerprint(self) -> Any:
-        """JSON that names the content of every split; equal content, equal fingerprint."""
+        """JSON that identifies the content of every split; equal content has equal fingerprints."""
 
     def names(self, split: str) -> list[str]:
-        """What the user calls the tables of a split, in their order."""
+        """The user's names of a split's tables, in order."""
 
     def tables(self, split: str) -> Iterator[Table]:
         """The tables of a split, one after the other; this may download."""
 
 
 def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data:
-    """Find the data: the Hub's commit, or every file, hashed. StageError when it is not there.
+    """Find the data: the commit on the Hub, or all files with their hashes. StageError if it is not
+    found.
 
-    A job that is prepared again takes the commit that it took before.
+    A job that is prepared again uses the same commit as before.
     """
     spec, given = request.spec.dataset, splits.used(request.spec)
     if isinstance(spec, HubDataset):
@@ -95,7 +96,7 @@ class FileData:
             if _state(source.path) != self._states[source.path]:
                 raise StageError(
                     FailureCode.UNREADABLE_ROW,
-                    f"{source.name} was changed while it was read; submit the job again",
+                    f"{source.name} was changed while it was being read; submit the job again",
                     file=source.name,
                 )
 
@@ -109,7 +110,7 @@ def _uploads(request: StageRequest) -> Callable[[str], Source]:
     def locate(file_id: str) -> Source:
         path = request.files.get(file_id)
         if path is None or not path.is_file():
-            raise _not_found(f"The uploaded file {file_id} does not exist any more")
+            raise _not_found(f"The uploaded file {file_id} no longer exists")
         return Source(path, file_id)
 
     return locate

@@ -1,7 +1,7 @@
-"""What every reader gives: rows one by one, each with the place that a user can find it at.
+"""The result of every reader: rows one by one, each with its place in the user's file.
 
-Importing this module, and those that it imports, costs neither torch nor any other large library:
-the API's checks of an upload run on them.
+This module and its imports do not import torch or any other large library, because the API's checks
+of uploads use them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,14 +13,14 @@ from service.contract.failures import FailureCode, StageError
 
 Row = Mapping[str, Any]
 Cleaner = Callable[[Row], dict[str, Any]]
-"""A row as its file has it → the row in the task's own form. Raises RowError."""
+"""A row of the file → the row in the task's own format. Raises RowError."""
 MAX_ROW_BYTES: Final = 64 * 1024**2
 
 
 class RowError(ValueError):
-    """What is wrong with one row; who reads the rows adds the place.
+    """What is wrong with one row; the reader adds the place.
 
-    `reason` is the kind of fault that rows are counted by. It names no value of the row.
+    `reason` is the kind of problem, by which bad rows are counted. It contains no data of the row.
     """
 
     def __init__(
@@ -40,25 +40,25 @@ class Table:
     """A source of rows."""
 
     columns: tuple[str, ...] | None
-    """Known before the first row is read, or None where every row has its own names."""
+    """Known before the first row is read, or None if every row has its own names."""
     rows: Callable[[Collection[str]], Iterator[tuple[str, Row | RowError]]]
-    """Given the wanted columns, yields (place, row); a row may hold more than was wanted.
+    """Given the wanted columns, yields (place, row); a row may have more columns.
 
-    A RowError in place of a row: that one cannot be read, those behind it can. What makes the rest
-    unreadable is raised as a StageError.
+    A RowError instead of a row means that this row cannot be read, but later ones can. If all later
+    rows are unreadable, a StageError is raised.
     """
     name: str = ""
-    """What every place begins with."""
+    """The prefix of every place."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file as the stage reads it and as its user knows it."""
+    """A file, and its name for the user."""
 
     path: Path
     name: str
     keep_line_ends: bool = False
-    """The rows of plain text end with the line's end, always `\\n`."""
+    """Whether rows of plain text keep the end of their line, always `\\n`."""
 
 
 def unreadable(place: str, problem: str) -> NoReturn:

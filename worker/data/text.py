@@ -1,4 +1,4 @@
-"""Lines of UTF-8 text: JSON lines, CSV and plain text, each row known by its line."""
+"""Lines of UTF-8 text: JSON lines, CSV and plain text; a row's place is its line."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ def jsonl(source: Source) -> Table:
 
 
 def delimited(source: Source) -> Table:
-    """CSV with a header line; a row is named by the line that it begins on."""
+    """CSV with a header line; a row's place is the line that it begins on."""
     with source.path.open("rb") as file:
         header = next(_records(file, source), (1, []))[1]
     if isinstance(header, RowError):
@@ -92,7 +92,7 @@ def _lines(file: BinaryIO, source: Source) -> Iterator[tuple[int, Line]]:
 
 
 def _numbered(file: BinaryIO, source: Source) -> Iterator[_Numbered]:
-    """(number, line, what is wrong with it); one that is too long is given as empty."""
+    """(number, line, what is wrong with it); a line that is too long is empty."""
     number = 0
     while raw := file.readline(MAX_ROW_BYTES + 1):
         number += 1
@@ -100,7 +100,7 @@ def _numbered(file: BinaryIO, source: Source) -> Iterator[_Numbered]:
             _refuse_other_encodings(raw, source)
             raw = raw.removeprefix(_BOM)
         if len(raw) > MAX_ROW_BYTES:
-            _pass_over(file, raw)
+            _skip_line(file, raw)
             problem = f"longer than {MAX_ROW_BYTES // 1024**2} MiB"
             yield number, "", RowError(problem, reason="too_long")
         else:
@@ -117,8 +117,8 @@ def _refuse_other_encodings(begin: bytes, source: Source) -> None:
             )
 
 
-def _pass_over(file: BinaryIO, raw: bytes) -> None:
-    """Read to the end of a line that has begun, and forget it."""
+def _skip_line(file: BinaryIO, raw: bytes) -> None:
+    """Skip the rest of a line."""
     while raw and not raw.endswith(b"\n"):
         raw = file.readline(_PIECE)
 
@@ -156,11 +156,11 @@ def _named(record: list[str] | RowError, header: list[str]) -> Row | RowError:
 
 
 def _records(file: BinaryIO, source: Source) -> Iterator[tuple[int, list[str] | RowError]]:
-    """(line that the record begins on, fields); empty lines are left out.
+    """(line that the record begins on, fields); empty lines are skipped.
 
-    Of a record that is not valid CSV the first line is lost. The next record begins with the first
-    line behind it that can begin one: the rest of a broken record mostly shows by a quotation mark
-    without its partner.
+    Of a record that is not valid CSV only the first line is lost. The next record begins with the
+    first later line that can begin one: the rest of a broken record usually has an unpaired
+    quotation mark.
     """
     lines = _Lines(_numbered(file, source))
     recovering = False
@@ -181,16 +181,16 @@ def _records(file: BinaryIO, source: Source) -> Iterator[tuple[int, list[str] | 
 
 
 class _Lines:
-    """The lines of a file, record by record; those behind the first can be given back.
+    """The lines of a file, record by record; all lines of a record but the first can be given back.
 
-    What a record holds is bounded, as a row is.
+    The size of a record is limited, like that of a row.
     """
 
     def __init__(self, lines: Iterator[_Numbered]) -> None:
         self._lines = lines
         self._taken: list[_Numbered] = []
         self._given_back: list[_Numbered] = []
-        """The last one is the next."""
+        """In reverse order."""
         self._characters = 0
 
     def begin(self) -> bool:
@@ -221,13 +221,13 @@ class _Lines:
 
     @property
     def fault(self) -> RowError | None:
-        """Of the first line that has one."""
+        """What is wrong with the first line that has a problem."""
         return next((fault for _, _, fault in self._taken if fault is not None), None)
 
     def has_lone_quote(self) -> bool:
         return sum(line.count('"') for _, line, _ in self._taken) % 2 == 1
 
     def keep_first(self) -> None:
-        """The others may be records of their own."""
+        """Give back all lines but the first: they may be records of their own."""
         self._given_back += reversed(self._taken[1:])
         del self._taken[1:]

@@ -1,4 +1,4 @@
-"""Whether a job can use its rows: what its failure says of those that it cannot use."""
+"""Whether a job can use its rows, and the failure that explains why not."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from service.contract.failures import FailureCode, StageError
 from worker.data.cleaning import SHOWN, BadRow, Tally
 
 _IN_MESSAGE: Final = 5
-"""Bad rows that the message names."""
+"""Bad rows that the message lists."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Split:
     name: str
     tally: Tally
     tables: Sequence[str]
-    """What the user calls its tables."""
+    """The user's names of its tables."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Policy:
     max_bad_fraction: float
 
     def problem(self, splits: Sequence[Split]) -> StageError | None:
-        """Why a job cannot use `splits`: the faults of all of them."""
+        """Why a job cannot use `splits`, with the bad rows of all of them."""
         for split in splits:
             if (error := self._empty(split)) is not None:
                 return error
@@ -88,18 +88,18 @@ class Policy:
 
 
 def place_of(row: BadRow, tables: Sequence[str]) -> str:
-    """As its user knows it: `train.jsonl, line 3`."""
+    """The place for the user, such as `train.jsonl, line 3`."""
     name = tables[row.table] if row.table < len(tables) else ""
     return f"{name}, {row.place}" if name else row.place
 
 
 def listed(tally: Tally, tables: Sequence[str]) -> list[dict[str, str]]:
-    """The bad rows that are named, each with its place, its reason and what is wrong with it."""
+    """The first bad rows, each with its place, reason and problem."""
     return [_shown(row, tables) for row in tally.bad_rows]
 
 
 def by_reason(tally: Tally) -> dict[str, int]:
-    """The most frequent first; of equals the first of the alphabet."""
+    """The most frequent first, then in alphabetical order."""
     return _most_first(tally.reasons)
 
 
@@ -116,7 +116,7 @@ def _counts(tally: Tally) -> dict[str, Any]:
 
 
 def _code(splits: Sequence[Split]) -> FailureCode:
-    """The one that all faults have; else that of rows."""
+    """The failure code that all bad rows have in common, else the general one."""
     codes = {code for split in splits for code in split.tally.codes}
     return codes.pop() if len(codes) == 1 else FailureCode.UNREADABLE_ROW
 
@@ -128,7 +128,7 @@ def _listed_of(splits: Sequence[Split]) -> list[dict[str, str]]:
 
 
 def _first(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:
-    """The first bad rows of each split: up to `limit` in all, shared out evenly."""
+    """The first bad rows of each split: up to `limit` in total, divided evenly."""
     shares = _shares([len(split.tally.bad_rows) for split in splits], limit)
     return [
         (split, row)
@@ -138,7 +138,7 @@ def _first(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:
 
 
 def _shares(wanted: Sequence[int], limit: int) -> list[int]:
-    """Of `limit`, as evenly as can be; what some do not need goes to the others."""
+    """Divide `limit` as evenly as possible; what some do not need goes to the others."""
     shares = [0] * len(wanted)
     for given, number in enumerate(sorted(range(len(wanted)), key=lambda n: wanted[n])):
         shares[number] = min(wanted[number], limit // (len(wanted) - given))

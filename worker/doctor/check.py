@@ -91,7 +91,7 @@ class Context(BaseModel):
 
     scratch: Path
     quick: bool = False
-    in_background: bool = Field(False, description="A worker runs it at its start.")
+    in_background: bool = Field(default=False, description="A worker runs it at its start.")
     gpus: list[dict[str, Any]] = Field(
         default_factory=list, description="As `worker.devices.gpus.gpus()` lists them."
     )

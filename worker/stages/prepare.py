@@ -15,7 +15,7 @@ from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
 from service.contract.stages import BaseCard, BaseJob, PrepareResult, ResumeSource, StageRequest
 from service.contract.states import Phase
 from worker.base_model import checks, finished_model, from_scratch
-from worker.base_model import files as model_files
+from worker.base_model import files as base_model_files
 from worker.base_model.files import Located
 from worker.data import report, sources
 from worker.data.cleaning import Checking, Tally
@@ -213,7 +213,7 @@ def locate_model(request: StageRequest) -> Origins:
     before = None if request.prepared is None else request.prepared.model_revision
 
     def locate(name: str, revision: str | None, setting: str) -> Located:
-        return model_files.locate(
+        return base_model_files.locate(
             name,
             revision,
             roots=request.model_roots,
@@ -228,7 +228,7 @@ def locate_model(request: StageRequest) -> Origins:
         assert tokenizer is not None, "the spec sees to it"
         return Origins(None, None, tokenizer)
     if request.base_job is not None:
-        model = model_files.of_job(request.base_job, request.attempt_dir / "model_of_job")
+        model = base_model_files.of_job(request.base_job, request.attempt_dir / "model_of_job")
     else:
         assert spec.name_or_path is not None, "the spec sees to it"
         model = locate(spec.name_or_path, before or spec.revision, "model.name_or_path")

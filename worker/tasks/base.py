@@ -22,9 +22,9 @@ def parameters_of(spec: JobSpec, kind: type[P]) -> P:
     return spec.task
 
 
-def longest(wished: int | None, limit: int | None, default: int) -> int:
-    """Tokens: as wished, else the default or as many as the model can take, if that is fewer."""
-    return wished or min(default, limit or default)
+def longest(requested: int | None, limit: int | None, default: int) -> int:
+    """Tokens: as requested, else the default or as many as the model can take, if that is fewer."""
+    return requested or min(default, limit or default)
 
 
 @dataclass(frozen=True)

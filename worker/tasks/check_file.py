@@ -23,7 +23,7 @@ from worker.data.table import Row, RowError, Source, Table
 from worker.data.usable_rows import Policy, Split, by_reason, listed
 
 _MIB: Final = 1024**2
-_LOOKS_EVERY: Final = 64  # rows between two looks at the clock
+_ROWS_PER_CLOCK_CHECK: Final = 64  # rows between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,10 @@ def _usable_with(split: Split, max_bad_fraction: float) -> tuple[list[str], Fail
 
     A failure only where nothing is wrong with single rows: there are none.
     """
-    policies = {"fail": Policy(False, 0), "skip": Policy(True, max_bad_fraction)}
+    policies = {
+        "fail": Policy(skips=False, max_bad_fraction=0),
+        "skip": Policy(skips=True, max_bad_fraction=max_bad_fraction),
+    }
     refusals = {name: policy.problem([split]) for name, policy in policies.items()}
     usable = [name for name, problem in refusals.items() if problem is None]
     refusal = refusals["fail"]
@@ -166,7 +169,7 @@ class _Reading:
             for number, (place, row) in enumerate(table.rows(wanted)):
                 self.place = f"behind {place}"
                 yield place, row
-                if number % _LOOKS_EVERY == 0 and time.monotonic() > self._until:
+                if number % _ROWS_PER_CLOCK_CHECK == 0 and time.monotonic() > self._until:
                     self.is_late = True
                     return
 

@@ -12,9 +12,9 @@ from service.contract.tasks import TASKS
 from worker.data.cleaning import Columns
 from worker.data.table import Cleaner
 from worker.tasks.classification import text_rows, token_rows
-from worker.tasks.language_modeling import rows
+from worker.tasks.language_modeling import rows as lm_rows
 from worker.tasks.question_answering import rows as qa_rows
-from worker.tasks.seq2seq import rows as pair_rows
+from worker.tasks.seq2seq import rows as seq2seq_rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RowCheck:
 
 
 def _language_model(_split: str, _parameters: Any) -> Cleaner:
-    return rows.clean
+    return lm_rows.clean
 
 
 ROW_CHECKS: Final[dict[str, RowCheck]] = {
@@ -42,9 +42,9 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     "masked-lm": RowCheck(("text",), (), _language_model),
     "text-classification": RowCheck(("text",), ("label",), text_rows.RowCleaner),
     "token-classification": RowCheck(("tokens",), ("tags",), token_rows.RowCleaner),
-    "summarization": RowCheck(("text",), ("summary",), pair_rows.summarization),
+    "summarization": RowCheck(("text",), ("summary",), seq2seq_rows.summarization),
     # Rows have one of two forms, which the cleaner looks for.
-    "translation": RowCheck((), (), pair_rows.translation),
+    "translation": RowCheck((), (), seq2seq_rows.translation),
 }
 
 

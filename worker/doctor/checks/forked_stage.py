@@ -41,7 +41,7 @@ def forked_stage(context: Context) -> Finding:
         status, seconds = _run(starts, environment, context.scratch)
     finally:
         warm.close()
-    return _judge(context, status, starts.is_forked, seconds)
+    return _finding(context, status, seconds, is_forked=starts.is_forked)
 
 
 class _Starts:
@@ -78,7 +78,7 @@ def _run(starts: _Starts, environment: dict[str, str], folder: Path) -> tuple[in
         return child.reap(), time.monotonic() - started
 
 
-def _judge(context: Context, status: int, is_forked: bool, seconds: float) -> Finding:
+def _finding(context: Context, status: int, seconds: float, *, is_forked: bool) -> Finding:
     log = (context.scratch / "log").read_text(encoding="utf-8", errors="replace")
     file = context.scratch / "product.json"
     result = json.loads(file.read_bytes()) if file.is_file() else {}

@@ -55,7 +55,7 @@ class RowCleaner:
         if self._lists is None:
             self._lists = lists
         if self._lists != lists:
-            raise _other_form(lists)
+            raise _other_form(is_list=lists)
 
     def _pair(self, value: Any) -> str | None:
         if value is not None and self._pairs is False:
@@ -91,7 +91,7 @@ class RowCleaner:
         return {"labels": [name], "number": number, "form": form}
 
 
-def _other_form(is_list: bool) -> RowError:
+def _other_form(*, is_list: bool) -> RowError:
     one, others = ("a list", "no lists") if is_list else ("one label", "lists")
     return labels.mismatch(f"the label is {one}, but others are {others}", "mixed_labels")
 
@@ -160,7 +160,7 @@ class Scheme:
                 raise labels.mismatch(problem, "mixed_labels")
             return
         if (self.problem == MULTI) != (row["form"] == "names"):
-            raise _other_form(row["form"] == "names")
+            raise _other_form(is_list=row["form"] == "names")
         self.classes.require(row["labels"])
 
     def _fits(self, row: Row) -> bool:

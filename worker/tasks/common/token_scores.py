@@ -12,7 +12,7 @@ IGNORED = -100
 """The label of a token that the model is not asked for."""
 
 
-class Judged(NamedTuple):
+class TokenResults(NamedTuple):
     """What an evaluation keeps of each token, both (batch, length)."""
 
     losses: torch.Tensor
@@ -29,9 +29,9 @@ def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return flat.view(labels.shape)
 
 
-def judged(logits: torch.Tensor, labels: torch.Tensor) -> Judged:
+def token_results(logits: torch.Tensor, labels: torch.Tensor) -> TokenResults:
     """As `losses`."""
-    return Judged(losses(logits, labels), logits.argmax(dim=-1) == labels)
+    return TokenResults(losses(logits, labels), logits.argmax(dim=-1) == labels)
 
 
 class Scores:
@@ -42,11 +42,13 @@ class Scores:
         self.tokens = np.zeros(features, dtype=np.int64)
         self.right = np.zeros(features, dtype=np.int64)
 
-    def add(self, indices: Sequence[int], judged: Judged, labels: torch.Tensor) -> None:
+    def add(
+        self, indices: Sequence[int], token_results: TokenResults, labels: torch.Tensor
+    ) -> None:
         """`labels`: (batch, length), IGNORED where the model was not asked; on any device."""
-        self.loss[indices] = judged.losses.double().sum(dim=1).cpu().numpy()
+        self.loss[indices] = token_results.losses.double().sum(dim=1).cpu().numpy()
         self.tokens[indices] = (labels != IGNORED).sum(dim=1).cpu().numpy()
-        self.right[indices] = judged.right.sum(dim=1).cpu().numpy()
+        self.right[indices] = token_results.right.sum(dim=1).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
         """Of all tokens together, whichever feature they are in."""

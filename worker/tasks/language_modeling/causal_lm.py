@@ -21,7 +21,7 @@ from worker.tasks.base import (
     train_features,
 )
 from worker.tasks.common import predictions
-from worker.tasks.common.token_scores import IGNORED, Judged, Scores, judged
+from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
 from worker.tasks.language_modeling import features as lm_features
 from worker.tasks.language_modeling import samples as lm_samples
 from worker.training import build, label_smoothing
@@ -126,7 +126,7 @@ class CausalLMObjective:
             return None
         features = self._splits[split].features
         scores = Scores(len(features))
-        for indices, (found, labels) in forward(features, self.collate, self._judged):
+        for indices, (found, labels) in forward(features, self.collate, self._token_results):
             scores.add(indices, found, labels)
         rows = scores.rows([{"block": number} for number in range(len(features))])
         files = predictions.write(rows, split, folder)
@@ -148,15 +148,17 @@ class CausalLMObjective:
         )
         return head, functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
-    def _judged(self, model: torch.nn.Module, batch: Batch) -> tuple[Judged, torch.Tensor]:
+    def _token_results(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[TokenResults, torch.Tensor]:
         """How the tokens were foretold, and the tokens, side by side."""
         linear = self._head()
         if linear is None:
             logits, labels = self.logits_and_labels(model, batch)
-            return judged(logits, labels), labels
+            return token_results(logits, labels), labels
         head, labels = self._head_input(model, batch)
-        return Judged(
-            *chunked_cross_entropy.map_chunks(linear, head, labels, judged, self.rows)
+        return TokenResults(
+            *chunked_cross_entropy.map_chunks(linear, head, labels, token_results, self.rows)
         ), labels
 
     def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:

@@ -20,7 +20,7 @@ from worker.tasks.base import (
 from worker.tasks.common import predictions
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.token_loss import TokenLabels
-from worker.tasks.common.token_scores import IGNORED, Judged, Scores, judged
+from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
 from worker.tasks.language_modeling import features as lm_features
 from worker.tasks.language_modeling import samples
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
@@ -83,10 +83,10 @@ def require_mask_token(tokenizer: Any) -> None:
         )
 
 
-class _Judged(NamedTuple):
+class _BatchResults(NamedTuple):
     """Of one evaluated batch."""
 
-    judged: Judged
+    tokens: TokenResults
     likeliest: torch.Tensor
     """(masked, candidates) tokens, row by row."""
     labels: torch.Tensor
@@ -138,7 +138,7 @@ class MaskedLMObjective(TokenLabels):
         with selective_head.only_at(self._bare_model, places, batch["attention_mask"]):
             return model(**inputs).logits, labels[None]
 
-    def _judged(self, model: torch.nn.Module, batch: Batch) -> "_Judged":
+    def _token_results(self, model: torch.nn.Module, batch: Batch) -> "_BatchResults":
         """Only of the masked tokens, whether or not the head made more."""
         logits, own = self.logits_and_labels(model, batch)
         asked, labels = own != IGNORED, batch["labels"]
@@ -146,8 +146,8 @@ class MaskedLMObjective(TokenLabels):
         masked = labels != IGNORED
         losses = torch.zeros(labels.shape, device=labels.device)
         right = torch.zeros_like(masked)
-        losses[masked], right[masked] = judged(logits, own)
-        return _Judged(Judged(losses, right), samples.likeliest(logits), labels)
+        losses[masked], right[masked] = token_results(logits, own)
+        return _BatchResults(TokenResults(losses, right), samples.likeliest(logits), labels)
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         """Under masks that are the same at every evaluation."""
@@ -156,8 +156,8 @@ class MaskedLMObjective(TokenLabels):
         features = MaskedFeatures(self._splits[split].features, self._masking)
         scores = Scores(len(features))
         masks = samples.Masks(features, self._tokenizer)
-        for indices, found in forward(features, self.collate, self._judged):
-            scores.add(indices, found.judged, found.labels)
+        for indices, found in forward(features, self.collate, self._token_results):
+            scores.add(indices, found.tokens, found.labels)
             masks.add(indices, found.likeliest, found.labels)
         keys = _keys(self._splits[split].features)
         files = predictions.write(scores.rows(keys), split, folder)

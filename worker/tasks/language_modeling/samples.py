@@ -87,9 +87,11 @@ class Masks:
         counts = (labels != IGNORED).sum(dim=1).tolist()
         for index, own in zip(indices, likeliest.split(counts), strict=True):
             if index in self._found:
-                self._found[index] = self._look(self._features[index], own.tolist())
+                self._found[index] = self._filled(self._features[index], own.tolist())
 
-    def _look(self, feature: Mapping[str, Any], likeliest: list[list[int]]) -> list[dict[str, Any]]:
+    def _filled(
+        self, feature: Mapping[str, Any], likeliest: list[list[int]]
+    ) -> list[dict[str, Any]]:
         places = [place for place, label in enumerate(feature["labels"]) if label != IGNORED]
         mask = self._tokenizer.mask_token_id
         masked = [

@@ -68,7 +68,7 @@ class Windows:
                 columns["null_token"].append(null)
                 columns["offset_start"].append(offsets[:, 0])
                 columns["offset_end"].append(offsets[:, 1])
-        sizes.tell(self._measures)
+        sizes.report_to(self._measures)
         return columns
 
     def _encode(self, examples: Mapping[str, Sequence[Any]]) -> Any:
@@ -161,7 +161,7 @@ class _Sizes:
             context = int((offsets[:, 0] != NOT_CONTEXT).sum())
             self._tokens[sample] += context - self._stride
 
-    def tell(self, measures: Measures) -> None:
+    def report_to(self, measures: Measures) -> None:
         measures.tokens.add(self._tokens.values())
         measures.windows = (measures.windows or Counter()) + Counter(self._windows.values())
 

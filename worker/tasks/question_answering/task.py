@@ -84,7 +84,7 @@ class QuestionAnswering:
             context.tokenizer, parameters, token_types=self.token_types, measures=context.measures
         )
         with_offsets = self.offsets_in_training or split != TRAIN
-        schema = _feature_schema(windows.token_types, with_offsets=with_offsets)
+        schema = _feature_schema(token_types=windows.token_types, with_offsets=with_offsets)
 
         def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
             return windows.features(rows, first, with_offsets=with_offsets)
@@ -104,7 +104,7 @@ class QuestionAnswering:
         )
 
 
-def _feature_schema(token_types: bool, *, with_offsets: bool) -> dict[str, Any]:
+def _feature_schema(*, token_types: bool, with_offsets: bool) -> dict[str, Any]:
     from datasets import List, Value
 
     schema: dict[str, Any] = {"input_ids": List(Value("int32"))}
@@ -189,7 +189,7 @@ class QuestionAnsweringObjective:
         self, data: PreparedSplit, forward: Forward, options: SpanOptions, threshold: float
     ) -> tuple[Answers, float]:
         """The answers to all questions, and the mean loss of the windows."""
-        collected = _Collected(data.features, self._tokenizer.padding_side == "left")
+        collected = _Collected(data.features, padded_left=self._tokenizer.padding_side == "left")
         for indices, output in forward(data.features, self._eval_collate):
             collected.add(indices, output, options)
         chosen = self._choose(data.examples, collected, options, threshold)
@@ -271,7 +271,7 @@ def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) 
 class _Collected:
     """What remains of each window's logits: its loss, its best spans, its null score."""
 
-    def __init__(self, features: Any, padded_left: bool) -> None:
+    def __init__(self, features: Any, *, padded_left: bool) -> None:
         names = ["example", "null_token", "offset_start", "offset_end", *_LABELS]
         self._features = features.select_columns(names)
         self._padded_left = padded_left

@@ -306,7 +306,7 @@ class Seq2SeqObjective:
         linear = chunked_cross_entropy.current_head(self._bare_model, self.linear)
         if linear is None:
             return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
-        head = self._seen(model, batch)
+        head = self._head_input(model, batch)
         return chunked_cross_entropy.loss_sum(linear, head, batch["labels"], factor, self.rows)
 
     def logits_and_labels(
@@ -366,16 +366,16 @@ class Seq2SeqObjective:
         if linear is None:
             return token_scores.losses(*self.logits_and_labels(model, batch))
 
-        def judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor]:
+        def per_token(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor]:
             return (token_scores.losses(logits, labels),)
 
-        head = self._seen(model, batch)
+        head = self._head_input(model, batch)
         (losses,) = chunked_cross_entropy.map_chunks(
-            linear, head, batch["labels"], judge, self.rows
+            linear, head, batch["labels"], per_token, self.rows
         )
         return losses
 
-    def _seen(self, model: torch.nn.Module, batch: Batch) -> chunked_cross_entropy.HeadInput:
+    def _head_input(self, model: torch.nn.Module, batch: Batch) -> chunked_cross_entropy.HeadInput:
         return chunked_cross_entropy.head_input(self._bare_model, lambda: _logits(model, batch))
 
     def _collate_sources(self, features: list[Mapping[str, Any]]) -> Batch:
