@@ -17,7 +17,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.fsdp import FSDPSpec
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation
-from service.contract.stages import PrepareResult, StageRequest, TrainResult
+from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
 from worker.base_model import finished_model
 from worker.stages import artifacts, result_files
@@ -51,7 +51,9 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
     held = fsdp.in_job_precision(spec, accelerator.device, loaded.fast_paths)
     model, together = _on_device(accelerator, loaded.model, held, ranks)
-    progress = EvaluationProgress(send, _batches(request.prepared, spec))
+    size = spec.training.eval_batch_size
+    batches = (-(-counts["features"] // size) for counts in request.prepared.splits.values())
+    progress = EvaluationProgress(send, sum(batches))
     evaluator = Evaluator(
         accelerator,
         model,
@@ -90,11 +92,6 @@ def _on_device(
         accelerator, model, lambda sharded: torch.optim.SGD(sharded.parameters()), spec, ranks
     )
     return strategy.model, strategy.forward_is_collective
-
-
-def _batches(prepared: PrepareResult, spec: JobSpec) -> int:
-    size = spec.training.eval_batch_size
-    return sum(-(-counts["features"] // size) for counts in prepared.splits.values())
 
 
 def _evaluate(

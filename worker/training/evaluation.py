@@ -166,7 +166,7 @@ class Evaluator:
             for _number, parts in zip(numbers, self._gathered(found), strict=False):
                 yield from parts
                 self._tick()
-            if self._is_interrupted():
+            if self._ranks.all_reduce_sum(int(self._interrupt())) != [0]:
                 raise EvaluationInterruptedError
 
     def _in_job_precision(self, run: Run) -> Run:
@@ -248,14 +248,6 @@ class Evaluator:
         return [
             [(i, here(output)) for i, output in parts] for parts in self._ranks.all_gather(sent)
         ]
-
-    def _is_interrupted(self) -> bool:
-        interrupt = self._interrupt()
-        return (
-            interrupt
-            if self._ranks.world_size == 1
-            else self._ranks.all_reduce_sum(int(interrupt)) != [0]
-        )
 
     def _run(self, batch: Batch, run: Run | None) -> Any:
         if run is None and self._ranks.world_size == 1:

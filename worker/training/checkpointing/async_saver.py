@@ -67,7 +67,9 @@ class Saver:
         in_background = in_background and self._has_memory_for_copy(state, snapshot)
         if snapshot is not None and in_background:
             kept = snapshot if state.strategy.states_are_copies else self._buffers.copied(snapshot)
-            self._start(kept, folder, event)
+            write = partial(self._write_and_announce, kept, folder, event)
+            self._thread = Thread(target=write, name="checkpoint", daemon=True)
+            self._thread.start()
         elif snapshot is not None:
             checkpoint.write(snapshot, folder)
         if not in_background:
@@ -99,11 +101,6 @@ class Saver:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-
-    def _start(self, snapshot: Snapshot, folder: Path, event: dict[str, Any]) -> None:
-        write = partial(self._write_and_announce, snapshot, folder, event)
-        self._thread = Thread(target=write, name="checkpoint", daemon=True)
-        self._thread.start()
 
     def _write_and_announce(self, snapshot: Snapshot, folder: Path, event: dict[str, Any]) -> None:
         try:

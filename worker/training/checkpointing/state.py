@@ -131,7 +131,9 @@ def write(taken: Snapshot, folder: Path) -> None:
     what = f"the checkpoint of step {folder.name} was written; the earlier ones are intact"
     with disk_full_explained(what), atomic_dir.writing(folder) as partial:
         for name, value in taken.pickled.items():
-            _write_torch(partial / name, value)
+            # Through Python's own file: torch's writer hides the errno of a full disk.
+            with (partial / name).open("wb") as stream:
+                torch.save(value, stream)
         file = partial / "model.safetensors"
         weights.save(taken.weights, file, trained_only=taken.trained_only)
         if taken.exported:
@@ -228,12 +230,6 @@ def _cursor(plan: Plan, step: int) -> dict[str, int]:
 
 def _rng_name(rank: int) -> str:
     return f"rng_{rank}.pt"
-
-
-def _write_torch(path: Path, value: Any) -> None:
-    # Through Python's own file: torch's writer hides the errno of a full disk.
-    with path.open("wb") as stream:
-        torch.save(value, stream)
 
 
 def _read_torch(path: Path, *, mmap: bool = False) -> Any:
