@@ -72,11 +72,11 @@ def train(run: TrainingRun) -> Outcome:
 def train_epoch(run: TrainingRun) -> Outcome:
     """Train on the rest of the current epoch, and do what is due after each optimizer step."""
     progress = run.state.progress
-    if progress.evaluation_pending:
+    if progress.evaluation_pending:  # an earlier attempt was stopped before it
         return evaluate_and_save(run, run.plan.due(progress.step))
     for micro_batches in fetch(run):
         step = train_step(run, micro_batches)
-        if step is None:
+        if step is None:  # out of memory
             return Outcome.RESTART
         run.saver.raise_failure()
         due, last = run.plan.due(progress.step), progress.step == run.plan.total_steps
