@@ -1,8 +1,8 @@
-"""Names that older releases used for options of `training`, and two names that disagree.
+"""Names of older releases for options of `training`, and two names with different values.
 
-A dump of TrainingArguments holds both names of an option, so an older name at its own default says
-nothing. Any other two names of one option must agree: choosing one of them in silence would train
-something else than what was asked for.
+A dump of TrainingArguments has both names of an option, so an older name at its default has no
+effect. Any other two names of one option must agree: choosing one of them in silence would train
+something other than what was requested.
 """
 
 from collections.abc import Iterator
@@ -22,22 +22,22 @@ ALIASES: Final[dict[str, str]] = {
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
 
-# Switches of older releases → the option and the value that they stand for.
+# Switches of older releases → the option and the value that they mean.
 SWITCHES: Final[dict[str, tuple[str, str]]] = {
     "adafactor": ("optim", "adafactor"),
     "group_by_length": ("train_sampling_strategy", "group_by_length"),
 }
 
-# Values that older releases had → those that took their place.
+# Values of older releases → those that replaced them.
 OLDER_VALUES: Final[dict[str, dict[str, str]]] = {
     "optim": {"adamw_hf": "adamw_torch"},
 }
-# In what these differ.
+# How these differ.
 DIFFERENCES: Final[dict[str, str]] = {
     "adamw_hf": "the two apply `adam_epsilon` and `weight_decay` slightly differently",
 }
 
-# What an older name says when nobody set it; each says nothing when it is null, too.
+# Defaults of older names, which have no effect; neither has null.
 _UNSAID: Final[dict[str, Any]] = {
     "warmup_ratio": 0,
     "no_cuda": False,

@@ -28,8 +28,8 @@ from service.contract.training import TrainingSpec
 
 Sentences = Iterator[str]
 
-# Optimizers that compute each weight by itself, so that a part of the weights is enough. DeepSpeed
-# creates Adagrad anew and loses its options.
+# Optimizers that update each weight independently, so that a shard is enough. DeepSpeed recreates
+# Adagrad and loses its options.
 _ON_SHARDS: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
 _ON_DEEPSPEED: Final = ("adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")
 
@@ -56,39 +56,37 @@ def mode_has_its_rows(mode: Mode, dataset: DatasetSpec) -> Sentences:
 
 def only_trainings_push(mode: Mode, hub: HubSpec | None) -> Sentences:
     if mode != "train" and hub is not None:
-        yield f"`hub` pushes the model that a training makes, and `{mode}` makes none"
+        yield f"`hub` pushes a trained model, and `{mode}` trains none"
 
 
 def only_trainings_register(mode: Mode, tracking: TrackingSpec) -> Sentences:
     if mode != "train" and tracking.register_as is not None:
-        yield (
-            "`tracking.register_as` registers the model that a training makes, and "
-            f"`{mode}` makes none"
-        )
+        yield f"`tracking.register_as` registers a trained model, and `{mode}` trains none"
 
 
 def only_trainings_have_steps(mode: Mode, tracking: TrackingSpec) -> Sentences:
     if mode != "train" and tracking.tensorboard:
         yield (
-            "`tracking.tensorboard` writes the numbers of a training by step, and "
-            f"`{mode}` makes no steps"
+            "`tracking.tensorboard` writes the metrics of training steps, and "
+            f"`{mode}` has no training steps"
         )
 
 
 def only_trainings_resume(mode: Mode, training: TrainingSpec) -> Sentences:
     if mode != "train" and training.resume_from is not None:
-        yield f"`training.resume_from` continues a training, and `{mode}` trains nothing"
+        yield f"`training.resume_from` continues a training, and `{mode}` does not train"
 
 
 def only_trainings_make_adapters(mode: Mode, peft: PeftSpec | None) -> Sentences:
     if mode != "train" and peft is not None:
-        yield f"`peft` describes an adapter to train, and `{mode}` trains nothing"
+        yield f"`peft` describes an adapter to train, and `{mode}` does not train"
 
 
 def only_trainings_start_from_scratch(mode: Mode, model: ModelSpec) -> Sentences:
     if mode != "train" and model.config is not None:
         yield (
-            "`model.config` makes a model of random weights: give `model.name_or_path`, a model "
+            "`model.config` creates a model with random weights: give `model.name_or_path`, a "
+            "model "
             "that was trained for the task"
         )
 
@@ -145,8 +143,9 @@ def columns_have_one_name(task: TaskSpec, dataset: DatasetSpec) -> Sentences:
 def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) -> Sentences:
     if mode == "train" and task.type == "question-answering" and training.label_smoothing_factor:
         yield (
-            "`training.label_smoothing_factor` smooths one label each, and a "
-            "`question-answering` model has two positions instead"
+            "`training.label_smoothing_factor` smooths class labels, and a `question-answering` "
+            "model "
+            "predicts two positions instead"
         )
 
 
@@ -173,9 +172,8 @@ def batches_shrink_in_one_process(
 ) -> Sentences:
     if mode == "train" and training.auto_find_batch_size and resources.processes > 1:
         yield (
-            "`training.on_oom: halve_batch` (`auto_find_batch_size`) is for one process: of "
-            "several only the one whose memory ran out would know; lower "
-            "`per_device_train_batch_size` instead"
+            "`training.on_oom: halve_batch` (`auto_find_batch_size`) works with one process only: "
+            "with several, lower `per_device_train_batch_size` instead"
         )
 
 
@@ -185,8 +183,9 @@ def batches_shrink_in_one_process(
 def adapters_need_trained_weights(peft: PeftSpec | None, model: ModelSpec) -> Sentences:
     if peft is not None and model.config is not None:
         yield (
-            "`peft` changes a model that has learnt something, and `model.config` is one from "
-            "scratch: leave one of them out"
+            "`peft` adapts a trained model, and `model.config` creates one from scratch: remove "
+            "one "
+            "of them"
         )
 
 
@@ -199,8 +198,7 @@ def prompts_fit_the_task(peft: PeftSpec | None, task: TaskSpec) -> Sentences:
     elif isinstance(peft, PromptTuningSpec) and TASK_TYPES[variant] in _ALIGNED:
         yield (
             "`peft` by `prompt-tuning` puts virtual tokens before the text, and the outputs of a "
-            f"`{variant}` model would no longer stand at their tokens: use `prefix-tuning` or "
-            "`lora`"
+            f"`{variant}` model would no longer match its tokens: use `prefix-tuning` or `lora`"
         )
 
 
@@ -214,7 +212,7 @@ def prompts_reach_every_document(peft: PeftSpec | None, task: TaskSpec) -> Sente
         task, "separate_documents", False
     ):
         yield (
-            "`task.separate_documents` would part the documents from the virtual tokens of "
+            "`task.separate_documents` would separate the documents from the virtual tokens of "
             f"`peft` by `{peft.method}`: use `lora` or `ia3`"
         )
 
@@ -223,7 +221,7 @@ def prefixes_need_the_cache(peft: PeftSpec | None, training: TrainingSpec) -> Se
     if isinstance(peft, PrefixTuningSpec) and training.activation_checkpointing:
         yield (
             "`training.activation_checkpointing` excludes `peft` by `prefix-tuning`: the prefix is "
-            "handed on in the cache that checkpointing turns off"
+            "passed through the cache, which checkpointing turns off"
         )
 
 
@@ -241,10 +239,7 @@ def four_bits_need_a_gpu(
     if quantization is None or quantization.bits != 4:
         return
     if training.use_cpu or resources.gpus == 0:
-        yield (
-            "`peft.quantization.bits` is 4, which needs a GPU: on a CPU only 8 bits can be trained "
-            "on"
-        )
+        yield ("`peft.quantization.bits` is 4, which needs a GPU: on a CPU use 8 bits")
 
 
 def _quantization(peft: PeftSpec | None) -> QuantizationSpec | None:
@@ -257,31 +252,33 @@ def _quantization(peft: PeftSpec | None) -> QuantizationSpec | None:
 def fsdp_has_its_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(FSDPSpec, resources) and training.optim not in _ON_SHARDS:
         yield (
-            f"`training.optim: {training.optim}` looks at whole weights, and `fsdp` splits them: "
+            f"`training.optim: {training.optim}` needs whole weights, and `fsdp` shards them: "
             f"use one of {', '.join(f'`{name}`' for name in _ON_SHARDS)}"
         )
 
 
 def fsdp_scales_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(FSDPSpec, resources) and training.fp16:
-        yield "`training.fp16` scales the loss by what whole gradients show: with `fsdp` use `bf16`"
+        yield "`training.fp16` needs whole gradients to scale the loss: with `fsdp` use `bf16`"
 
 
 def fsdp_compiles_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(FSDPSpec, resources) and training.compiles:
-        yield "`training.torch_compile` compiles a model whose weights are whole: not with `fsdp`"
+        yield "`training.torch_compile` does not work with `fsdp`: use `ddp`"
 
 
 def fsdp_keeps_the_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(FSDPSpec, resources):
         for name in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(training, name):
-                yield f"`training.{name}` cannot change the dtype of weights that `fsdp` has split"
+                yield (
+                    f"`training.{name}` cannot change the dtype of weights that `fsdp` has sharded"
+                )
 
 
 def fsdp_splits_no_quantized_weights(resources: ResourcesSpec, peft: PeftSpec | None) -> Sentences:
     if _uses(FSDPSpec, resources) and _quantization(peft) is not None:
-        yield "`peft.quantization` packs weights so that `fsdp` cannot split them: use `ddp`"
+        yield "`peft.quantization` packs weights so that `fsdp` cannot shard them: use `ddp`"
 
 
 def fsdp_offloads_from_gpus(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
@@ -289,7 +286,10 @@ def fsdp_offloads_from_gpus(resources: ResourcesSpec, training: TrainingSpec) ->
     if not isinstance(options, FSDPSpec) or not options.cpu_offload:
         return
     if training.use_cpu or not resources.gpus:
-        yield "`resources.strategy.cpu_offload` is for GPUs: on a CPU the weights are there already"
+        yield (
+            "`resources.strategy.cpu_offload` is for GPUs: on a CPU the weights are on the CPU "
+            "anyway"
+        )
 
 
 # ---- deepspeed ----------------------------------------------------------------------------------
@@ -298,22 +298,21 @@ def fsdp_offloads_from_gpus(resources: ResourcesSpec, training: TrainingSpec) ->
 def deepspeed_has_its_optimizers(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(DeepSpeedSpec, resources) and training.optim not in _ON_DEEPSPEED:
         yield (
-            f"`training.optim: {training.optim}` cannot update a part of the weights as "
-            f"`deepspeed` holds them: use one of {', '.join(f'`{name}`' for name in _ON_DEEPSPEED)}"
+            f"`training.optim: {training.optim}` cannot update the shards of "
+            f"`deepspeed`: use one of {', '.join(f'`{name}`' for name in _ON_DEEPSPEED)}"
         )
 
 
 def deepspeed_scales_no_loss(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(DeepSpeedSpec, resources) and training.fp16:
         yield (
-            "`training.fp16` scales the loss by what whole gradients show: with `deepspeed` use "
-            "`bf16`"
+            "`training.fp16` needs whole gradients to scale the loss: with `deepspeed` use `bf16`"
         )
 
 
 def deepspeed_compiles_nothing(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
     if _uses(DeepSpeedSpec, resources) and training.compiles:
-        yield "`training.torch_compile` is not for `deepspeed`: use `ddp`"
+        yield "`training.torch_compile` does not work with `deepspeed`: use `ddp`"
 
 
 def deepspeed_keeps_the_dtype(resources: ResourcesSpec, training: TrainingSpec) -> Sentences:
@@ -334,7 +333,7 @@ def deepspeed_holds_no_quantized_weights(
     resources: ResourcesSpec, peft: PeftSpec | None
 ) -> Sentences:
     if _uses(DeepSpeedSpec, resources) and _quantization(peft) is not None:
-        yield "`peft.quantization` packs weights in a way that `deepspeed` cannot hold: use `ddp`"
+        yield "`peft.quantization` packs weights so that `deepspeed` cannot shard them: use `ddp`"
 
 
 def _uses(strategy: type[FSDPSpec | DeepSpeedSpec], resources: ResourcesSpec) -> bool:

@@ -19,7 +19,7 @@ def _one_or_named(value: Any) -> str:
     return "[named]" if isinstance(value, dict) else "[one]"
 
 
-# One validation set, or several under names of the user's.
+# One validation set, or several with names that the user chooses.
 OneOrNamed = Annotated[
     Annotated[T, Tag("[one]")]
     | Annotated[dict[SetName, T], Field(min_length=1, max_length=MOST_SETS), Tag("[named]")],
@@ -74,7 +74,7 @@ class HubDataset(_Dataset):
 
 
 def _train_is_for_trainings(schema: dict[str, Any]) -> None:
-    """`modes.without_training_rows` gives it where a client need not."""
+    """Only training requires it; see `modes.without_training_rows`."""
     schema["required"] = [name for name in schema["required"] if name != "train"]
 
 
@@ -82,7 +82,7 @@ class UploadDataset(_Dataset):
     model_config = ConfigDict(json_schema_extra=_train_is_for_trainings)
 
     source: Literal["upload"] = Field(examples=["upload"])
-    format: DataFormat = Field("auto", description="`auto` looks at the name and the content.")
+    format: DataFormat = Field("auto", description="`auto` decides by the name and the content.")
     train: FileIds | None = Field(
         examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]],
         description="Ids from POST /v1/files. Required to train.",
@@ -95,7 +95,7 @@ class PathDataset(_Dataset):
     model_config = ConfigDict(json_schema_extra=_train_is_for_trainings)
 
     source: Literal["path"] = Field(examples=["path"])
-    format: DataFormat = Field("auto", description="`auto` looks at the name and the content.")
+    format: DataFormat = Field("auto", description="`auto` decides by the name and the content.")
     train: Paths | None = Field(
         examples=[["/srv/data/train.jsonl"]],
         description="Absolute paths under the operator's FINETUNE_DATA_ROOTS. Required to train.",

@@ -1,4 +1,4 @@
-"""`resources.strategy` with `type: deepspeed`: optimizer state, and gradients, in parts (ZeRO).
+"""`resources.strategy` with `type: deepspeed`: optimizer state, and gradients, sharded (ZeRO).
 
 Names and meanings are those of Accelerate's DeepSpeedPlugin and of the section `zero_optimization`
 of DeepSpeed's configuration.
@@ -39,32 +39,32 @@ REFUSED_DEEPSPEED: Final[dict[str, str]] = {
 
 
 class DeepSpeedSpec(SpecModel):
-    """Each process has all weights, and updates its part of them."""
+    """Each process has all weights and updates its shard of them."""
 
     type: Literal["deepspeed"] = Field("deepspeed", description="DeepSpeed's ZeRO.")
     timeout: int = Field(
         1800, ge=1, le=7 * 86400, description="Seconds that a process waits for the others."
     )
     zero_stage: Literal[1, 2] = Field(
-        2, description="1: the optimizer's state is in parts; 2: gradients, too."
+        2, description="1: shards the optimizer state; 2: gradients as well."
     )
     offload_optimizer_device: Literal["none", "cpu"] = Field(
-        "none", description="`cpu`: the optimizer's state is kept, and the update made, there."
+        "none", description="`cpu`: keep the optimizer state, and update the weights, on the CPU."
     )
     reduce_bucket_size: int = Field(
-        500_000_000, ge=1, description="Numbers of gradients that are summed up at once."
+        500_000_000, ge=1, description="Gradient elements that are reduced at once."
     )
     allgather_bucket_size: int = Field(
-        500_000_000, ge=2, multiple_of=2, description="Numbers of weights that are sent at once."
+        500_000_000, ge=2, multiple_of=2, description="Weight elements that are gathered at once."
     )
     overlap_comm: bool = Field(
-        False, description="Send gradients while the backward pass goes on; takes more memory."
+        False, description="Send gradients during the backward pass; takes more memory."
     )
     contiguous_gradients: bool = Field(
         True, description="Copy gradients into one buffer as they are made."
     )
     reduce_scatter: bool = Field(
-        True, description="Each process is sent the sums of its part alone."
+        True, description="Each process receives only the sums of its shard."
     )
     round_robin_gradients: bool = Field(
         False, description="With `offload_optimizer_device: cpu`: copy in parallel."

@@ -1,4 +1,4 @@
-"""What a stage says while it runs: one JSON object per line on the pipe to its supervisor."""
+"""What a stage reports while it runs: one JSON object per line on the pipe to its supervisor."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ MetricKind = Literal["train", "eval", "system"]
 
 
 class _Event(BaseModel):
-    # NaN and inf must survive the pipe: a diverged loss is news.
+    # NaN and inf must survive the pipe: they show that the loss has diverged.
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -21,7 +21,7 @@ class PhaseChanged(_Event):
 
 
 class Progress(_Event):
-    """Where the stage is. Overwrites the last one; kept on the job's row, never in its history."""
+    """Where the stage is. Replaces the one before; kept in the job's row, not in its history."""
 
     type: Literal["progress"] = "progress"
     step: int = Field(ge=0, description="Optimizer steps (train) or items (other stages) done.")
@@ -41,7 +41,9 @@ class Metric(_Event):
     epoch: float | None = None
     values: dict[str, float]
     is_remade: bool = Field(
-        False, description="The training went back behind this step: these numbers replace others."
+        False,
+        description="The training was rolled back past this step: these numbers replace earlier "
+        "ones.",
     )
 
 
@@ -70,13 +72,13 @@ class ArtifactWritten(_Event):
 
     type: Literal["artifact"] = "artifact"
     name: str = Field(description="Path that the user sees, for example `predictions.json`.")
-    path: str = Field(description="Where it lies, relative to the job's workspace.")
+    path: str = Field(description="Where it is, relative to the job's workspace.")
     bytes: int
     sha256: str
 
 
 class ReadyToCommit(_Event):
-    """Of a push: all files are uploaded, and it waits for leave to make them a commit."""
+    """All files of a push are uploaded; it waits for permission to commit them."""
 
     type: Literal["ready_to_commit"] = "ready_to_commit"
 

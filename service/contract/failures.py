@@ -40,10 +40,10 @@ class FailureCode(StrEnum):
     DEVICE_ERROR = "device_error"
     SHARED_MEMORY_FULL = "shared_memory_full"
     GPU_USED_TWICE = "gpu_used_twice"
-    # The user's wish.
+    # Limits and requests of the user.
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
-    # The outside.
+    # External services.
     HUB_UNAUTHORIZED = "hub_unauthorized"
     HUB_FORBIDDEN = "hub_forbidden"
     HUB_CONFLICT = "hub_conflict"
@@ -51,15 +51,15 @@ class FailureCode(StrEnum):
     HUB_UNAVAILABLE = "hub_unavailable"
     HUB_REJECTED = "hub_rejected"
     NETWORK = "network"
-    # Ours.
+    # A bug in the service.
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FailureRule:
     """What follows from a failure code.
 
-    `state` is where the job goes when the failure is final, `retryable` says that the same attempt
+    `state` is the job's state when the failure is final, `retryable` means that the same attempt
     can succeed later (infrastructure), `action` tells the user what to do.
     """
 
@@ -67,149 +67,183 @@ class FailureRule:
     action: str
     state: JobState = JobState.FAILED
     is_crash: bool = False
-    """It may come as often as the job gets further in between; `max_retries` is for the others."""
+    """It does not count against `max_retries` as long as the job makes progress in between."""
 
 
 RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.MISSING_COLUMN: FailureRule(
-        False, "Map the columns with `dataset.columns`, or rename them in the data."
+        retryable=False,
+        action="Map the columns with `dataset.columns`, or rename them in the data.",
     ),
     FailureCode.UNREADABLE_ROW: FailureRule(
-        False,
-        "Correct or remove the named rows, upload the file again and submit a new job; or leave "
+        retryable=False,
+        action="Correct or remove the named rows, upload the file again and submit a new job; or "
+        "leave "
         "them out with `dataset.on_bad_row: skip`.",
     ),
     FailureCode.LABEL_MISMATCH: FailureRule(
-        False,
-        "Correct the labels that the message names, or list all labels in `task.label_names`; or "
+        retryable=False,
+        action="Correct the labels that the message names, or list all labels in "
+        "`task.label_names`; or "
         "leave those rows out with `dataset.on_bad_row: skip`.",
     ),
     FailureCode.EMPTY_DATASET: FailureRule(
-        False, "Give a split with at least one usable row; check slices, filters and the format."
+        retryable=False,
+        action="Give a split with at least one usable row; check slices, filters and the format.",
     ),
     FailureCode.DATASET_NOT_FOUND: FailureRule(
-        False, "Check the name, config, revision and splits in `dataset`, or the file id or path."
+        retryable=False,
+        action="Check the name, config, revision and splits in `dataset`, or the file id or path.",
     ),
     FailureCode.DATASET_ACCESS_DENIED: FailureRule(
-        False,
-        "Ask for access on the data set's page, or have the operator set a Hub token that has it.",
+        retryable=False,
+        action="Request access on the data set's page, or ask the operator to set a Hub token "
+        "with access.",
     ),
     FailureCode.UNSUPPORTED_FORMAT: FailureRule(
-        False, "Set `dataset.format` to the format the file really has, or convert the file."
+        retryable=False,
+        action="Set `dataset.format` to the format the file really has, or convert the file.",
     ),
     FailureCode.DATA_CHANGED: FailureRule(
-        False, "Clone the job: a new one may have other data, this one's checkpoints may not."
+        retryable=False,
+        action="Clone the job: a new job can use the changed data, but this job's checkpoints "
+        "cannot.",
     ),
     FailureCode.MODEL_NOT_FOUND: FailureRule(
-        False, "Check `model.name_or_path` and `model.revision`, or `model.job`."
+        retryable=False, action="Check `model.name_or_path` and `model.revision`, or `model.job`."
     ),
     FailureCode.MODEL_ACCESS_DENIED: FailureRule(
-        False,
-        "Accept the model's licence on its page, or have the operator set a Hub token with access; "
-        "a folder's files have to be readable for the worker's user.",
+        retryable=False,
+        action="Accept the model's licence on its page, or ask the operator to set a Hub token "
+        "with "
+        "access. The files of a local folder must be readable by the worker's user.",
     ),
     FailureCode.UNSAFE_WEIGHTS: FailureRule(
-        False,
-        "Choose a revision with safetensors weights, or run the command that the message gives and "
-        "use the folder that it leaves.",
+        retryable=False,
+        action="Choose a revision with safetensors weights, or run the command in the message "
+        "and use the "
+        "folder that it writes.",
     ),
     FailureCode.UNSUPPORTED_ARCHITECTURE: FailureRule(
-        False, "Choose a model whose architecture has a head for this task."
+        retryable=False, action="Choose a model whose architecture has a head for this task."
     ),
     FailureCode.SLOW_TOKENIZER: FailureRule(
-        False,
-        "Set `model.tokenizer_name` to a repository that holds a fast tokenizer (tokenizer.json).",
+        retryable=False,
+        action="Set `model.tokenizer_name` to a repository that holds a fast tokenizer "
+        "(tokenizer.json).",
     ),
     FailureCode.SEQUENCE_TOO_LONG: FailureRule(
-        False, "Lower the task's `max_seq_length` to what the model's position table holds."
+        retryable=False,
+        action="Lower the task's `max_seq_length` to the number of positions that the model has.",
     ),
     FailureCode.NO_PAD_TOKEN: FailureRule(
-        False, "Set `model.tokenizer_name` to a tokenizer that has a pad token."
+        retryable=False, action="Set `model.tokenizer_name` to a tokenizer that has a pad token."
     ),
     FailureCode.INVALID_OPTION: FailureRule(
-        False, "Change the option that the message names and submit a new job."
+        retryable=False, action="Change the option that the message names and submit a new job."
     ),
     FailureCode.OUT_OF_MEMORY: FailureRule(
-        False,
-        "Halve `per_device_train_batch_size` and double `gradient_accumulation_steps`, "
+        retryable=False,
+        action="Halve `per_device_train_batch_size` and double `gradient_accumulation_steps`, "
         "shorten the sequences, or use bf16.",
     ),
     FailureCode.NON_FINITE_LOSS: FailureRule(
-        False, "Lower `learning_rate`, add `warmup_steps`, or use bf16 or fp32 instead of fp16."
+        retryable=False,
+        action="Lower `learning_rate`, add `warmup_steps`, or use bf16 or fp32 instead of fp16.",
     ),
     FailureCode.CHECKPOINT_UNREADABLE: FailureRule(
-        False, "Submit the job again; keep more checkpoints with `save_total_limit`."
+        retryable=False,
+        action="Submit the job again; keep more checkpoints with `save_total_limit`.",
     ),
     FailureCode.DISK_FULL: FailureRule(
-        False, "Free space under FINETUNE_HOME or lower `save_total_limit`, then submit again."
+        retryable=False,
+        action="Free space under FINETUNE_HOME or lower `save_total_limit`, then submit again.",
     ),
     FailureCode.WORKER_LOST: FailureRule(
-        True,
-        "Nothing: the job goes on from its newest checkpoint on the next free worker.",
+        retryable=True,
+        action="No action needed: the job resumes from its latest checkpoint on the next free "
+        "worker.",
         is_crash=True,
     ),
     FailureCode.HUNG: FailureRule(
-        True,
-        "Nothing yet: the job goes on from its newest checkpoint. If it hangs again, try "
-        "`training.dataloader_num_workers: 0`, or ask the operator for a longer "
+        retryable=True,
+        action="No action needed yet: the job resumes from its latest checkpoint. If it hangs "
+        "again, set "
+        "`training.dataloader_num_workers: 0`, or ask the operator to raise "
         "FINETUNE_HUNG_SECONDS.",
         is_crash=True,
     ),
     FailureCode.CRASH_LIMIT: FailureRule(
-        False,
-        "Read the job's log: several attempts in a row ended without any progress. The message "
-        "has the last one's reason.",
+        retryable=False,
+        action="Read the job's log: several attempts in a row crashed without any progress. The "
+        "message "
+        "has the reason of the last one.",
     ),
     FailureCode.DEVICE_ERROR: FailureRule(
-        True, "Nothing yet: the attempt is repeated. If it comes back, check the device's health."
+        retryable=True,
+        action="No action needed yet: the stage is retried. If it fails again, check the "
+        "device's health.",
     ),
     FailureCode.SHARED_MEMORY_FULL: FailureRule(
-        False,
-        "Give the worker's container more shared memory (`shm_size` in docker-compose.yml, "
+        retryable=False,
+        action="Give the worker's container more shared memory (`shm_size` in docker-compose.yml, "
         "`--shm-size` of docker run; outside containers: the size of /dev/shm), then retry the "
         "job.",
     ),
     FailureCode.GPU_USED_TWICE: FailureRule(
-        False,
-        "Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of one GPU "
+        retryable=False,
+        action="Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of "
+        "one GPU "
         "(MIG) for one job; then retry the job. `finetune doctor` shows what the worker sees.",
     ),
     FailureCode.TIMEOUT: FailureRule(
-        False, "Raise the limit that the message names, or have the job do less."
+        retryable=False, action="Raise the limit that the message names, or make the job smaller."
     ),
     FailureCode.CANCELLED: FailureRule(
-        False, "Nothing: the job was cancelled on request.", JobState.CANCELLED
+        retryable=False,
+        action="No action needed: the job was cancelled on request.",
+        state=JobState.CANCELLED,
     ),
     FailureCode.HUB_UNAUTHORIZED: FailureRule(
-        False, "Have the operator set FINETUNE_HUB_TOKEN to a valid token with write access."
+        retryable=False,
+        action="Ask the operator to set FINETUNE_HUB_TOKEN to a valid token with write access.",
     ),
     FailureCode.HUB_FORBIDDEN: FailureRule(
-        False, "Choose a `hub.model_id` in a namespace that the operator's token may write to."
+        retryable=False,
+        action="Choose a `hub.model_id` in a namespace that the operator's token may write to.",
     ),
     FailureCode.HUB_CONFLICT: FailureRule(
-        True, "Nothing yet: the push is repeated. If it comes back, choose another `hub.model_id`."
+        retryable=True,
+        action="No action needed yet: the push is retried. If it fails again, choose another "
+        "`hub.model_id`.",
     ),
     FailureCode.HUB_RATE_LIMITED: FailureRule(
-        True,
-        "Nothing yet: the call is repeated later. If it comes back, submit fewer jobs at once.",
+        retryable=True,
+        action="No action needed yet: the request is retried later. If it fails again, submit "
+        "fewer jobs at once.",
     ),
     FailureCode.HUB_UNAVAILABLE: FailureRule(
-        True, "Nothing yet: the call is repeated later. Check the Hub's status page."
+        retryable=True,
+        action="No action needed yet: the request is retried later. Check the Hub's status page.",
     ),
     FailureCode.HUB_REJECTED: FailureRule(
-        False, "Mend what the Hub's answer names, for example `hub.model_id` or `hub.revision`."
+        retryable=False,
+        action="Fix what the Hub's response names, for example `hub.model_id` or `hub.revision`.",
     ),
     FailureCode.NETWORK: FailureRule(
-        True, "Nothing yet: the call is repeated later. Check the worker's way to the network."
+        retryable=True,
+        action="No action needed yet: the request is retried later. Check the worker's network "
+        "connection.",
     ),
     FailureCode.INTERNAL: FailureRule(
-        False, "Read the job's log and report it with the job id; the fault is ours."
+        retryable=False,
+        action="This is a bug in the service: read the job's log and report it with the job id.",
     ),
 }
 
 
 class Failure(BaseModel):
-    """Why a job or an attempt ended, in words for its user; never holds a traceback."""
+    """Why a job or an attempt failed, in words for its user; never a traceback."""
 
     code: FailureCode
     message: str = Field(description="What happened, with the names and numbers of this job.")

@@ -1,4 +1,4 @@
-"""What a user may ask of a job that has ended, and that runs it again from a later stage on."""
+"""What a user may request of an ended job, which then runs again from a later stage."""
 
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ class Promote(_FollowUp):
 
 
 class Publish(_FollowUp):
-    """Push the finished model, whatever the job's own `hub` says."""
+    """Push the finished model, whatever the job's own `hub` section is."""
 
     action: Literal[Action.PUBLISH] = Action.PUBLISH
     hub: HubSpec

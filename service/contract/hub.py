@@ -9,14 +9,14 @@ from service.contract.types import HubRepoId, Text
 
 
 class HubSpec(SpecModel):
-    """Push the finished model. Leave the section out to keep it here."""
+    """Push the finished model to the Hub. Without this section it stays on the server."""
 
     model_id: HubRepoId = Field(
         examples=["my-team/squad-distilbert"],
         description="`namespace/name`; a name alone is in the namespace of the operator's token. "
         "`prepare` asks the Hub whether the token may write there, and creates the repository.",
     )
-    private: bool = Field(True, description="Of a repository that the job creates.")
+    private: bool = Field(True, description="Whether a repository that the job creates is private.")
     revision: Text = Field("main", description="Branch to commit to; created if it is missing.")
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
     license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(
@@ -24,10 +24,10 @@ class HubSpec(SpecModel):
     )
     strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = Field(
         "end",
-        description="When the model is pushed: when the job ends; also at every checkpoint, while "
-        "the training goes on; with the newest checkpoint beside it, as `last-checkpoint`; with "
-        "each checkpoint, as `checkpoint-<step>`. A checkpoint that comes while another one is "
-        "pushed waits, and gives way to a newer one.",
+        description="When the model is pushed. `end`: when the job ends; `every_save`: also at "
+        "every checkpoint, during the training; `checkpoint`: with the latest checkpoint, as "
+        "`last-checkpoint`; `all_checkpoints`: with each checkpoint, as `checkpoint-<step>`. A "
+        "checkpoint written during a push waits, and is skipped if a newer one is written first.",
     )
 
     @property

@@ -33,7 +33,7 @@ class ModelSpec(SpecModel):
     job: JobId | None = Field(
         None,
         examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
-        description="Start from the model that another job of this service has made.",
+        description="Start from the model that another job of this service trained.",
     )
     checkpoint: CheckpointChoice | None = Field(
         None,
@@ -49,8 +49,8 @@ class ModelSpec(SpecModel):
     config_name: Text | None = Field(None, description="Default: that of the model.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "float32",
-        description="Of the loaded weights; `auto` is what the checkpoint says, but float32 where "
-        "it says float16 and all weights train.",
+        description="Of the loaded weights. `auto`: the checkpoint's own, but float32 instead of "
+        "float16 when all weights are trained.",
     )
 
     @rule
@@ -58,7 +58,10 @@ class ModelSpec(SpecModel):
         if self.job is not None:
             for name in ("name_or_path", "config", "revision"):
                 if getattr(self, name) is not None:
-                    yield f"`{name}` is not for a model that `job` has made: leave one of them out"
+                    yield (
+                        f"`{name}` is not allowed with `job`, which already names a model: "
+                        "remove one of them"
+                    )
         elif self.config is None and self.name_or_path is None:
             yield (
                 "`name_or_path` is required, or `job` for the model of another job, or `config` "
@@ -68,7 +71,7 @@ class ModelSpec(SpecModel):
     @rule
     def _checkpoint_needs_its_job(self) -> Iterator[str]:
         if self.job is None and self.checkpoint is not None:
-            yield "`checkpoint` is one of another job's: `job` is missing"
+            yield "`checkpoint` is a checkpoint of another job: `job` is missing"
 
     @rule
     def _from_scratch_needs_a_tokenizer(self) -> Iterator[str]:
@@ -81,11 +84,11 @@ class ModelSpec(SpecModel):
             return
         for name in ("name_or_path", "revision", "config_name"):
             if getattr(self, name) is not None:
-                yield f"`{name}` is not for a model from scratch, which `config` describes"
+                yield f"`{name}` is not allowed for a model from scratch, which `config` describes"
 
     @property
     def title(self) -> str:
-        """What the model is made of, in words."""
+        """What the model starts from, in words."""
         if self.job is not None:
             step = "" if self.checkpoint is None else f" ({self.checkpoint})"
             return f"model of {self.job}{step}"

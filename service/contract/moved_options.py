@@ -17,7 +17,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "report_to": "every job reports to MLflow; see `tracking`, whose `tensorboard: true` also "
     "writes TensorBoard's event file",
     "run_name": "use `tracking.run_name`",
-    "do_train": "a job trains unless `mode` says otherwise",
+    "do_train": "a job trains unless `mode` is `evaluate` or `predict`",
     "do_eval": "set `eval_strategy`, and give `dataset.validation`; to score a model without "
     "training it use `mode: evaluate`",
     "do_predict": "give `dataset.test`; to make predictions without training use `mode: predict`",
@@ -31,7 +31,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "fsdp_min_num_params": "use `resources.strategy` with `type: fsdp`",
     "fsdp_transformer_layer_cls_to_wrap": "use `resources.strategy` with `type: fsdp`",
     "deepspeed": "use `resources.strategy`",
-    "resume_from_checkpoint": "a job resumes from its own newest checkpoint by itself; "
+    "resume_from_checkpoint": "a job resumes from its own latest checkpoint automatically; "
     "`resume_from: {job, checkpoint}` continues from a checkpoint of another job, and `model.job` "
     "begins with its model alone",
 }

@@ -1,4 +1,4 @@
-"""The parameters of each task: one class a task, told apart by `type`."""
+"""The parameters of each task: one class per task, selected by `type`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -37,10 +37,10 @@ class QuestionAnsweringSpec(TaskParametersModel):
         "span", description="beam-search: XLNet's, which looks for ends given the best starts."
     )
     start_n_top: int | None = Field(
-        None, ge=1, le=1000, description="Beam search: starts to go on from; default: 5."
+        None, ge=1, le=1000, description="Beam search: number of start positions; default: 5."
     )
     end_n_top: int | None = Field(
-        None, ge=1, le=1000, description="Beam search: ends of each start; default: 5."
+        None, ge=1, le=1000, description="Beam search: end positions for each start; default: 5."
     )
 
     def variant(self) -> str:
@@ -103,7 +103,8 @@ class CausalLMSpec(_TextSpec):
     )
     separate_documents: bool = Field(
         False,
-        description="No attention across the border of two rows in a block; positions start anew.",
+        description="No attention across the border of two rows in a block; positions restart at "
+        "0.",
     )
     keep_linebreaks: bool = Field(
         True, description="In plain text files a line's end is part of the text."
@@ -120,7 +121,7 @@ class CausalLMSpec(_TextSpec):
         None,
         ge=1,
         le=64,
-        description="`mode: predict`: of beam search; default: as the model's config says.",
+        description="`mode: predict`: of beam search; default: that of the model's config.",
     )
     generation: GenerationSpec = Field(
         default_factory=GenerationSpec, description="`mode: predict`: how texts are generated."
@@ -166,7 +167,7 @@ ProblemType = Literal["single_label_classification", "multi_label_classification
 def _distinct(names: list[str]) -> list[str]:
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
-        raise ValueError(f"names each label once; repeated: {', '.join(map(repr, repeated))}")
+        raise ValueError(f"must name each label once; repeated: {', '.join(map(repr, repeated))}")
     return names
 
 
@@ -207,7 +208,7 @@ class TokenClassificationSpec(TaskParametersModel):
     label_all_tokens: bool = Field(
         False,
         description="Train on every token of a word, those behind the first with I- for B-; "
-        "else on its first only. Evaluation looks at the first either way.",
+        "else on its first only. Evaluation always uses the first token.",
     )
     max_seq_length: int | None = Field(
         None,

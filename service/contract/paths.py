@@ -27,6 +27,6 @@ def resolve_under_roots(value: str, roots: Sequence[Path], setting: str) -> Path
     except (OSError, RuntimeError) as error:
         raise PathNotAllowedError(f"{value!r} cannot be resolved") from error
     if not any(resolved.is_relative_to(root) for root in roots):
-        # Says neither what exists there nor where the roots are.
+        # Reveals neither what exists there nor where the roots are.
         raise PathNotAllowedError(f"{value!r} is not under a folder that {setting} allows")
     return resolved

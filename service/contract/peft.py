@@ -1,6 +1,6 @@
 """PeftSpec: parameter-efficient fine-tuning, under the names and defaults of peft's own configs.
 
-The base model's weights stay as they are; a few new ones beside them are trained, kept in the
+The base model's weights stay as they are; a few added ones are trained, kept in the
 checkpoints, and published as an adapter.
 """
 
@@ -22,7 +22,7 @@ from service.contract.types import MOST_ENTRIES, ShortEnough, Text
 ALL_LINEAR: Final = "all-linear"
 
 BASE_CONFIG_FOLDER: Final = "base_model_config"
-"""Beside an adapter: the base model's configuration as it was trained, with labels and first
+"""Stored with an adapter: the base model's configuration as it was trained, with labels and first
 tokens. Not in the folder itself, which transformers would then take for a whole model's."""
 
 # Variant of a task → peft's task type; a prompt or a prefix needs one, the other methods do not.
@@ -45,7 +45,7 @@ def _compilable(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from error
+        raise ValueError(f"is not a valid regular expression: {error}") from error
     return value
 
 
@@ -65,7 +65,7 @@ Prompt = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern
 
 
 class QuantizationSpec(SpecModel):
-    """The frozen weights in few bits, by bitsandbytes; its names without `bnb_4bit_`."""
+    """Quantise the frozen weights with bitsandbytes; its names without `bnb_4bit_`."""
 
     bits: Literal[4, 8] = Field(examples=[4])
     quant_type: Literal["nf4", "fp4"] | None = Field(None, description="4 bits; default: nf4.")
@@ -90,7 +90,7 @@ class _Method(SpecModel):
 
     @property
     def virtual_tokens(self) -> int:
-        """Places that the method takes from those that the model has."""
+        """Positions of the model that the method uses."""
         return 0
 
     @property
@@ -116,7 +116,7 @@ class _Targeting(_Method):
 
 
 class LoraSpec(_Targeting):
-    """Low-rank changes beside the weights; also rsLoRA, DoRA and LoRA on quantised weights."""
+    """Low-rank changes added to the weights; also rsLoRA, DoRA and LoRA on quantised weights."""
 
     method: Literal["lora"] = "lora"
     r: int = Field(8, ge=1, le=65536, description="Rank.")
@@ -124,8 +124,8 @@ class LoraSpec(_Targeting):
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     bias: Literal["none", "all", "lora_only"] = Field("none", description="Biases to train.")
     use_rslora: bool = Field(False, description="Scale by lora_alpha / √r instead.")
-    use_dora: bool = Field(False, description="Train each weight's magnitude apart.")
-    lora_bias: bool = Field(False, description="The low-rank change has a bias, too.")
+    use_dora: bool = Field(False, description="Train the magnitude of each weight separately.")
+    lora_bias: bool = Field(False, description="The low-rank change has a bias as well.")
     init_lora_weights: Literal["gaussian", "orthogonal"] | Literal[True] = Field(
         True, description="How the change begins; each way it is zero."
     )
@@ -155,7 +155,7 @@ class LoraSpec(_Targeting):
     def _layers_need_names(self) -> Iterator[str]:
         if self.layers_to_transform is not None and isinstance(self.target_modules, str):
             yield (
-                "`layers_to_transform` needs `target_modules` as a list of names: say the layers "
+                "`layers_to_transform` needs `target_modules` as a list of names: name the layers "
                 "in the regular expression instead"
             )
 
@@ -202,7 +202,7 @@ class IA3Spec(_Targeting):
 
 
 class _Prompting(_Method):
-    """A method that gives the model tokens that are no words."""
+    """A method that prepends trained virtual tokens."""
 
     num_virtual_tokens: int = Field(ge=1, le=100_000, examples=[20])
 

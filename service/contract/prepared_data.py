@@ -1,4 +1,4 @@
-"""Prepared data on disk, and how those who use it and those who remove it keep apart.
+"""Prepared data on disk, and the lock that keeps it from being removed while it is used.
 
 `<cache>/prepared/<key>` holds an entry. Whoever looks for one, builds it or removes it holds the
 lock of `<key>.lock`; whoever was given it leaves the time in the lock file's mtime. Lock files
@@ -22,7 +22,7 @@ _CLOCK: Final = ".clock"
 
 @contextmanager
 def locked(root: Path, key: str) -> Iterator[None]:
-    """Wait for the entry's lock, hold it, and leave the time at the end."""
+    """Wait for the entry's lock, hold it, and set the time of last use at the end."""
     path = _lock_file(root, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
@@ -33,7 +33,7 @@ def locked(root: Path, key: str) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(root: Path, key: str) -> Iterator[bool]:
-    """Whether the lock could be had without waiting; the time of the last use is left as it is."""
+    """Whether the lock is free; the time of the last use does not change."""
     with _lock_file(root, key).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,7 +57,7 @@ REFUSED: Final[dict[str, str]] = {
     "project": _TRACKIO,
     "remove_unused_columns": "prepared examples hold only what the model takes",
     "restore_callback_states_from_checkpoint": "there are no callbacks; early stopping resumes "
-    "with its count by itself",
+    "with its count automatically",
     "save_on_each_node": "all processes of a job share one workspace",
     "save_only_model": "a checkpoint without the optimizer's state cannot be resumed from; the "
     "finished model is saved without it anyway",

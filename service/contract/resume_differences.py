@@ -33,7 +33,7 @@ _TRAINING: Final = (
     "dataloader_drop_last",
     "seed",
 )
-# `revision` is resolved: `prepare` compares what it came to.
+# `prepare` compares the commits that `revision` resolves to.
 _MODEL: Final = (
     *("name_or_path", "job", "checkpoint", "config", "tokenizer_name", "config_name", "dtype"),
 )

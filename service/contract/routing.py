@@ -1,4 +1,4 @@
-"""Which queue a stage waits in, and the message that rings for it."""
+"""Which queue a stage waits in, and the message that wakes a worker for it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -14,7 +14,7 @@ WAKE_TASK: Final = "worker.run.wake"
 
 
 def gpu_queue(gpus: int) -> str:
-    """Of trainings that take so many GPUs; one that takes what it finds waits with those of one."""
+    """The queue of trainings that need so many GPUs; without a number, that of one GPU."""
     return GPU_QUEUE if gpus < 2 else f"{GPU_QUEUE}.{gpus}"
 
 

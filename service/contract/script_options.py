@@ -1,7 +1,7 @@
-"""Arguments of the reference scripts (run_qa, run_clm, …) that are no TrainingArguments.
+"""Arguments of the reference scripts (run_qa, run_clm, …) that TrainingArguments does not have.
 
-`PLACES` says where a job spec has them: for an answer to whoever puts one at the wrong level, and
-for `finetune convert`. `NOT_NEEDED` says why there is no such option, and what to use instead.
+`PLACES` maps them to their places in a job spec: for errors about options at the wrong level, and
+for `finetune convert`. `NOT_NEEDED` explains why an option does not exist and what to use instead.
 """
 
 from typing import Final
@@ -101,7 +101,8 @@ NOT_NEEDED: Final[dict[str, str]] = {
     "evaluate_during_training": "use `training.eval_strategy: steps`",
     "freeze_embeds": "to train a part of the weights use `peft`",
     "freeze_encoder": "to train a part of the weights use `peft`",
-    "ignore_mismatched_sizes": "a head of another size than the labels need is always made anew",
+    "ignore_mismatched_sizes": "a head of another size than the labels need is always newly "
+    "initialised",
     "lang_id": "language embeddings of XLM are not set; use a model without them",
     "low_cpu_mem_usage": "safetensors are read without a second copy in memory",
     "max_query_length": "questions are never cut, only contexts are: into windows of "

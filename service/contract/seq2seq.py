@@ -14,7 +14,7 @@ Prefix = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$"
 class GenerationSpec(SpecModel):
     """How texts are generated; names and meanings of `transformers.GenerationConfig`.
 
-    What is left out is as the model's own generation config says.
+    Options left out are those of the model's own generation config.
     """
 
     min_length: int | None = Field(None, ge=0, description="Tokens of the shortest output.")
@@ -61,7 +61,7 @@ class Seq2SeqSpec(TaskParametersModel):
         description="Tokens of the longest generated text; default: `val_max_target_length`.",
     )
     num_beams: int | None = Field(
-        None, ge=1, le=64, description="Of beam search; default: as the model's config says."
+        None, ge=1, le=64, description="Of beam search; default: that of the model's config."
     )
     source_prefix: Prefix = Field("", description="Put before every source, as T5 expects it.")
     ignore_pad_token_for_loss: bool = Field(

@@ -1,4 +1,4 @@
-"""JobSpec: all that a client may say about a job. Unknown fields are refused everywhere."""
+"""JobSpec: everything that a client may set for a job. Unknown fields are refused everywhere."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
@@ -44,7 +44,8 @@ class JobSpec(SpecModel):
     name: Name | None = None
     mode: Mode = Field(
         "train",
-        description="`train` a model; `evaluate`: score one as it is, on `dataset.validation` and "
+        description="`train`: train a model; `evaluate`: score one as it is, on "
+        "`dataset.validation` and "
         "`dataset.test`; `predict`: write its predictions for `dataset.test`, which needs no "
         "labels.",
     )
@@ -66,7 +67,9 @@ class JobSpec(SpecModel):
         None, description="Running time of all stages together."
     )
     stage_timeout_seconds: StageTimeouts = Field(default_factory=StageTimeouts)
-    max_retries: int = Field(3, ge=0, le=100, description="After failures that a retry can mend.")
+    max_retries: int = Field(
+        3, ge=0, le=100, description="Retries after failures that a retry can fix."
+    )
     metadata: dict[MetadataKey, MetadataValue] = Field(default_factory=dict, max_length=16)
 
     @model_validator(mode="before")
@@ -89,12 +92,12 @@ class JobSpec(SpecModel):
         return resumed.job if resumed is not None else self.model.job
 
     def variant(self) -> str:
-        """Which of the worker's tasks does it."""
+        """The worker's task that runs it."""
         return self.task.variant() if self.mode != "predict" else self.task.predicting_variant()
 
     @property
     def columns(self) -> dict[str, str]:
-        """The task's column → the user's, however the spec says it."""
+        """The task's column → the user's, from `dataset.columns` or from the task."""
         return {**self.dataset.columns, **self.task.named_columns()}
 
 

@@ -27,7 +27,7 @@ class _Job(Protocol):
 
 
 def given(dataset: _Dataset) -> dict[str, Any]:
-    """Split → what the spec says of it, for those that it gives, in the order train, …, test.
+    """Split → its value in the spec, for those that are given, in the order train, …, test.
 
     Each of several named validation sets is a split of its own.
     """

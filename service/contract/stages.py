@@ -1,4 +1,4 @@
-"""What a stage is given and what it hands on."""
+"""What a stage receives and what it returns."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,13 @@ EVENT_FD_VARIABLE: Final = "FINETUNE_EVENT_FD"
 
 
 class _Frozen(BaseModel):
-    # A result may hold NaN, and it has to reach the next stage as one.
+    # A result may contain NaN, which must reach the next stage as NaN.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class BaseJob(_Frozen):
-    """What `model.job` came to: a finished model, or a checkpoint and where to find the rest."""
+    """What `model.job` was resolved to: a finished model, or a checkpoint with the folder of the
+    rest."""
 
     job: str
     step: int | None = Field(description="Of the checkpoint; None for the finished model.")
@@ -30,11 +31,11 @@ class BaseJob(_Frozen):
         description="What a model card calls the base model: an id on the Hub, or an absolute "
         "path of which only the last part is shown."
     )
-    revision: str | None = Field(description="Commit on the Hub that holds these very weights.")
+    revision: str | None = Field(description="Commit on the Hub with exactly these weights.")
 
 
 class ResumeSource(_Frozen):
-    """What `training.resume_from` came to: a checkpoint, and what its training was made of."""
+    """What `training.resume_from` was resolved to: a checkpoint, and the inputs of its training."""
 
     job: str
     step: int
@@ -47,7 +48,7 @@ class ResumeSource(_Frozen):
 
 
 class BaseCard(_Frozen):
-    """What the base model's own card says of it, as far as it is also true of the finished one."""
+    """The parts of the base model's own card that also hold for the finished model."""
 
     language: list[str] = Field(default_factory=list)
     license: str | None = None
@@ -71,9 +72,9 @@ class PrepareResult(_Frozen):
     hub_model_id: str | None = Field(
         None, description="`hub.model_id` with its namespace: where the job may push."
     )
-    base_job: BaseJob | None = Field(None, description="What `model.job` came to.")
+    base_job: BaseJob | None = Field(None, description="What `model.job` was resolved to.")
     resume_source: ResumeSource | None = Field(
-        None, description="What `training.resume_from` came to."
+        None, description="What `training.resume_from` was resolved to."
     )
     base_card: BaseCard | None = Field(
         None, description="Of the base model; None without a card, or in results of older releases."
@@ -113,7 +114,8 @@ class TrainResult(_Frozen):
         description="sha256 of the model's safetensors, in name order; None as above."
     )
     precision: str | None = Field(
-        None, description="What `training.precision` came to; None in results of older releases."
+        None,
+        description="What `training.precision` was resolved to; None in results of older releases.",
     )
     samples: list[dict[str, Any]] = Field(
         default_factory=list, description="A few predictions to show, in the task's own shape."
@@ -145,13 +147,15 @@ class StageRequest(_Frozen):
     )
     cache_dir: Path = Field(description="Shared by all jobs: prepared data, downloads.")
     files: dict[str, Path] = Field(
-        default_factory=dict, description="Uploaded file id → where it lies."
+        default_factory=dict, description="Uploaded file id → where it is."
     )
     data_roots: list[Path] = Field(default_factory=list)
     model_roots: list[Path] = Field(default_factory=list)
-    base_job: BaseJob | None = Field(None, description="`prepare`: what `model.job` comes to.")
+    base_job: BaseJob | None = Field(
+        None, description="`prepare`: what `model.job` is resolved to."
+    )
     resume_source: ResumeSource | None = Field(
-        None, description="`prepare`: what `training.resume_from` comes to."
+        None, description="`prepare`: what `training.resume_from` is resolved to."
     )
     prepared: PrepareResult | None = None
     trained: TrainResult | None = None

@@ -22,7 +22,7 @@ class Stage(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a stage is busy with, in the words a user sees."""
+    """What a stage is doing, in the words that a user sees."""
 
     RESOLVING = "resolving"
     DOWNLOADING = "downloading"
@@ -55,10 +55,10 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.PAUSING: frozenset(
         {
             JobState.PAUSED,
-            # The user took the wish back. A stage that has stopped by then is queued.
+            # The user resumed the job before it was paused; if the stage has stopped, it is queued.
             JobState.RUNNING,
             JobState.CANCELLING,
-            # The stage ended by itself before it could pause.
+            # The stage ended before it could pause.
             JobState.SUCCEEDED,
             JobState.FAILED,
         }
@@ -72,7 +72,7 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
 }
 
 ENDED: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
-"""States in which nothing more happens unless the user asks for it."""
+"""States in which nothing more happens unless the user requests it."""
 
 HELD: Final = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})
 """States in which a worker holds a lease on the job."""
@@ -103,7 +103,7 @@ ACTIONS: Final[dict[JobState, tuple[Action, ...]]] = {
     JobState.FAILED: (Action.RETRY, *_OF_ENDED),
     JobState.SUCCEEDED: _OF_ENDED,
 }
-"""What changes something in each state. Asking again for what is so already is no error."""
+"""The actions that change something in each state. Repeating a request is not an error."""
 
 
 def next_stage(stage: Stage) -> Stage | None:

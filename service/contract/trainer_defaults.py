@@ -1,5 +1,5 @@
-"""Options of TrainingArguments that TrainingSpec does not have, with the values that ask for
-nothing: their defaults in transformers 4.x and 5.x, and what `to_dict()` makes of those.
+"""Options of TrainingArguments that TrainingSpec does not have, with the values that have no
+effect: their defaults in transformers 4.x and 5.x, and what `to_dict()` makes of those.
 
 Such an option is ignored; set to anything else it is refused (`refused.py`) or belongs to another
 section of the spec. Tests compare the table with dumps of transformers from 4.20 to 5.x.
@@ -152,7 +152,7 @@ def _follows_from_the_others(name: str, value: Any, options: Mapping[str, Any]) 
     if name == "logging_dir":
         default = isinstance(value, str) and _DEFAULT_LOGGING_DIR.fullmatch(value) is not None
         return default or is_dump(options)
-    if name == "do_eval":  # set by itself with a strategy
+    if name == "do_eval":  # TrainingArguments sets it with a strategy
         strategy = options.get("eval_strategy") or options.get("evaluation_strategy")
         return value is True and strategy not in (None, "no")
     if not is_dump(options):

@@ -37,7 +37,7 @@ def _from_json(value: Any) -> Any:
         try:
             return json.loads(value)
         except ValueError as error:
-            raise ValueError(f"is no JSON object: {error}") from error
+            raise ValueError(f"is not a valid JSON object: {error}") from error
     return value
 
 
@@ -52,15 +52,15 @@ Arguments = Annotated[
 # What TrainingArguments has; here on CPUs, where larger ones gain nothing.
 DEFAULT_EVAL_BATCH_SIZE: Final = 8
 
-# Options of ours that TrainingArguments does not have, though transformers does elsewhere.
+# Options that TrainingArguments does not have.
 ADDITIONS: Final[dict[str, str]] = {
     "early_stopping_patience": "EarlyStoppingCallback's argument, here an option; default: off",
-    "padding_free": "as in TRL's SFTConfig, here for every task and by itself",
-    "compile_if_faster": "the Trainer compiles where it is told to; here a GPU is asked, too",
+    "padding_free": "as in TRL's SFTConfig, here for every task and automatic",
+    "compile_if_faster": "the Trainer compiles only on request; here it is measured on a GPU",
     "precision": "`bf16` and `fp16` by one name, with a choice of its own",
     "early_stopping_threshold": "EarlyStoppingCallback's argument, here an option",
-    "on_oom": "another name of `auto_find_batch_size`, beside `on_non_finite`",
-    "on_non_finite": "Trainer goes on with weights that are lost; default: fail",
+    "on_oom": "another name of `auto_find_batch_size`, to match `on_non_finite`",
+    "on_non_finite": "Trainer continues with unusable weights; default: fail",
     "non_finite_rollbacks": "of `on_non_finite: rollback`",
     "rollback_learning_rate_factor": "of `on_non_finite: rollback`",
     "async_save": "by the name that torch's distributed checkpoints have for it",
@@ -255,7 +255,7 @@ class TrainingSpec(SpecModel):
         Literal["no", "all", "non_padding"], BeforeValidator(_from_bool)
     ] = Field("no", description="Log how many tokens were read; `true` is `all`.")
     eval_strategy: IntervalStrategy = Field(
-        "no", description="When the validation data is looked at, beside start and end."
+        "no", description="When to evaluate, in addition to the start and the end."
     )
     eval_on_start: bool = Field(
         True,
@@ -288,7 +288,7 @@ class TrainingSpec(SpecModel):
     )
     async_save: bool = Field(
         True,
-        description="Write checkpoints beside the steps that follow, from a copy in RAM: of what "
+        description="Write checkpoints in the background, from a copy in RAM: of what "
         "trains, and of the optimizer's state. false: the training waits while they are written.",
     )
     load_best_model_at_end: bool = Field(
@@ -329,7 +329,7 @@ class TrainingSpec(SpecModel):
 
     @property
     def compiles(self) -> bool:
-        """As in TrainingArguments, a back end or a mode asks for it as well."""
+        """As in TrainingArguments, a back end or a mode implies it."""
         return self.torch_compile or bool(self.torch_compile_backend or self.torch_compile_mode)
 
     @property
@@ -349,7 +349,7 @@ class TrainingSpec(SpecModel):
 
 
 def ignored_options(options: Mapping[str, Any]) -> list[str]:
-    """The options of TrainingArguments among `options` that are left at a default and not ours."""
+    """The names in `options` that only TrainingArguments has, and that are at a default."""
     return [
         name
         for name in options
@@ -381,7 +381,7 @@ def _name_precision(options: dict[str, Any]) -> None:
     elif precision == "auto" and len(flags) == 1:
         options["precision"] = flags[0]
     elif "precision" not in options and options.get("bf16") is False:
-        # Said, not left out: no other choice of `auto` could be meant.
+        # Explicitly false: `auto` may not choose bf16 or fp16.
         options["precision"] = "fp32"
 
 

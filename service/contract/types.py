@@ -14,7 +14,7 @@ from service.contract.section import SpecModel
 
 
 def refusing(sentences: dict[str, str]) -> BeforeValidator:
-    """Answers a value that transformers knows and this service refuses with its sentence."""
+    """Refuses values that transformers has and this service does not, with the given reasons."""
 
     def check(value: Any) -> Any:
         if isinstance(value, str) and value in sentences:
