@@ -34,9 +34,10 @@ _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = problems(401, 404, 409, 422,
 def cancel_job(
     job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
 ) -> JobPage:
-    """At once if it waits; a running one stops within seconds and is `cancelling` until then.
+    """A waiting job is cancelled at once; a running one is `cancelling` until it stops, within
+    seconds.
 
-    409 when it has ended. Asking again while it is `cancelling` changes nothing.
+    409 when the job has ended. Repeating the request while it is `cancelling` changes nothing.
     """
     commands.cancel(database, dispatcher, job_id)
     return read_page(database, job_id, settings)
@@ -44,10 +45,10 @@ def cancel_job(
 
 @router.post("/pause", summary="Pause a job", responses=_PROBLEMS)
 def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobPage:
-    """At once if it waits; a running one stops at a checkpoint and is `pausing` until then.
+    """A waiting job is paused at once; a running one is `pausing` until it stops at a checkpoint.
 
-    A stage that ends before it can stop has ended: the job is paused before the next one, or done.
-    409 when the job has ended or is being cancelled. Asking again changes nothing.
+    If the stage ends first, the job is paused before the next stage, or is done. 409 when the job
+    has ended or is being cancelled. Repeating the request changes nothing.
     """
     commands.pause(database, job_id)
     return read_page(database, job_id, settings)
@@ -57,10 +58,11 @@ def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Jo
 def resume_job(
     job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
 ) -> JobPage:
-    """Back to the queue; it goes on from its newest checkpoint as if it had never stopped.
+    """The job returns to the queue and continues from its latest checkpoint, with the same results
+    as without the pause.
 
-    While it is `pausing` the pause is taken back. 409 when it has ended or is being cancelled; a
-    job that is not paused stays as it is.
+    While it is `pausing`, the pause is withdrawn. 409 when the job has ended or is being cancelled;
+    a job that is not paused does not change.
     """
     commands.resume(database, dispatcher, job_id)
     return read_page(database, job_id, settings)
@@ -70,11 +72,12 @@ def resume_job(
 def retry_job(
     job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
 ) -> JobPage:
-    """From the stage that failed, with its checkpoints; its retries and its time begin anew.
+    """Repeats the stage that failed, from its checkpoints; its retries and its running time are
+    counted from zero.
 
-    If what that stage needs was removed, it goes on from the earlier stage that makes it; the event
-    `retried` names what was missing. 409 for a job in any other state, and (`data_gone`) when an
-    uploaded file that is needed again was deleted.
+    If the stage's inputs were removed, the job restarts at the earlier stage that makes them; the
+    event `retried` names what was missing. 409 for a job in any other state, and (`data_gone`) when
+    an uploaded file that is needed again was deleted.
     """
     commands.retry(database, dispatcher, settings, job_id)
     return read_page(database, job_id, settings)
@@ -84,7 +87,7 @@ def retry_job(
     "/clone",
     status_code=201,
     response_model=SubmittedJob,
-    summary="Make a job like this one",
+    summary="Clone a job",
     openapi_extra=PATCH_BODY,
     responses={
         **submission.CREATED,
@@ -97,10 +100,11 @@ def clone_job(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """A new job, from the `spec` of this one with the body as a JSON merge patch (RFC 7396).
+    """Creates a new job from the `spec` of this one, with the body applied as a JSON merge patch
+    (RFC 7396).
 
-    `{}` changes nothing, null takes a field back to its default. The whole spec is validated as in
-    POST /v1/jobs. The original may be in any state and stays as it is.
+    `{}` changes nothing, null resets a field to its default. The whole spec is validated as in
+    POST /v1/jobs. The original may be in any state and does not change.
     """
     with services.database.read() as session:
         original = queries.get_job(session, job_id).spec
@@ -126,11 +130,12 @@ def publish_job(
     dispatcher: DispatcherDep,
     settings: SettingsDep,
 ) -> JobPage:
-    """To the repository that the body names, a `hub` section; the job's own spec stays as it is.
+    """Pushes to the repository in the body, which is a `hub` section; the job's own spec does not
+    change.
 
-    An ended job is queued again for this. If it fails, the job is `failed`, keeps its model and can
-    be retried, or published elsewhere. Asking again while it does so changes nothing. 409 when it
-    has not ended or has no model, 410 when the model was removed to make room.
+    The ended job is queued again for this. If the push fails, the job is `failed`, keeps its model,
+    and can be retried or published elsewhere. Repeating the request meanwhile changes nothing. 409
+    when the job has not ended or has no model, 410 when the model was removed to make room.
     """
     with database.read() as session:
         spec = queries.get_job(session, job_id).spec
@@ -143,9 +148,9 @@ def publish_job(
 
 @router.delete("", summary="Delete an ended job", responses=_PROBLEMS)
 def delete_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobDeleted:
-    """With its files, history and numbers; its run in MLflow and its repository on the Hub stay.
+    """Deletes its files, history and metrics; its run in MLflow and its repository on the Hub stay.
 
-    409 when it has not ended; 404 when it is gone, also by a DELETE before this one.
+    409 when the job has not ended; 404 when it does not exist, or was deleted before.
     """
     commands.delete(database, settings, job_id)
     return JobDeleted(id=job_id)

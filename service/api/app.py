@@ -1,4 +1,4 @@
-"""The app: what it holds while it runs, what wraps each request, and its routes."""
+"""The FastAPI app: its services, its middleware and its routes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

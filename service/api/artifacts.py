@@ -1,4 +1,4 @@
-"""The files that a job has made."""
+"""The files that a job has written."""
 
 from typing import Annotated
 from urllib.parse import quote
@@ -27,13 +27,15 @@ def artifact_of(row: ArtifactRow) -> Artifact:
     )
 
 
-@router.get("", summary="What the job has made", responses=problems(401, 404, 422, 503))
+@router.get("", summary="List a job's artifacts", responses=problems(401, 404, 422, 503))
 def list_artifacts(
     job_id: JobId,
     database: DatabaseDep,
     after: Annotated[
         str | None,
-        Query(max_length=500, pattern=r"^[^\x00]*$", description="Name of the last one seen."),
+        Query(
+            max_length=500, pattern=r"^[^\x00]*$", description="The last name of the previous page."
+        ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> ArtifactPage:
@@ -67,7 +69,7 @@ def get_artifact(
             "(FINETUNE_RETENTION_WORKSPACE_…); its run in MLflow may still hold them."
         )
     workspace = settings.workspace(job_id).resolve()
-    # The name was looked up, not joined; this guards against a link that a stage left behind.
+    # The name comes from the database; this guards against a link that a stage has written.
     target = (workspace / row.path).resolve()
     if not target.is_relative_to(workspace):
         raise ArtifactNotFoundError(f"Job {job_id} has no artifact {path[:200]!r}.")

@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it, from a body that may hold anything."""
+"""Parses JSON as RFC 8259 defines it, from untrusted bodies."""
 
 import json
 import math
@@ -8,14 +8,14 @@ from fastapi import Request
 
 from service.api.errors import InvalidJsonError, UnsupportedMediaTypeError
 
-# Larger integers are not portable between JSON implementations, nor between databases.
+# Larger integers are not portable between JSON implementations and databases.
 _LONGEST_INTEGER: Final = 18
 _MOST_UNUSABLE: Final = 100
 """The first of them are enough to refuse a body."""
 
 
 class Unusable:
-    """A number that JSON or the database cannot hold. No field accepts it: each names it."""
+    """A number that JSON or the database cannot represent. No field accepts it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -43,7 +43,7 @@ def parse(body: bytes) -> Any:
             parse_constant=numbers.unusable,
         )
         if b"\\u" in body:
-            # A lone surrogate can be escaped in JSON but is no text: nothing could store it.
+            # JSON can escape a lone surrogate, but no text can store it.
             json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except RecursionError:
         _refuse("it is nested too deeply")

@@ -1,4 +1,4 @@
-"""A checkpoint's files for clients: what its manifest lists, one by one or as one tar archive."""
+"""Sends the files that a checkpoint's manifest lists, one by one or as one tar archive."""
 
 import hashlib
 import json
@@ -68,16 +68,16 @@ def _opened(folder: Path, name: str) -> BinaryIO:
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Whether the name stands for a file right there, over no link and no `..`."""
+    """Whether the name is a file in the folder itself, without links and `..`."""
     return (folder / name).resolve() == folder.resolve() / name
 
 
 class Archive:
-    """A tar archive made while it is sent. All files are open from the start, so that a checkpoint
-    that is removed meanwhile is still sent whole."""
+    """A tar archive built while it is sent. All files are opened first, so that a checkpoint
+    that is removed meanwhile is still sent in full."""
 
     def __init__(self, folder: Path, files: list[Entry], modified: float) -> None:
-        """CheckpointGoneError when a file is not as the manifest says."""
+        """Raises CheckpointGoneError if a file differs from the manifest."""
         self._files = files
         self._modified = int(modified)
         self._top = f"checkpoint-{folder.name}"
@@ -107,7 +107,7 @@ class Archive:
                 left = file.bytes
                 while left:
                     part = stream.read(min(left, _BLOCK))
-                    if not part:  # the connection breaks off, and the client sees that it does
+                    if not part:  # the connection breaks, so that the client notices
                         raise OSError(f"{file.name} has become shorter")
                     left -= len(part)
                     yield part

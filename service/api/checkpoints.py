@@ -1,4 +1,4 @@
-"""One checkpoint of a job: what it is, its files, and all of them in one archive."""
+"""One checkpoint of a job: its metrics, its files, and all of them in one archive."""
 
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
@@ -42,7 +42,7 @@ _ARCHIVE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 def get_checkpoint(
     job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
 ) -> CheckpointDetail:
-    """Its evaluation and its files; one that was removed to make room has none."""
+    """Its evaluation and its files; a checkpoint that was removed to make room has no files."""
     with database.read() as session:
         row = queries.checkpoint(session, job_id, step)
         newest = queries.newest_checkpoint(session, job_id)
@@ -91,7 +91,7 @@ def get_checkpoint_file(
 def get_checkpoint_archive(
     job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
-    """All its files in one tar archive, made while it is sent; its length is told beforehand."""
+    """All its files in one tar archive, built while it is sent; Content-Length is known."""
     folder, files = _files(job_id, step, database, settings)
     archive = Archive(folder, files, folder.stat().st_mtime)
     headers = {
@@ -129,7 +129,7 @@ def promote_checkpoint(
 def _files(
     job_id: str, step: int, database: DatabaseDep, settings: Settings
 ) -> tuple[FilePath, list[Entry]]:
-    """The folder and what is in it. CheckpointGoneError when it was removed."""
+    """The folder and its files. Raises CheckpointGoneError when it was removed."""
     with database.read() as session:
         row = queries.checkpoint(session, job_id, step)
     if row.pruned_at is not None:
@@ -143,8 +143,8 @@ def _files(
 
 
 def _folder(row: CheckpointRow, settings: Settings) -> FilePath:
-    """CheckpointGoneError for one outside of the job's workspace, where only a stage that lies
-    could have put it."""
+    """Raises CheckpointGoneError for a folder outside of the job's workspace, which only a
+    malicious stage can register."""
     workspace = settings.workspace(row.job_id).resolve()
     folder = (workspace / row.path).resolve()
     if not folder.is_relative_to(workspace):

@@ -1,4 +1,4 @@
-"""Everything a route may ask for, as `Annotated` aliases; nothing else reaches into the app."""
+"""The dependencies of routes, as `Annotated` aliases; nothing else reads the app's state."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Services:
     submissions: Submissions
 
 
-# Coroutines, although they wait for nothing: FastAPI runs a plain function on another thread.
+# Coroutines, although they await nothing: FastAPI runs plain functions in another thread.
 async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services

@@ -29,7 +29,7 @@ _MEDIA_TYPES: Final = {
 }
 _OURS: Final = frozenset({"index.html", "page.css", "page.js"})
 _HEADERS: Final = {
-    # Asked for again each time, and answered with 304: a new release shows at once.
+    # Revalidated each time, mostly with a 304, so that a new release shows at once.
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; "
     # Swagger UI sets styles in the page, and its style sheet holds images.

@@ -1,4 +1,4 @@
-"""Files to clients: streamed, in ranges, with the content's own hash as ETag."""
+"""Sends files: streamed, in ranges, with the hash of the content as ETag."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ DOWNLOAD_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
         "headers": {**_HEADERS},
     },
     206: {
-        "description": "The ranges that were asked for.",
+        "description": "The requested ranges.",
         "content": {"application/octet-stream": _BINARY, "multipart/byteranges": _BINARY},
         "headers": {**_HEADERS},
     },

@@ -34,15 +34,15 @@ class InvalidSpecError(DomainError):
 
 
 class RouteNotFoundError(DomainError):
-    status, code, title = 404, "route_not_found", "No such path"
+    status, code, title = 404, "route_not_found", "The path does not exist"
 
 
 class MethodNotAllowedError(DomainError):
-    status, code, title = 405, "method_not_allowed", "The path does not take this method"
+    status, code, title = 405, "method_not_allowed", "The path does not allow this method"
 
 
 class InternalError(DomainError):
-    status, code, title = 500, "internal", "The fault is ours"
+    status, code, title = 500, "internal", "Internal server error"
 
 
 class InvalidRequestError(DomainError):
@@ -62,11 +62,11 @@ class InvalidMultipartError(DomainError):
 
 
 class ClientClosedError(DomainError):
-    status, code, title = 400, "client_closed", "The client went away before the body's end"
+    status, code, title = 400, "client_closed", "The client disconnected before the end of the body"
 
 
 class UnauthorizedError(DomainError):
-    status, code, title = 401, "unauthorized", "An API key is needed"
+    status, code, title = 401, "unauthorized", "A valid API key is required"
 
 
 class BodyTooLargeError(DomainError):
@@ -86,11 +86,11 @@ class TooManyChecksError(DomainError):
 
 
 class NotReadyError(DomainError):
-    status, code, title = 503, "not_ready", "A part is missing"
+    status, code, title = 503, "not_ready", "A component is not ready"
 
 
 class DatabaseUnavailableError(DomainError):
-    status, code, title = 503, "database_unavailable", "The database does not answer"
+    status, code, title = 503, "database_unavailable", "The database is unreachable"
 
 
 _ROUTER_ERRORS: Final[dict[int, type[DomainError]]] = {
@@ -102,7 +102,7 @@ _ROUTER_ERRORS: Final[dict[int, type[DomainError]]] = {
 def render(
     request_path: str, request_id: str, error: DomainError, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """The answer that says what was wrong."""
+    """The error as a response."""
     problem = Problem(
         type=f"urn:finetune:problem:{error.code}",
         title=error.title,
@@ -128,7 +128,7 @@ def _headers_for(error: DomainError) -> dict[str, str]:
     if error.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return {"Retry-After": "2"}
     if error.status == HTTPStatus.CONFLICT and not isinstance(error, IdempotencyInFlightError):
-        # The openai client repeats a 409 by itself; a state conflict does not go away.
+        # The openai client retries a 409, which does not help with a state conflict.
         return {"x-should-retry": "false"}
     return {}
 
@@ -154,7 +154,7 @@ def _domain_error(request: Request, error: Exception) -> Response:
 
 
 def _http_error(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, and what the framework itself refuses."""
+    """404 and 405 of the router, and errors of the framework."""
     assert isinstance(error, HTTPException)
     kind = _ROUTER_ERRORS.get(error.status_code, DomainError)
     return _answer(request, kind(str(error.detail)), error.headers)
@@ -178,5 +178,5 @@ def _database_error(request: Request, error: Exception) -> Response:
     """The database is away or too busy: the client may come again. Anything else is our fault."""
     if not is_outage(error):
         raise error
-    _log.error("database unavailable", exc_info=error)
+    _log.error("database.unreachable", exc_info=error)
     return _answer(request, DatabaseUnavailableError("Try again in a moment."))

@@ -1,4 +1,4 @@
-"""The rows of an upload, checked for a task without a job."""
+"""Checks the rows of an uploaded file for a task, without a job."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def check_file(
     columns: _Columns = "{}",
     max_bad_fraction: _MaxBadFraction = MAX_BAD_FRACTION,
 ) -> FileCheck:
-    """What `prepare` would find wrong with its rows, before it needs a tokenizer.
+    """Finds the faults in its rows that `prepare` would find before it tokenizes them.
 
     Reads for at most 20 s (`complete` says whether that was enough) in a process of its own. Two
     files are checked at a time.
@@ -141,7 +141,7 @@ def _spec(task: Any, dataset: dict[str, Any]) -> JobSpec:
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a process that may come to harm."""
+    """The output of a process that may crash or be killed."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     module = ("worker.processes.parent_death", str(os.getpid()), "worker.tasks.check_file")
     command = [sys.executable, "-m", *module]

@@ -45,7 +45,7 @@ _FORM: Final[dict[str, Any]] = {
 }
 After = Annotated[
     str | None,
-    Query(pattern=r"^file-[A-Za-z0-9]{1,64}$", description="Id of the last file seen."),
+    Query(pattern=r"^file-[A-Za-z0-9]{1,64}$", description="The last id of the previous page."),
 ]
 
 
@@ -56,7 +56,7 @@ After = Annotated[
     responses=problems(400, 401, 413, 415, 422, 503),
 )
 async def create_file(request: Request, settings: SettingsDep, database: DatabaseDep) -> FileObject:
-    """Streamed to disk and hashed on the way. Formats: see `dataset.format` of a job."""
+    """The file is streamed to disk and hashed. Formats: see `dataset.format` of a job."""
     file_id = files.new_id()
     temporary = settings.files_dir / f"{upload.TEMPORARY_PREFIX}{file_id}"
     received = await upload.receive(request, temporary, settings.max_upload_bytes)
@@ -129,7 +129,7 @@ def list_files(
     order: Literal["asc", "desc"] = "desc",
     purpose: Purpose | None = None,
 ) -> FileList:
-    """By time of upload, the newest first unless `order` is `asc`."""
+    """Sorted by upload time, the newest first unless `order` is `asc`."""
     with database.read() as session:
         rows, has_more = files.page(session, after=after, limit=limit, order=order, purpose=purpose)
     return FileList.of(rows, has_more)
@@ -144,7 +144,7 @@ def get_file(file_id: str, database: DatabaseDep) -> FileObject:
 
 @router.get(
     "/{file_id}/content",
-    summary="The bytes of a file",
+    summary="Download a file",
     response_class=Response,
     responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 416, 422, 503)},
 )

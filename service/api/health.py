@@ -1,4 +1,4 @@
-"""Is the process alive, and has it all that it needs?"""
+"""Liveness and readiness of the service."""
 
 import structlog
 from fastapi import APIRouter
@@ -15,18 +15,18 @@ router = APIRouter(prefix="/health", tags=["operations"])
 _log = structlog.stdlib.get_logger(__name__)
 
 
-@router.get("/live", summary="The process answers")
+@router.get("/live", summary="Liveness")
 def live() -> Live:
-    """Looks at nothing else."""
+    """200 while the process runs; checks nothing else."""
     return Live()
 
 
-@router.get("/ready", summary="All parts are there", responses=problems(503))
+@router.get("/ready", summary="Readiness", responses=problems(503))
 def ready(database: DatabaseDep, dispatcher: DispatcherDep) -> Ready:
-    """503 names the parts that are missing: `database`, `broker`."""
+    """503 names the components that are not ready: `database`, `broker`."""
     parts = {
         "database": _database(database),
-        "broker": "ok" if dispatcher.ping() else "does not answer",
+        "broker": "ok" if dispatcher.ping() else "unreachable",
     }
     missing = [f"{part} {state}" for part, state in parts.items() if state != "ok"]
     if missing:
@@ -39,6 +39,6 @@ def _database(database: Database) -> str:
         with database.read() as session:
             current = schema.is_current(session.connection())
     except SQLAlchemyError as error:
-        _log.warning("database does not answer", error=str(error))
-        return "does not answer"
+        _log.warning("database.unreachable", error=str(error))
+        return "unreachable"
     return "ok" if current else "has another schema version: run `finetune migrate`"

@@ -1,4 +1,4 @@
-"""What a job has written: events, metrics, checkpoints, its log."""
+"""The records of a job: events, metrics, checkpoints, its log."""
 
 from typing import Annotated
 
@@ -25,7 +25,9 @@ router = APIRouter(
 )
 
 # What the columns hold: 32 bits.
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="`seq` of the last one seen.")]
+After = Annotated[
+    int, Query(ge=0, le=2**31 - 1, description="The last `seq` of the previous page.")
+]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
@@ -33,14 +35,14 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 def list_events(
     job_id: JobId, database: DatabaseDep, after: After = 0, limit: Limit = 100
 ) -> EventPage:
-    """In order, numbered without gaps. Go on with `after` = the last `seq`."""
+    """In order, numbered without gaps. Next page: `after` = the last `seq`."""
     with database.read() as session:
         queries.job_exists(session, job_id)
         rows, has_more = queries.events(session, job_id, after=after, limit=limit)
     return EventPage(data=[Event.of(row) for row in rows], has_more=has_more)
 
 
-@router.get("/metrics", summary="The job's numbers")
+@router.get("/metrics", summary="The job's metrics")
 def list_metrics(
     job_id: JobId,
     database: DatabaseDep,
@@ -62,7 +64,7 @@ def list_checkpoints(
     after: Annotated[int, Query(ge=-1, le=2**31 - 1, description="Step of the last one.")] = -1,
     limit: Limit = 100,
 ) -> CheckpointPage:
-    """By step, those removed to make room included."""
+    """Sorted by step, including those that were removed to make room."""
     with database.read() as session:
         queries.job_exists(session, job_id)
         rows, has_more = queries.checkpoints(session, job_id, after=after, limit=limit)
@@ -77,8 +79,8 @@ def read_logs(
     offset: Annotated[int, Query(ge=0, le=2**62, description="Byte to start at.")] = 0,
     limit: Annotated[int, Query(ge=16, le=LARGEST_PART, description="Bytes at most.")] = 65536,
 ) -> LogPart:
-    """What all stages wrote, by byte offset; no character is cut in two."""
-    # The state first: what was written before the end is then in the file.
+    """The output of all stages, by byte offset; no character is split."""
+    # The state is read first: the file then has everything written before the end.
     with database.read() as session:
         ended = queries.get_job(session, job_id).state in ENDED
     return read_part(settings.workspace(job_id) / "job.log", offset, limit, ended=ended)

@@ -1,4 +1,4 @@
-"""Options of a pasted TrainingArguments that are at their defaults, and what is said of them."""
+"""Options of a pasted TrainingArguments that are at their defaults and have no effect here."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,7 +16,7 @@ _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE}
 
 
 def ignored(body: Any) -> list[IgnoredOption]:
-    """Of `training` in a job spec as the client wrote it, in the order of the names."""
+    """The ignored options of `training` in a spec as the client wrote it, sorted by name."""
     training = body.get("training") if isinstance(body, dict) else None
     if not isinstance(training, dict):
         return []
@@ -34,7 +34,7 @@ def _reasons(training: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, f"it is at its default; {_REASONS.get(name) or f'use `{PLACES[name]}`'}"
     for name in training:
         if name in ALIASES and says_nothing(name, training[name]):
-            yield name, f"an older name of `{ALIASES[name]}`, which says nothing at this value"
+            yield name, f"an older name of `{ALIASES[name]}`, which has no effect at this value"
         if name in SWITCHES and training[name] in (None, False):
             yield name, f"`false` is the default; today's option is `{SWITCHES[name][0]}`"
     for name, values in OLDER_VALUES.items():

@@ -1,4 +1,4 @@
-"""Reads all that a job's page shows."""
+"""Reads a job's page from the database."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ ARTIFACTS_ON_PAGE = 100
 
 
 def read_page(database: Database, job_id: str, settings: Settings) -> JobPage:
-    """The job as it is stored now. Raises JobNotFoundError."""
+    """The job's current page. Raises JobNotFoundError."""
     with database.read() as session:
         job, position = queries.job_in_queue(session, job_id)
         if job.epoch == 0:
@@ -34,7 +34,7 @@ def read_page(database: Database, job_id: str, settings: Settings) -> JobPage:
 
 
 def _derived(session: Session, job: JobRow) -> list[str]:
-    """Nothing begins with a job that has no model yet."""
+    """A job without a model has no derived jobs."""
     has_model = Stage.TRAIN in job.results or JobState(job.state) in ENDED
     return lineage.derived(session, job.id) if has_model else []
 
@@ -42,13 +42,13 @@ def _derived(session: Session, job: JobRow) -> list[str]:
 def answer(
     page: JobPage, *, status_code: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The page as JSON, made here: FastAPI would hand it to one more thread, to validate it."""
+    """The page as JSON. FastAPI would validate it once more, in another thread."""
     content = page.model_dump_json()
     return Response(content, status_code, headers, media_type="application/json")
 
 
 def page_of_new(job: JobRow, queue_position: int | None, settings: Settings) -> JobPage:
-    """Of a job that no worker has ever had."""
+    """The page of a job that no worker has claimed yet."""
     return JobPage.build(
         job, queue_position=queue_position, attempts=(), artifacts=(), settings=settings
     )

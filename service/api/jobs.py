@@ -36,18 +36,18 @@ def create_job(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Queue a fine-tuning job. A wrong spec answers 422 with every fault at once."""
+    """Queues a fine-tuning job. An invalid spec is answered with 422 and every fault at once."""
     return submission.submit(services, body, idempotency_key, body)
 
 
 @router.post(
     "/validate",
-    summary="Check a spec without making a job",
+    summary="Check a spec without creating a job",
     openapi_extra=SPEC_BODY,
     responses=problems(400, 401, 413, 415, 503),
 )
 def validate_job(body: JsonBody, services: ServicesDep) -> Validation:
-    """Answers 200 with `valid` either way: a spec with faults is a good question."""
+    """Always answers 200; `valid` is false for a spec with faults."""
     findings = submission.examine(body, services)
     if findings.faults or findings.spec is None:
         return Validation(valid=False, spec=None, errors=findings.faults, ignored=ignored(body))
@@ -61,17 +61,17 @@ def list_jobs(
     settings: SettingsDep,
     after: Annotated[
         str | None,
-        Query(pattern=r"^job-[0-9a-f]{1,36}$", description="Id of the last job seen."),
+        Query(pattern=r"^job-[0-9a-f]{1,36}$", description="The last id of the previous page."),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    state: Annotated[list[JobState], Query(description="Any of these.")] = [],  # noqa: B006
+    state: Annotated[list[JobState], Query(description="Jobs in any of these states.")] = [],  # noqa: B006
     task: Annotated[str | None, Query(max_length=64, pattern=_NO_NUL)] = None,
     name: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
     metadata: Annotated[
         list[str],
         Query(
             max_length=16,
-            description="`key:value`, all of these; the key ends at the first colon.",
+            description="`key:value`; jobs that match all. The key ends at the first colon.",
             examples=["team:search"],
         ),
     ] = [],  # noqa: B006
@@ -121,5 +121,5 @@ def _labels(pairs: list[str]) -> list[tuple[str, str]]:
     responses=problems(401, 404, 422, 503),
 )
 def get_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Response:
-    """Everything to show on its page: where it stands, its numbers, why it failed, its result."""
+    """The job in full: its state, metrics, failure and result."""
     return answer(read_page(database, job_id, settings))

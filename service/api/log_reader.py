@@ -1,4 +1,4 @@
-"""A part of a growing text file, by bytes, without cutting a character in two."""
+"""Reads a part of a growing text file by bytes, without splitting a character."""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ _LONGEST_CHARACTER: Final = 4
 
 
 def read_part(path: Path, offset: int, limit: int, *, ended: bool) -> LogPart:
-    """At most `limit` bytes from `offset`; a missing file is an empty one."""
+    """At most `limit` bytes from `offset`; a missing file counts as empty."""
     size = path.stat().st_size if path.is_file() else 0
     data = b""
     if offset < size:
@@ -30,12 +30,12 @@ def read_part(path: Path, offset: int, limit: int, *, ended: bool) -> LogPart:
 
 
 def _whole(data: bytes) -> bytes:
-    """Without the first bytes of a character whose rest is still to come."""
+    """Without the first bytes of an incomplete character at the end."""
     for back in range(1, min(_LONGEST_CHARACTER, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:
             return data
-        if byte >= 0xC0:  # a first byte: how many are to follow?
+        if byte >= 0xC0:  # a first byte, which tells how many follow
             wanted = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return data if back >= wanted else data[:-back]
     return data

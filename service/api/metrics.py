@@ -1,4 +1,4 @@
-"""GET /metrics for Prometheus: requests as they happen, the state of the jobs at scrape time."""
+"""GET /metrics for Prometheus: counts of requests, and the state of the jobs at scrape time."""
 
 from collections.abc import Iterator
 
@@ -43,7 +43,7 @@ class Metrics:
 
 
 class _JobCollector(Collector):
-    """Gauges read from the database when Prometheus asks."""
+    """Gauges that are read from the database at scrape time."""
 
     def __init__(self, database: Database, live_seconds: float) -> None:
         self.database = database
@@ -73,7 +73,7 @@ router = APIRouter(tags=["operations"])
 
 @router.get(
     "/metrics",
-    summary="Numbers for Prometheus",
+    summary="Metrics for Prometheus",
     response_class=Response,
     responses={
         200: {

@@ -1,4 +1,4 @@
-"""What wraps every request: an id, an access log, a size limit, a key; no traceback leaves here."""
+"""The middleware: request ids, access log, body limit, API keys; no traceback reaches a client."""
 
 import re
 import time
@@ -38,7 +38,7 @@ async def _refuse(error: DomainError, scope: Scope, receive: Receive, send: Send
 
 
 class RequestContext:
-    """Outermost: the request's id, its line in the log, its count, and the last catch."""
+    """Outermost: the request's id, access log and metrics, and unhandled exceptions."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -68,18 +68,21 @@ class RequestContext:
         try:
             await self.app(scope, receive, send_with_id)
         except Exception:
-            _log.exception("request failed", method=scope["method"], path=scope["path"])
-            if status:  # too late for another answer: the connection breaks, as it must
+            _log.exception("request.failed", method=scope["method"], path=scope["path"])
+            if status:  # too late for another response: the connection breaks
                 raise
             await _refuse(
-                InternalError("Report it with the request id."), scope, receive, send_with_id
+                InternalError("Report it together with the request id."),
+                scope,
+                receive,
+                send_with_id,
             )
         finally:
             seconds = time.perf_counter() - started
             template = getattr(scope.get("route"), "path", "unmatched")
             self.metrics.observe(scope["method"], template, status, seconds)
             _log.info(
-                "request",
+                "request.completed",
                 method=scope["method"],
                 path=scope["path"],
                 status=status,
@@ -89,7 +92,7 @@ class RequestContext:
 
 
 class BodyLimit:
-    """Refuses a body of more than `limit` bytes, announced or not. Uploads have their own limit."""
+    """Refuses bodies of more than `limit` bytes. Uploads have a limit of their own."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
@@ -122,7 +125,7 @@ def _is_open(path: str) -> bool:
 
 
 class Authentication:
-    """Once a key was made, every path but health and the page of `/docs` needs one that works."""
+    """Once a key exists, every path but health and `/docs` requires a valid one."""
 
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self.app = app
@@ -140,7 +143,7 @@ class Authentication:
         except (DBAPIError, PoolTimeoutError) as error:
             if not is_outage(error):
                 raise
-            _log.error("database unavailable", exc_info=error)
+            _log.error("database.unreachable", exc_info=error)
             problem = DatabaseUnavailableError("Try again in a moment.")
             await _refuse(problem, scope, receive, send)
             return

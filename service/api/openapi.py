@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI finds by itself, and what it cannot know."""
+"""The OpenAPI document: what FastAPI generates, completed with what it cannot know."""
 
 from typing import Any, Final
 
@@ -12,16 +12,16 @@ _REF: Final = "#/components/schemas/{model}"
 _PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
 _DESCRIPTIONS: Final[dict[int, str]] = {
     400: "The body cannot be read at all.",
-    401: "A key is needed and none that works was sent.",
-    404: "There is no such thing.",
-    409: "Its present state does not allow this.",
-    410: "It was there, and was removed to make room.",
+    401: "A valid API key is required.",
+    404: "It does not exist.",
+    409: "Its current state does not allow this.",
+    410: "It was removed to make room.",
     413: "The body is too large.",
-    415: "Another Content-Type is needed.",
+    415: "The Content-Type is not supported.",
     416: "The range cannot be served.",
     422: "The request can be read but is wrong; `errors` names every fault.",
-    429: "Too many of these at once; try again in a moment.",
-    503: "The database does not answer, or a part is missing.",
+    429: "Too many of these requests at once; try again in a moment.",
+    503: "The database is unreachable, or a component is missing.",
 }
 
 EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
@@ -84,7 +84,7 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
         },
     },
     "model-of-job": {
-        "summary": "Question answering with the model that another job has made",
+        "summary": "Question answering with the model of another job",
         "value": {
             "task": "question-answering",
             "model": {"job": "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2", "checkpoint": "best"},
@@ -139,10 +139,10 @@ SPEC_BODY: Final[dict[str, Any]] = {
 _PATCH: Final[dict[str, Any]] = {
     "schema": {
         "type": "object",
-        "description": "What the new spec has otherwise than the `spec` of the original.",
+        "description": "The fields in which the new spec differs from the `spec` of the original.",
     },
     "examples": {
-        "same": {"summary": "The same again", "value": {}},
+        "same": {"summary": "An identical job", "value": {}},
         "learning-rate": {
             "summary": "Another learning rate and name, no push to the Hub",
             "value": {"name": "slower", "training": {"learning_rate": 1e-5}, "hub": None},
@@ -175,7 +175,7 @@ HUB_BODY: Final[dict[str, Any]] = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these problems."""
+    """The `responses` of a route that can return these problems."""
     return {status: _problem_response(status) for status in statuses}
 
 
@@ -208,7 +208,8 @@ def build(app: FastAPI) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "Needed as soon as the operator has made a key: `finetune keys create`.",
+            "description": "Required once the operator has created a key with `finetune keys "
+            "create`.",
         }
     }
     for path, operations in document["paths"].items():
@@ -223,6 +224,6 @@ def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
     for response in operation["responses"].values():
         response.setdefault("headers", {})["X-Request-Id"] = {
             "required": True,
-            "description": "Taken from the request if it has one; also in the server's log.",
+            "description": "That of the request, if it has one; also in the server's log.",
             "schema": {"type": "string"},
         }

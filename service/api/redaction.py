@@ -1,4 +1,4 @@
-"""What of a client's own input an error may repeat: little, and never a secret."""
+"""Shortens what errors repeat of a client's input, and hides secrets."""
 
 import re
 from typing import Any, Final
@@ -13,7 +13,7 @@ _SECRET_VALUE: Final = re.compile(
 
 
 def shown(path: str, value: Any) -> Any:
-    """`value` as an error may show it: scalars cut short, containers by kind and size."""
+    """`value` as an error may show it: scalars shortened, containers by kind and size."""
     if value is None or isinstance(value, bool):
         return value
     if _SECRET_NAME.search(path, 0, _SEARCHED):
@@ -28,7 +28,7 @@ def shown(path: str, value: Any) -> Any:
 
 
 def cut(text: str) -> str:
-    """Text cut short; hidden when it looks like a secret, clean of what UTF-8 cannot hold."""
+    """Text shortened; hidden if it looks like a secret; without what UTF-8 cannot encode."""
     if _SECRET_VALUE.search(text, 0, _SEARCHED):
         return "[hidden]"
     clean = text[:_LONGEST].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""From a body to a job: examined whole, made once for each Idempotency-Key."""
+"""Turns a body into a job: validated in full, created once per Idempotency-Key."""
 
 import hashlib
 import json
@@ -18,7 +18,8 @@ from service.api.schemas.jobs import JobPage, SubmittedJob
 
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {
-        "description": "The job: a new one, or the one that this Idempotency-Key made before.",
+        "description": "The job: a new one, or the one that was created with this "
+        "Idempotency-Key before.",
         "headers": {"Location": {"required": True, "schema": {"type": "string"}}},
     }
 }
@@ -28,8 +29,8 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",
-        description="Sent again with the same body it answers with the same job; with "
-        "another body 422; while the first is in flight 409.",
+        description="Repeated with the same body, the request returns the same job. With another "
+        "body: 422; while the first request is in progress: 409.",
     ),
 ]
 
@@ -48,9 +49,9 @@ def submit(
     *,
     cloned_from: str | None = None,
 ) -> Response:
-    """Make a job of `spec`, or find the one that `key` made; answer with its page and `Location`.
+    """Create a job from `spec`, or find the one that `key` created; answer with its page.
 
-    `request` is what must be the same when the key comes again. Raises InvalidSpecError with
+    `request` must be the same when the key is used again. Raises InvalidSpecError with
     every fault, and the errors of service.jobs.submissions.
     """
     page: JobPage | None = None
@@ -77,7 +78,7 @@ def submit(
 
 
 def _digest(request: Any) -> str:
-    """Of its meaning: white space and the order of fields do not matter."""
+    """A hash of its meaning: white space and the order of fields do not matter."""
     # default: numbers that no field will take (service/api/body.py)
     text = json.dumps(request, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the service can teach a model."""
+"""The tasks that a model can be trained for."""
 
 from fastapi import APIRouter
 
@@ -10,7 +10,7 @@ from service.contract.training import TrainingSpec
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 
 
-@router.get("", summary="The tasks", responses=problems(401, 503))
+@router.get("", summary="List the tasks", responses=problems(401, 503))
 def list_tasks() -> TaskList:
     """Each task with the JSON schema of its parameters, its columns and its defaults."""
     return TaskList(

@@ -1,4 +1,4 @@
-"""A multipart body straight to disk: a file and its purpose, never in memory, never half there."""
+"""Writes a multipart body to disk as it arrives: a file and its purpose, complete or not at all."""
 
 import hashlib
 import os
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 TEMPORARY_PREFIX: Final = ".upload-"
-# Per hop to a thread: fewer hops than the network's 64 KiB pieces would need.
+# Written at once in a thread; the 64 KiB pieces of the network would need more switches.
 _WRITE_BYTES: Final = 1024**2
 _LONGEST_FIELD: Final = 1024
 _LONGEST_FILENAME: Final = 255
-# What a form has besides the file: boundaries, headers, the other fields.
+# The form without the file: boundaries, headers, the other fields.
 _FORM_BYTES: Final = 64 * 1024
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass
 class Upload:
-    """What came in: the file under its temporary name, synced, and the other fields."""
+    """What was received: the file under its temporary name, synced, and the other fields."""
 
     path: Path
     filename: str = ""
@@ -66,7 +66,7 @@ async def receive(request: Request, path: Path, limit: int) -> Upload:
             await _pump(request, form)
             await to_thread.run_sync(_sync, file)
         return form.finish()
-    except BaseException:  # cancelled and disconnected requests leave nothing either
+    except BaseException:  # also after cancelled and disconnected requests
         remove_if_there(path)
         raise
 
@@ -96,7 +96,7 @@ def _boundary(content_type: str) -> bytes:
     if media_type != b"multipart/form-data":
         raise UnsupportedMediaTypeError("Send the file as multipart/form-data.")
     if not options.get(b"boundary"):
-        raise InvalidMultipartError("The Content-Type names no boundary.")
+        raise InvalidMultipartError("The Content-Type has no boundary.")
     return options[b"boundary"]
 
 
@@ -105,7 +105,7 @@ def _too_large(limit: int) -> BodyTooLargeError:
 
 
 class _Form:
-    """Takes the body piece by piece; the part `file` goes to disk, the others are short texts."""
+    """Parses the body piece by piece; the part `file` is written to disk, the others are short."""
 
     def __init__(self, boundary: bytes, file: BinaryIO, limit: int, upload: Upload) -> None:
         self._file = file
@@ -144,7 +144,7 @@ class _Form:
     def finish(self) -> Upload:
         """Raises InvalidMultipartError if the closing boundary never came."""
         if not self._ended:
-            raise InvalidMultipartError("The form has no end.")
+            raise InvalidMultipartError("The form is incomplete: its closing boundary is missing.")
         if not self._files:
             raise _missing("file")
         self._upload.sha256 = self._digest.hexdigest()
@@ -210,7 +210,7 @@ def _missing(name: str, message: str = "required, but not given") -> InvalidRequ
 
 
 def commit(source: Path, target: Path) -> None:
-    """Give a synced file its final name, for good."""
+    """Give a synced file its final name, durably."""
     source.rename(target)
     folder = os.open(target.parent, os.O_RDONLY)
     try:

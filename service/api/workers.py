@@ -1,4 +1,4 @@
-"""Who works, on what devices, and on which jobs."""
+"""The workers, their devices and their jobs."""
 
 from fastapi import APIRouter
 
@@ -12,9 +12,9 @@ from service.store.models import WorkerRow
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
-@router.get("", summary="Live workers", responses=problems(401, 503))
+@router.get("", summary="List live workers", responses=problems(401, 503))
 def list_workers(database: DatabaseDep, settings: SettingsDep) -> WorkerList:
-    """Those heard of within the last three beats."""
+    """Workers whose last heartbeat is at most three intervals old."""
     with database.read() as session:
         rows = queries.live_workers(session, settings.alive_seconds)
         running = queries.running_jobs(session)

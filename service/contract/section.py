@@ -3,7 +3,7 @@ fields are checked even where other fields are faulty.
 
 A validation whose context is `Examination` keeps the valid fields of a faulty section. A section
 built from them (`Examination.section`) raises UnknownValueError where a rule reads a faulty field:
-such a rule is undecided, and says nothing.
+such a rule is undecided and skipped.
 """
 
 from collections import defaultdict
@@ -70,7 +70,7 @@ class SpecModel(BaseModel):
         return {name: value for name, value in given.items() if name not in names}
 
     def contradictions(self) -> Iterator[str]:
-        """What the rules say that can be decided."""
+        """The sentences of the broken rules; rules that are undecided are skipped."""
         for check in self.rules():
             try:
                 yield from list(check(self))
@@ -113,7 +113,7 @@ def refused_names(given: dict[str, Any], sentences: dict[str, str]) -> Refused:
 class Examination:
     """The context of a validation that finds every fault of a spec in one pass.
 
-    A spec has one section of each class at most, so that the class says which one is meant.
+    A spec has at most one section of each class, so that the class identifies it.
     """
 
     def __init__(self) -> None:

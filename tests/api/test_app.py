@@ -116,8 +116,8 @@ class TestProblems:
             ready = httpx.get(f"{base}/health/ready")
         assert ready.status_code == 503
         assert ready.json()["parts"] == {
-            "database": "does not answer",
-            "broker": "does not answer",
+            "database": "unreachable",
+            "broker": "unreachable",
         }
 
 
@@ -164,7 +164,7 @@ class TestCatchAll:
         answer = server.client.get("/v1/workers")
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "secret" not in answer.text
-        assert "request failed" in caplog.text
+        assert "request.failed" in caplog.text
 
 
 class TestHealth:

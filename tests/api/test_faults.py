@@ -110,7 +110,8 @@ class TestCollect:
                 (
                     "model.name_or_path",
                     "conflict",
-                    "`name_or_path` is not for a model from scratch, which `config` describes",
+                    "`name_or_path` is not allowed for a model from scratch, which `config` "
+                    "describes",
                 ),
             ),
             (
@@ -273,7 +274,7 @@ class TestCollect:
                 (
                     "metadata.a b",
                     "invalid_value",
-                    "the name is not allowed: it must be text that matches ^[A-Za-z0-9._-]{1,64}$",
+                    "invalid name: it must be text that matches ^[A-Za-z0-9._-]{1,64}$",
                 ),
             ),
             ([], ("", "invalid_type", "must be an object")),
@@ -387,21 +388,21 @@ class TestCollect:
             (
                 "training.fp16",
                 "conflict",
-                "`training.fp16` scales the loss by what whole gradients show: with `deepspeed` "
-                "use `bf16`",
+                "`training.fp16` needs whole gradients to scale the loss: with `deepspeed` use "
+                "`bf16`",
             ),
             (
                 "training.label_smoothing_factor",
                 "conflict",
-                "`training.label_smoothing_factor` smooths one label each, and a "
-                "`question-answering` model has two positions instead",
+                "`training.label_smoothing_factor` smooths class labels, and a "
+                "`question-answering` model predicts two positions instead",
             ),
             ("training.max_steps", "invalid_type", "must be a whole number"),
             (
                 "training.optim",
                 "conflict",
-                "`training.optim: adafactor` cannot update a part of the weights as `deepspeed` "
-                "holds them: use one of `adamw_torch`, `adamw_torch_fused`, `sgd`, `rmsprop`",
+                "`training.optim: adafactor` cannot update the shards of `deepspeed`: use one of "
+                "`adamw_torch`, `adamw_torch_fused`, `sgd`, `rmsprop`",
             ),
             (
                 "training.padding_free",
@@ -441,7 +442,7 @@ class TestCollect:
         training = {"auto_find_batch_size": True}
         (fault,) = lines(spec(training=training, resources={"gpus": 2}))
         assert fault[:2] == ("training.on_oom", "conflict")
-        assert fault[2].endswith("lower `per_device_train_batch_size` instead")
+        assert fault[2].endswith("with several, lower `per_device_train_batch_size` instead")
 
     def test_options_that_disagree_do_not_hide_other_faults(self) -> None:
         body = spec(training={"adafactor": True, "optim": "sgd", "seed": -1})

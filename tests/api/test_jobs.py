@@ -120,7 +120,7 @@ class TestIgnoredOptions:
         (
             "training.warmup_ratio",
             0.0,
-            "an older name of `warmup_steps`, which says nothing at this value",
+            "an older name of `warmup_steps`, which has no effect at this value",
         ),
     ]
 

@@ -58,8 +58,8 @@ class TestModelOfJob:
     @pytest.mark.parametrize(
         ("model", "words"),
         [
-            ({"job": "job-1", "name_or_path": "a/b"}, "`name_or_path` is not for a model that"),
-            ({"job": "job-1", "revision": "main"}, "`revision` is not for a model that"),
+            ({"job": "job-1", "name_or_path": "a/b"}, "`name_or_path` is not allowed with `job`"),
+            ({"job": "job-1", "revision": "main"}, "`revision` is not allowed with `job`"),
             ({"name_or_path": "a/b", "checkpoint": "best"}, "`job` is missing"),
             ({"job": "job-1", "checkpoint": "newest"}, "must be `best`, `last` or"),
             ({"job": "../etc"}, "job-"),
@@ -192,4 +192,4 @@ class TestResumeFrom:
         data = {"source": "hub", "name": "org/data", "validation": "validation"}
         answer = server.client.post("/v1/jobs", json=self.body(base, mode="evaluate", dataset=data))
         assert answer.status_code == 422
-        assert "`evaluate` trains nothing" in answer.text
+        assert "`evaluate` does not train" in answer.text

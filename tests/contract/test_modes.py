@@ -81,22 +81,22 @@ def test_a_training_needs_rows() -> None:
             {"dataset": {"source": "upload", "validation_split_percentage": 5}},
             "is a share of `dataset.train`",
         ),
-        ("evaluate", {"hub": {"model_id": "me/it"}}, "`hub` pushes the model"),
+        ("evaluate", {"hub": {"model_id": "me/it"}}, "`hub` pushes a trained model"),
         (
             "evaluate",
             {"tracking": {"register_as": "squad"}},
-            "`tracking.register_as` registers the model",
+            "`tracking.register_as` registers a trained model",
         ),
         (
             "evaluate",
             {"tracking": {"tensorboard": True}},
-            "`tracking.tensorboard` writes the numbers of a training",
+            "`tracking.tensorboard` writes the metrics of training steps",
         ),
         ("predict", {"peft": {"method": "lora"}}, "`peft` describes an adapter to train"),
         (
             "predict",
             {"model": {"config": {"model_type": "bert"}, "tokenizer_name": "org/model"}},
-            "`model.config` makes a model of random weights",
+            "`model.config` creates a model with random weights",
         ),
     ],
 )

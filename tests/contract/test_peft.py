@@ -77,7 +77,7 @@ class TestNamesAndDefaults:
         ({"method": "ia3", "use_dora": True}, "Extra inputs"),
         ({**PROMPT, "merge": True}, "Extra inputs"),
         ({"method": "prompt-tuning"}, "Field required"),
-        ({"method": "lora", "target_modules": "("}, "no regular expression"),
+        ({"method": "lora", "target_modules": "("}, "not a valid regular expression"),
         ({"method": "lora", "target_modules": []}, "at least 1"),
         ({"method": "lora", "rank_pattern": {"q": 0}}, "greater than or equal"),
         (
@@ -117,11 +117,11 @@ def test_faults_of_the_section(options: dict[str, Any], message: str) -> None:
             {"task": {"type": "question-answering", "head": "beam-search"}, "peft": PREFIX},
             "does not exist for `question-answering/beam-search`",
         ),
-        ({"task": "question-answering", "peft": PROMPT}, "would no longer stand at their tokens"),
-        ({"task": "token-classification", "peft": PROMPT}, "would no longer stand"),
+        ({"task": "question-answering", "peft": PROMPT}, "would no longer match its tokens"),
+        ({"task": "token-classification", "peft": PROMPT}, "would no longer match"),
         (
             {"task": {"type": "causal-lm", "separate_documents": True}, "peft": PREFIX},
-            "would part the documents",
+            "would separate the documents",
         ),
         (
             {**LM, "peft": PREFIX, "training": {"gradient_checkpointing": True}},
@@ -133,7 +133,7 @@ def test_faults_of_the_section(options: dict[str, Any], message: str) -> None:
                 "peft": {"method": "lora"},
                 "model": {"config": {"model_type": "gpt2"}, "tokenizer_name": "a/b"},
             },
-            "`model.config` is one from scratch",
+            "`model.config` creates one from scratch",
         ),
         (
             {
@@ -149,7 +149,7 @@ def test_faults_of_the_section(options: dict[str, Any], message: str) -> None:
                 "peft": {"method": "lora", "quantization": {"bits": 4}},
                 "resources": {"gpus": 0},
             },
-            "only 8 bits can be trained",
+            "on a CPU use 8 bits",
         ),
     ],
 )

@@ -47,7 +47,7 @@ class TestProcesses:
     @pytest.mark.parametrize("option", [{"auto_find_batch_size": True}, {"on_oom": "halve_batch"}])
     def test_smaller_batches_by_themselves_are_for_one(self, option: dict[str, Any]) -> None:
         job_spec(training=option, resources={"gpus": 1})
-        with pytest.raises(ValidationError, match="is for one process"):
+        with pytest.raises(ValidationError, match="works with one process only"):
             job_spec(training=option, resources={"gpus": 2})
 
 
@@ -115,13 +115,16 @@ class TestFSDP:
     @pytest.mark.parametrize(
         ("section", "sentence"),
         [
-            ({"training": {"optim": "adafactor"}}, "`training.optim: adafactor` looks at whole"),
+            ({"training": {"optim": "adafactor"}}, "`training.optim: adafactor` needs whole"),
             ({"training": {"fp16": True}}, "with `fsdp` use `bf16`"),
-            ({"training": {"torch_compile": True}}, "compiles a model whose weights are whole"),
+            (
+                {"training": {"torch_compile": True}},
+                "`training.torch_compile` does not work with `fsdp`",
+            ),
             ({"training": {"bf16_full_eval": True}}, "`training.bf16_full_eval` cannot change"),
             (
                 {"peft": {"method": "lora", "quantization": {"bits": 8}}},
-                "`peft.quantization` packs weights so that `fsdp` cannot split them",
+                "`peft.quantization` packs weights so that `fsdp` cannot shard them",
             ),
             (
                 {
@@ -179,19 +182,25 @@ class TestDeepSpeed:
     @pytest.mark.parametrize(
         ("section", "sentence"),
         [
-            ({"training": {"optim": "adagrad"}}, "`training.optim: adagrad` cannot update a part"),
+            (
+                {"training": {"optim": "adagrad"}},
+                "`training.optim: adagrad` cannot update the shards",
+            ),
             ({"training": {"optim": "adafactor"}}, "use one of `adamw_torch`"),
             ({"training": {"fp16": True}}, "with `deepspeed` use `bf16`"),
-            ({"training": {"torch_compile": True}}, "`training.torch_compile` is not for"),
+            (
+                {"training": {"torch_compile": True}},
+                "`training.torch_compile` does not work with `deepspeed`",
+            ),
             ({"training": {"bf16_full_eval": True}}, "`training.bf16_full_eval` cannot change"),
-            ({"training": {"on_oom": "halve_batch"}}, "is for one process"),
+            ({"training": {"on_oom": "halve_batch"}}, "works with one process only"),
             (
                 {"model": {"name_or_path": "org/model", "dtype": "bfloat16"}},
                 "`model.dtype: bfloat16`: `deepspeed` needs `float32` weights",
             ),
             (
                 {"peft": {"method": "lora", "quantization": {"bits": 8}}},
-                "`peft.quantization` packs weights in a way that `deepspeed` cannot hold",
+                "`peft.quantization` packs weights so that `deepspeed` cannot shard them",
             ),
         ],
     )

@@ -92,7 +92,7 @@ class TestRefusedValues:
             ({"optim": "sgd", "optim_args": "speed=1"}, "takes `momentum`, `dampening`"),
             ({"optim": "sgd", "optim_args": "momentum"}, "must be `name=value, …`"),
             ({"lr_scheduler_kwargs": {"power": 2}}, "`lr_scheduler_type: linear` takes none"),
-            ({"lr_scheduler_kwargs": "{1"}, "no JSON object"),
+            ({"lr_scheduler_kwargs": "{1"}, "not a valid JSON object"),
             ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "needs `eval_strategy`"),
             ({"lr_scheduler_type": "greedy"}, "needs `eval_strategy`"),
             ({"early_stopping_patience": 1}, "needs `eval_strategy`"),

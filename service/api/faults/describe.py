@@ -1,4 +1,4 @@
-"""One error of pydantic in words for the spec's author."""
+"""Words an error of pydantic for the author of the spec."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -37,7 +37,7 @@ _BOUNDS: Final[dict[str, str]] = {
 
 
 def describe(error: ErrorDetails, place: Place) -> Fault:
-    """The fault that an error is."""
+    """The fault that corresponds to an error."""
     return _WORDS.get(error["type"], _other)(error, place)
 
 
@@ -115,11 +115,11 @@ def _missing(_error: ErrorDetails, place: Place) -> Fault:
 
 
 def _wrong_kind(_error: ErrorDetails, place: Place) -> Fault:
-    """The field that says which kind of a union is meant is wrong or missing."""
+    """The discriminator of a union is wrong or missing."""
     assert place.field is not None
     tag = str(place.field.discriminator)
     allowed = [kind for model in place.models for kind in kinds(model, tag)]
-    if isinstance(place.value, str):  # it stands for an object of that kind
+    if isinstance(place.value, str):  # short for an object of that kind
         return _not_among(dotted(place.path), place.value, allowed)
     path = (*place.path, tag)
     given = place.value.get(tag) if isinstance(place.value, dict) else None
@@ -154,7 +154,7 @@ def _one_of(allowed: list[str]) -> str:
 def _key(error: ErrorDetails, place: Place) -> Fault:
     path = dotted((*place.path[:-1], cut(str(place.path[-1]))))
     allowed = _bounds(error.get("ctx", {}))
-    message = f"the name is not allowed: it must be {allowed}" if allowed else _own_words(error)
+    message = f"invalid name: it must be {allowed}" if allowed else _own_words(error)
     return Fault(path=path, code="invalid_value", message=message, allowed=allowed)
 
 

@@ -1,4 +1,4 @@
-"""What only this server knows to be wrong: missing files and jobs, folders not allowed."""
+"""Faults that only this server can find: missing files and jobs, folders not allowed."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +87,7 @@ def _unknown_files(wanted: list[tuple[FaultPath, str]], database: Database) -> I
         known = files.existing(session, [file_id for _, file_id in wanted])
     for path, file_id in wanted:
         if file_id not in known:
-            message = "there is no such file: upload it with POST /v1/files"
+            message = "the file does not exist: upload it with POST /v1/files"
             yield _fault(path, "unknown_file", message, file_id)
 
 
@@ -128,14 +128,14 @@ def _resumed_job(job: JobSpec, faulty: set[str], database: Database) -> Iterator
         if any(fault == where or fault.startswith(f"{where}.") for fault in faulty):
             continue
         message = (
-            f"`training.resume_from` continues job {wanted[0]}, where this is {_said(theirs)}: "
-            "give the same, or begin with the model of its checkpoint alone (`model.job`)"
+            f"`training.resume_from` continues job {wanted[0]}, where this is {_text(theirs)}: "
+            "use the same value, or start from the checkpoint's model only (`model.job`)"
         )
-        yield _fault(path, "resume_mismatch", message, _said(ours))
+        yield _fault(path, "resume_mismatch", message, _text(ours))
 
 
-def _said(value: Any) -> str:
-    """A value as a spec has it."""
+def _text(value: Any) -> str:
+    """A value as it is written in a spec."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_none=True)
     return cut(value if isinstance(value, str) else json.dumps(value))

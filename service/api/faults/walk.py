@@ -1,4 +1,4 @@
-"""From pydantic's location of an error to the place in the client's own input."""
+"""Maps pydantic's location of an error to the place in the client's own input."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _KEY = "[key]"
 
 @dataclass(frozen=True)
 class Place:
-    """Where an error lies: `path` in the input, and what the spec says about that place."""
+    """Where an error is: `path` in the input, and the field of the spec at that place."""
 
     path: Path
     field_path: FieldPath
@@ -55,7 +55,7 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
             field = owner.model_fields.get(str(part))
             models = tuple(models_in(field.annotation)) if field else ()
             field_path.append(str(part))
-            if isinstance(given, dict):  # else a text that stands for the whole object
+            if isinstance(given, dict):  # else a text that is short for the object
                 name = _name_in(given, str(part))
                 path.append(name)
                 given = given.get(name)
@@ -119,7 +119,7 @@ def dotted(path: Path) -> str:
 
 
 def at(given: Any, path: Path) -> Any:
-    """What stands at `path`, None if nothing does."""
+    """The value at `path`; None if there is none."""
     for part in path:
         if not _holds(given, part):
             return None

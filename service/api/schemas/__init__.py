@@ -1,1 +1,1 @@
-"""The bodies that the API answers with; requests are service.contract.spec."""
+"""The bodies of the API's responses; those of its requests are in service.contract.spec."""

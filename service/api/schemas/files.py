@@ -54,12 +54,12 @@ class FileList(BaseModel):
 
 class BadRow(BaseModel):
     place: str = Field(examples=["file-0199a0b1c2d3e4f5a6b7c8d9, line 3"])
-    reason: str = Field(examples=["answer_not_found"], description="What rows are counted by.")
+    reason: str = Field(examples=["answer_not_found"], description="Rows are counted by it.")
     problem: str = Field(description="What is wrong with it, for a person.")
 
 
 class FileCheck(BaseModel):
-    """What a job would find wrong with the rows of a file."""
+    """The faults that a job would find in the rows of a file."""
 
     object: Literal["file.check"] = "file.check"
     file_id: str
@@ -68,7 +68,7 @@ class FileCheck(BaseModel):
     split: str
     format: str | None = Field(None, description="As it was given or recognised.")
     complete: bool = Field(
-        False, description="false: there was no time for all rows, or `failure`."
+        False, description="false: the time was not enough for all rows, or `failure` is set."
     )
     rows_read: int = 0
     rows_usable: int = 0

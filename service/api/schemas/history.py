@@ -1,4 +1,4 @@
-"""What a job has written: events, metrics, checkpoints, artifacts, its log."""
+"""The records of a job: events, metrics, checkpoints, artifacts, its log."""
 
 from datetime import datetime
 
@@ -70,8 +70,8 @@ class CheckpointFile(BaseModel):
 
 
 class CheckpointDetail(Checkpoint):
-    last: bool = Field(description="It is the newest that the job has.")
-    metrics: Json = Field(description="Of the evaluation at this step; empty without one.")
+    last: bool = Field(description="Whether it is the job's latest checkpoint.")
+    metrics: Json = Field(description="Results of the evaluation at this step; empty without one.")
     files: list[CheckpointFile] = Field(description="Empty when it was removed to make room.")
     archive_url: str | None = Field(description="All files as one tar archive; null when removed.")
 
@@ -87,10 +87,10 @@ class ArtifactPage(BaseModel):
 
 
 class LogPart(BaseModel):
-    """A part of the log. Go on at `next_offset`; it equals `size` when all was read."""
+    """A part of the log. The next one starts at `next_offset`, which is `size` at the end."""
 
     content: str
     offset: int
     next_offset: int
     size: int = Field(description="Bytes of the log at this moment.")
-    eof: bool = Field(description="The job has ended and nothing follows.")
+    eof: bool = Field(description="The job has ended and the log is complete.")

@@ -15,7 +15,7 @@ from service.store.models import AttemptRow, JobRow
 
 
 class Progress(BaseModel):
-    """Where the running stage is."""
+    """How far the running stage is."""
 
     step: int = Field(description="Optimizer steps (train) or items (other stages) done.")
     of: int = Field(description="How many there will be.")
@@ -35,7 +35,7 @@ class Progress(BaseModel):
 
 
 class StageTimes(BaseModel):
-    """What became of one stage, over all its attempts."""
+    """One stage, over all its attempts."""
 
     stage: Stage
     attempts: int
@@ -73,7 +73,7 @@ class Artifact(BaseModel):
 
 
 class JobResult(BaseModel):
-    """What the job has made so far; grows stage by stage."""
+    """The job's results so far; each stage adds its own."""
 
     metrics: Json = Field(description="Final evaluation and a summary of training.")
     baseline: Json = Field(description="The same metrics before the first step.")
@@ -101,7 +101,7 @@ class JobResult(BaseModel):
     data_fingerprint: str | None
     splits: Json = Field(description="Split → numbers of examples and features.")
     data_report: Json | None = Field(
-        description="What became of the rows of each split, and how long they are in tokens: the "
+        description="How many rows of each split were used, and how long they are in tokens: the "
         "artifact `data_report.json` without the rows that were left out."
     )
     hub_commit: str | None
@@ -151,7 +151,7 @@ class JobSummary(BaseModel):
     progress: Progress | None
     attempt: int = Field(description="Of the present stage; 0 before the first.")
     priority: int
-    last_metrics: Json = Field(description="The newest numbers.")
+    last_metrics: Json = Field(description="The latest metrics.")
     failure: Failure | None = Field(description="Why it ended, and what to do about it.")
     metadata: dict[str, str]
     mlflow_url: str | None = Field(description="The run's page.")
@@ -186,34 +186,34 @@ class JobSummary(BaseModel):
 
 
 class JobPage(JobSummary):
-    """All about one job."""
+    """One job in full."""
 
     queue_position: int | None = Field(description="1: next in its queue; null: not waiting.")
     waits_until: datetime | None = Field(
-        description="Queued after a failure that a retry can mend: not before this time."
+        description="Queued for a retry, which starts at this time at the earliest."
     )
-    worker: str | None = Field(description="Who runs it now.")
-    actions: list[Action] = Field(description="What can be done to it in this state.")
-    cloned_from: str | None = Field(description="The job that it is a clone of.")
+    worker: str | None = Field(description="The worker that runs it now.")
+    actions: list[Action] = Field(description="Actions that are possible in its current state.")
+    cloned_from: str | None = Field(description="The job that it was cloned from.")
     follow_up: Json | None = Field(
-        description="What was asked for after an end, with `action` `promote` or `publish`, until "
+        description="The action requested after the job had ended, `promote` or `publish`, until "
         "it has succeeded."
     )
     base_job: str | None = Field(
-        description="The job whose training it continues (`training.resume_from`), else whose "
-        "model it began with (`model.job`)."
+        description="The job whose training it continues (`training.resume_from`), or whose model "
+        "it started from (`model.job`)."
     )
     derived_jobs: list[str] = Field(
-        description="Jobs that began with its model, the oldest first; 100 at most."
+        description="Jobs that started from its model, the oldest first; at most 100."
     )
     workspace_pruned_at: datetime | None = Field(
-        description="When its checkpoints and artifacts were removed to make room; a retry makes "
-        "them again."
+        description="When its checkpoints and artifacts were removed to make room; a retry "
+        "recreates them."
     )
     stages: list[StageTimes]
     result: JobResult | None
     hub_url: str | None
-    spec: Json = Field(description="As it was understood, every default written out.")
+    spec: Json = Field(description="The spec with all defaults filled in.")
 
     @classmethod
     def build(
@@ -253,7 +253,7 @@ def _base_job(spec: Json) -> str | None:
 
 
 def _actions(job: JobRow) -> list[Action]:
-    """What its state allows and what there is something for."""
+    """What its state allows, where the files that it needs still exist."""
     kept = job.workspace_pruned_at is None
     possible = {
         Action.PROMOTE: kept and Stage.PREPARE in job.results,
@@ -267,7 +267,7 @@ def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
     if base is None or job.mlflow_run_id is None or job.mlflow_experiment_id is None:
         return None
     run = f"experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
-    # Without this MLflow opens a page that is made for traces of language models.
+    # Without this MLflow opens a page for traces of language models.
     return f"{base.rstrip('/')}/#/{run}?workflowType=machine_learning"
 
 
@@ -286,11 +286,11 @@ class JobDeleted(BaseModel):
 
 
 class IgnoredOption(BaseModel):
-    """An option of TrainingArguments that is at its default and has no use here."""
+    """An option of TrainingArguments that is at its default and has no effect here."""
 
     path: str = Field(description="Where, for example `training.logging_dir`.")
-    given: Any = Field(None, description="What was given, cut short; secrets are not repeated.")
-    reason: str = Field(description="Why there is no such option, and what there is instead.")
+    given: Any = Field(None, description="The value that was given, shortened; secrets are hidden.")
+    reason: str = Field(description="Why the option does not exist, and what to use instead.")
 
 
 _IGNORED: Any = Field(
@@ -310,15 +310,15 @@ _IGNORED: Any = Field(
 
 
 class SubmittedJob(JobPage):
-    """A new job's page, and what of the spec was ignored."""
+    """A new job's page, and the options that were ignored."""
 
     ignored: list[IgnoredOption] = _IGNORED
 
 
 class Validation(BaseModel):
-    """What POST /v1/jobs would make of the same body."""
+    """What POST /v1/jobs would do with the same body."""
 
     valid: bool
-    spec: Json | None = Field(description="Valid: as it is understood, every default written out.")
-    errors: list[Fault] = Field(description="Not valid: every fault at once.")
+    spec: Json | None = Field(description="If valid: the spec with all defaults filled in.")
+    errors: list[Fault] = Field(description="If not valid: every fault.")
     ignored: list[IgnoredOption] = _IGNORED

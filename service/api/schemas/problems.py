@@ -8,14 +8,16 @@ from pydantic import BaseModel, Field
 class Fault(BaseModel):
     """One thing that is wrong with a request."""
 
-    path: str = Field(description="Where, for example `training.learning_rate`; empty: the whole.")
+    path: str = Field(
+        description="The field, for example `training.learning_rate`; empty: the whole body."
+    )
     code: str = Field(
         description="`unknown_field`, `missing_field`, `invalid_value`, `invalid_type`, "
         "`conflict`, `unsupported_option`, `moved_option`, `unknown_file`, `path_not_allowed` …"
     )
     message: str = Field(description="What is wrong, for a person.")
-    given: Any = Field(None, description="What was given, cut short; secrets are not repeated.")
-    allowed: str | list[str] | None = Field(None, description="What would be right.")
+    given: Any = Field(None, description="The value that was given, shortened; secrets are hidden.")
+    allowed: str | list[str] | None = Field(None, description="The values that are allowed.")
     suggestion: str | None = Field(None, description="The nearest right name or value.")
 
 
@@ -28,7 +30,7 @@ class Problem(BaseModel):
     detail: str
     code: str
     instance: str = Field(description="The path that was called.")
-    request_id: str = Field(description="As in the header X-Request-Id; look for it in the log.")
+    request_id: str = Field(description="The X-Request-Id header; the server's log has it, too.")
     errors: list[Fault] | None = Field(None, description="With 422: every fault at once.")
 
     model_config = {

@@ -48,7 +48,7 @@ class WorkerDoctor(BaseModel):
         description="The worst of the findings; `not_run` if the checks themselves failed."
     )
     checked_at: datetime
-    findings: list[DoctorFinding] = Field(description="What `finetune doctor --quick` found there.")
+    findings: list[DoctorFinding] = Field(description="The results of `finetune doctor --quick`.")
 
 
 class Worker(BaseModel):
@@ -57,19 +57,21 @@ class Worker(BaseModel):
     pid: int
     queues: list[str]
     devices: list[dict[str, Any]] = Field(
-        description="What it computes on. A GPU: `type` (`cuda`), `index`, `uuid`, `name`, "
+        description="The devices that it computes on. A GPU: `type` (`cuda`), `index`, `uuid`, "
+        "`name`, "
         "`memory_bytes`, `compute_capability`, `driver_version`, and `mig` (one instance of a GPU "
-        "in MIG mode). A CPU: `type` (`cpu`), `name`, `cores`. Either may have a `problem`: why no "
-        "job gets that GPU, or why there is no GPU."
+        "in MIG mode). A CPU: `type` (`cpu`), `name`, `cores`. Either may have a `problem`: why "
+        "the "
+        "GPU is not used, or why there is no GPU."
     )
     version: str
     started_at: datetime
     last_seen_at: datetime
-    jobs: list[WorkerJob] = Field(description="What it runs now.")
+    jobs: list[WorkerJob] = Field(description="The jobs that it runs now.")
     doctor: WorkerDoctor | None = Field(
         None,
-        description="The quick checks of its machine, made at its start in the background; null "
-        "until they have ended, or where FINETUNE_DOCTOR_AT_START is off.",
+        description="The quick checks of its machine, run in the background at its start; null "
+        "until they have finished, or where FINETUNE_DOCTOR_AT_START is off.",
     )
 
 
