@@ -71,7 +71,7 @@ def prepared(folder: Path, steps: int, questions: int, threads: int) -> tuple[Ca
         model_dir=Path(result["model_dir"]),
         tokenizer_dir=Path(result["tokenizer_dir"]),
     )
-    roots = {"data_roots": [folder], "model_roots": [folder, minilm_dir()]}
+    roots: dict[str, Any] = {"data_roots": [folder], "model_roots": [folder, minilm_dir()]}
     request = write_request(folder / "ours", body, stage="train", prepared=result, **roots)
     return case, request
 

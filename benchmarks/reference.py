@@ -44,7 +44,7 @@ class _Counting:
         return self._collate(features)
 
 
-class _Clock(TrainerCallback):  # type: ignore[misc]
+class _Clock(TrainerCallback):
     """Counts from the start, or from the end of the first `skipped` steps."""
 
     def __init__(self, skipped: int) -> None:

@@ -28,7 +28,7 @@ STRIDE = 128
 transformers.logging.set_verbosity_error()
 
 
-class _FirstStep(TrainerCallback):  # type: ignore[misc]
+class _FirstStep(TrainerCallback):
     """Seconds from the start of this process to the end of its first step."""
 
     seconds = 0.0

@@ -42,7 +42,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "clm": {"type": "causal-lm", "block_size": 512},
     "lora": {"type": "causal-lm", "block_size": 512},
 }
-GPT2 = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 512}
+GPT2: dict[str, Any] = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 512}
 
 
 def base_model(name: str, folder: Path) -> Path:
@@ -56,7 +56,7 @@ def save_gpt2(folder: Path) -> None:
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir())
     transformers.set_seed(42)
-    own = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": None}
+    own: dict[str, Any] = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": None}
     config = transformers.GPT2Config(**own, **GPT2)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

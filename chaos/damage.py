@@ -198,7 +198,7 @@ def _load(written: Job, draw: random.Random, told: Counter[str], report: Report)
     while not harm or atomic_dir.verify(folder):  # another whole checkpoint is no damage here
         harm = _harm(folder, _folder(written.workspace, step + 1), draw)
     nursery().start(written.request(2, folder))
-    words = dict(nursery().words())
+    words: dict[str, Any] = dict(nursery().words())
     failure: dict[str, Any] = json.loads(words[FAILED]) if FAILED in words else {}
     if failure.get("code") != FailureCode.CHECKPOINT_UNREADABLE:
         report.faults.append(f"{harm}: {words}")

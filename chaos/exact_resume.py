@@ -258,7 +258,7 @@ class _Service:
         with self.database.write() as session:
             if row.state == JobState.PAUSED:
                 jobs.move(session, row.id, JobState.PAUSED, JobState.QUEUED, "resume_requested")
-            session.get_one(JobRow, row.id).not_before = db_now()  # type: ignore[assignment]
+            session.get_one(JobRow, row.id).not_before = db_now()
 
     def _attempt(self, job_id: str, kind: str, step: int, trained: _Trained) -> None:
         shutdown, over = Shutdown(), threading.Event()

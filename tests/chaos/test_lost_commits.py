@@ -69,7 +69,7 @@ def wire(database_url: str, cut: Cut) -> Iterator[Wire]:
 def settings(database_url: str, tmp_path: Path) -> Settings:
     return Settings(
         home=tmp_path / "home",
-        database_url=database_url,  # type: ignore[arg-type]
+        database_url=database_url,
         beat_seconds=0.3,
         poll_seconds=0.1,
     )

@@ -2,6 +2,7 @@
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from service.contract.states import JobState
 from service.settings import Settings
@@ -64,7 +65,7 @@ class TestFollowUps:
         """With a checkpoint and a finished model."""
         add(store, home, job, 10)
         output = Settings(home=home).workspace(job) / "attempts/1/output"
-        prepared = {
+        prepared: dict[str, Any] = {
             "prepared_dir": str(output),
             "model_dir": str(output),
             "tokenizer_dir": str(output),

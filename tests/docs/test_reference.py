@@ -135,7 +135,7 @@ class TestSpec:
 
     def test_each_field_of_the_data_is_described(self) -> None:
         named = set(code_spans(TEXTS["docs/spec.md"]))
-        models = DatasetSpec.__args__[0].__args__  # type: ignore[attr-defined]
+        models = DatasetSpec.__args__[0].__args__
         assert {name for model in models for name in model.model_fields} - {"source"} <= named
 
     @pytest.mark.parametrize("task", TASKS)

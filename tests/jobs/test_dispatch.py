@@ -22,7 +22,7 @@ def client(broker_url: str) -> Iterator[redis.Redis]:
 
 
 def dispatcher(url: str) -> Dispatcher:
-    return Dispatcher(Settings(redis_url=url))  # type: ignore[arg-type]
+    return Dispatcher(Settings(redis_url=url))
 
 
 class TestWake:

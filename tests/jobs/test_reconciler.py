@@ -263,7 +263,7 @@ class TestRun:
     def test_a_broker_that_lost_everything_gets_the_message_again(
         self, database: Database, broker_url: str
     ) -> None:
-        dispatcher = Dispatcher(Settings(redis_url=broker_url))  # type: ignore[arg-type]
+        dispatcher = Dispatcher(Settings(redis_url=broker_url))
         client = redis.Redis.from_url(broker_url)
         client.flushall()
         reconciler = Reconciler(database, dispatcher, Settings())

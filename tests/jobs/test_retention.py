@@ -183,7 +183,7 @@ class TestWorkspaces:
         """The folder is still there when the retry looks; it goes all the same, so it is gone."""
         job_id = ended_job(database, home, days=9, stage="publish")
         result = {"prepared_dir": "/p", "model_dir": "/m", "tokenizer_dir": "/t"}
-        unknown = {"model_revision": None, "dataset_revision": None, "splits": {}}
+        unknown: dict[str, Any] = {"model_revision": None, "dataset_revision": None, "splits": {}}
         put(
             database,
             job_id,

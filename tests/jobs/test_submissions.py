@@ -71,7 +71,7 @@ class TestSubmit:
                 sent.append((get(database, job_id).state, queue, priority))
                 return True
 
-        dispatcher = Answering(Settings(redis_url=broker_url))  # type: ignore[arg-type]
+        dispatcher = Answering(Settings(redis_url=broker_url))
         job_id = submit(database, dispatcher, make_spec(priority=3)).job_id
         dispatcher.close()
         assert sent == [("queued", "cpu", 3)]
@@ -91,7 +91,7 @@ class TestSubmit:
                 sent.append(job_id)
                 return True
 
-        dispatcher = Slow(Settings(redis_url=broker_url))  # type: ignore[arg-type]
+        dispatcher = Slow(Settings(redis_url=broker_url))
         made = [submit(database, dispatcher, make_spec()).job_id for _ in range(80)]
         may_send.set()
         dispatcher.close()

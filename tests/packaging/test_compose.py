@@ -52,7 +52,7 @@ class TestMain:
         wait = f"${{WORKER_STOP_GRACE:-{told['WORKER_STOP_GRACE']}}}"
         assert MAIN["worker"]["stop_grace_period"] == wait
         given = sum(float(told[name]) for name in graces)
-        usual = Settings(_env_file=None)  # type: ignore[call-arg]
+        usual = Settings(_env_file=None)
         assert given == usual.drain_grace_seconds + usual.stop_grace_seconds
         assert given < float(told["WORKER_STOP_GRACE"].removesuffix("s"))
 

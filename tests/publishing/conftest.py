@@ -121,7 +121,7 @@ Run = Callable[..., Published]
 def run(hub: HubDouble, tmp_path: Path, tiny_qa_model: Path) -> Run:
     """Runs the stage as a child process. `token=None` leaves the operator's token unset."""
     workspace = tmp_path / "job"
-    output = workspace / TRAINED.output_dir
+    output = workspace / str(TRAINED.output_dir)
     output.parent.mkdir(parents=True)
     output.symlink_to(tiny_qa_model, target_is_directory=True)
 

@@ -57,7 +57,7 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
         "hub": HUB,
     }
     workspace = tmp_path / "job"
-    output = workspace / TRAINED.output_dir
+    output = workspace / str(TRAINED.output_dir)
     auto = transformers.AutoModelForQuestionAnswering
     adapted = save_adapter(base, output, auto, commit, **spec)
     request = make_request(workspace, spec=spec, hub_endpoint=hub.endpoint).model_copy(

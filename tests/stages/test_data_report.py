@@ -38,8 +38,8 @@ class TestReport:
         for name in ("file-1", "file-2"):  # the same content under two names
             files[name] = tmp_path / name
             files[name].write_text(json.dumps(rows))
-        cache = {"cache_dir": tmp_path / "cache", "files": files}
-        dataset = {"source": "upload", "on_bad_row": "skip"}
+        cache: dict[str, Any] = {"cache_dir": tmp_path / "cache", "files": files}
+        dataset: dict[str, Any] = {"source": "upload", "on_bad_row": "skip"}
         ended = run(spec(models / "tiny", train=["file-1"], **dataset), **cache)
         report = json.loads((tmp_path / "job" / "data_report.json").read_text())
         train = report["splits"]["train"]

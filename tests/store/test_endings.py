@@ -88,7 +88,7 @@ class TestFinished:
         put(database, job_id, used_seconds=100.0)
         claimed = claim_job(database, job_id)
         with database.write() as session:
-            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)  # type: ignore[assignment]
+            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)
         end(database, claimed, Ending.finished({}))
         assert get(database, job_id).used_seconds == pytest.approx(150, abs=1)
 
@@ -293,7 +293,7 @@ class TestExpire:
         job_id = make_job(database)
         claim_job(database, job_id)
         with database.write() as session:
-            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-90)  # type: ignore[assignment]
+            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-90)
         put(database, job_id, lease_until=db_now(-30))
         with database.write() as session:
             endings.expire(session, job_id, POLICY)

@@ -245,7 +245,7 @@ class TestRetry:
         entry = home / "cache" / "prepared" / ("f" * 64)
         for folder in (model, entry):
             folder.mkdir(parents=True, exist_ok=True)
-        prepared = {
+        prepared: dict[str, Any] = {
             "prepared_dir": str(entry),
             "model_dir": str(model),
             "tokenizer_dir": str(model),

@@ -45,7 +45,7 @@ def hub() -> Iterator[HubDouble]:
 @pytest.fixture
 def settings(settings: Settings, hub: HubDouble, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-    given = Settings(hub_token=TOKEN, hub_endpoint=hub.endpoint)  # type: ignore[arg-type]
+    given = Settings(hub_token=TOKEN, hub_endpoint=hub.endpoint)
     names = ("hub_token", "hub_endpoint")
     return settings.model_copy(update={name: getattr(given, name) for name in names})
 
@@ -252,7 +252,7 @@ class TestFailure:
         monkeypatch.setattr(
             training,
             "settings",
-            settings.model_copy(update={"hub_token": Settings(hub_token=token).hub_token}),  # type: ignore[arg-type]
+            settings.model_copy(update={"hub_token": Settings(hub_token=token).hub_token}),
         )
 
         def script(job: Training) -> None:

@@ -263,7 +263,7 @@ class TestFailure:
         put(database, job_id, stage="train")
         claimed = claim_job(database, job_id)
         with database.write() as session:
-            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-99.5)  # type: ignore[assignment]
+            session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-99.5)
             endings.end(session, job_id, claimed.epoch, endings.Ending.released(), POLICY)
         begun = time.monotonic()
         assert run(database, settings, job_id) is JobState.FAILED

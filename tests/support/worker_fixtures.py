@@ -17,7 +17,7 @@ def settings(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(system_metrics, "_FIRST_SECONDS", 60.0)
     return Settings(
         home=tmp_path / "home",
-        database_url=database_url,  # type: ignore[arg-type]
+        database_url=database_url,
         beat_seconds=0.3,
         poll_seconds=0.1,
         lease_seconds=5,

@@ -43,7 +43,7 @@ class TestModel:
     ) -> None:
         made = job(tmp_path, body)
         result, recorder = made.train()
-        output = made.workspace / result.output_dir
+        output = made.workspace / str(result.output_dir)
         config = transformers.AutoConfig.from_pretrained(output)
         assert {name: getattr(config, name) for name in OVERRIDES} == OVERRIDES
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)

@@ -45,7 +45,7 @@ def begun_with(
 ) -> StagedJob:
     """A prepared question-answering job whose model is that of the corpus job."""
     job, result = corpus
-    output = job.workspace / result.output_dir
+    output = job.workspace / str(result.output_dir)
     base = BaseJob(
         job=BASE,
         step=step,
@@ -90,7 +90,7 @@ class TestBegin:
         job = begun_with(tmp_path, corpus_job, None)
         assert job.prepared is not None
         corpus, result = corpus_job
-        assert job.prepared.model_dir == corpus.workspace / result.output_dir
+        assert job.prepared.model_dir == corpus.workspace / str(result.output_dir)
         assert job.prepared.base_job is not None
         assert job.prepared.base_job.name == "org/bert"
         told = [event for event in job.notices if isinstance(event, Notice)]
@@ -106,7 +106,7 @@ class TestBegin:
         assert job.prepared is not None
         folder = job.prepared.model_dir
         corpus, result = corpus_job
-        output = corpus.workspace / result.output_dir
+        output = corpus.workspace / str(result.output_dir)
         checkpoint = output.parent / "checkpoints" / "1"
         assert encoder(folder).keys() == encoder(output).keys() != set()
         for name, value in encoder(folder).items():
@@ -125,15 +125,15 @@ class TestBegin:
         job = begun_with(tmp_path, corpus_job, None, **changes)
         trained, _ = job.train()
         corpus, result = corpus_job
-        before = encoder(corpus.workspace / result.output_dir)
-        after = encoder(job.workspace / trained.output_dir)
+        before = encoder(corpus.workspace / str(result.output_dir))
+        after = encoder(job.workspace / str(trained.output_dir))
         assert all(torch.equal(after[name], value) for name, value in before.items())
 
     def test_a_checkpoint_of_an_older_release_takes_its_settings_from_the_finished_model(
         self, tmp_path: Path, corpus_job: tuple[StagedJob, TrainResult]
     ) -> None:
         corpus, result = corpus_job
-        settings = hub_repository.settings_dir((corpus.workspace / result.output_dir).parent)
+        settings = hub_repository.settings_dir((corpus.workspace / str(result.output_dir)).parent)
         aside = settings.with_name("aside")
         settings.rename(aside)
         try:
@@ -183,6 +183,6 @@ class TestNames:
         spec = base_job.named(job.request().spec, prepared)
         job.body = spec.model_dump(mode="json")
         trained, _ = job.train()
-        file = job.workspace / trained.output_dir / "adapter_config.json"
+        file = job.workspace / str(trained.output_dir) / "adapter_config.json"
         assert json.loads(file.read_bytes())["base_model_name_or_path"] == BASE
         assert weights.identity(prepared.model_dir)

@@ -118,7 +118,7 @@ class Trained:
     @property
     def model(self) -> Path:
         assert self.result.output_dir is not None
-        return self.job.workspace / self.result.output_dir
+        return self.job.workspace / str(self.result.output_dir)
 
     def other(self, mode: str, home: Path, dataset: dict[str, Any], **sections: Any) -> StagedJob:
         """A job of the same task that uses the trained model."""
@@ -471,7 +471,7 @@ def test_a_share_of_the_training_rows(trained: Callable[[str], Trained], tmp_pat
     with_training = StagedJob(tmp_path / "train", {**first.job.body, "dataset": dataset})
     result, _ = with_training.train()
     assert result.output_dir is not None
-    model = {"name_or_path": str(with_training.workspace / result.output_dir)}
+    model = {"name_or_path": str(with_training.workspace / str(result.output_dir))}
     job = first.other("evaluate", tmp_path / "job", dataset, model=model)
     found, _ = job.train()
     assert scores(found.metrics) == scores(result.metrics)

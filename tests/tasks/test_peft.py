@@ -111,7 +111,7 @@ def losses(recorder: Recorder, after: int = 0) -> list[float]:
 
 
 def output(job: StagedJob, result: TrainResult) -> Path:
-    return job.workspace / result.output_dir
+    return job.workspace / str(result.output_dir)
 
 
 def checkpoint(job: StagedJob, step: int) -> Path:

@@ -54,7 +54,7 @@ def promote(trained: Trained, step: int, attempt: int = 9) -> tuple[TrainResult,
 
 
 def weights(job: StagedJob, result: TrainResult) -> dict[str, torch.Tensor]:
-    return load_file(job.workspace / result.output_dir / "model.safetensors")
+    return load_file(job.workspace / str(result.output_dir) / "model.safetensors")
 
 
 class TestPromotion:
@@ -68,7 +68,7 @@ class TestPromotion:
         assert all(event.step <= 36 for event in recorder.of(Progress))  # rows of an evaluation
         assert made.weights_sha256 != result.weights_sha256
         assert made.output_dir == "attempts/9/output"
-        assert (job.workspace / result.output_dir).is_dir()
+        assert (job.workspace / str(result.output_dir)).is_dir()
         earlier = before.evaluations()[2]
         evaluated = {name: made.metrics[name] for name in earlier if "runtime" not in name}
         comparable = {name: value for name, value in earlier.items() if name in evaluated}
@@ -102,4 +102,4 @@ class TestPromotion:
 
 def test_output_lies_in_the_attempts_own_folder(trained: Trained) -> None:
     made, _ = promote(trained, 1, attempt=14)
-    assert Path(made.output_dir).parts[:2] == ("attempts", "14")
+    assert Path(str(made.output_dir)).parts[:2] == ("attempts", "14")

@@ -44,7 +44,7 @@ class TestWhereAnyTokenizerWillDo:
         tokens = [token for text in TEXTS for token in tokenizer(text)["input_ids"]]
         blocks = load_splits(job.prepared.prepared_dir)["train"].features["input_ids"]
         assert [token for block in blocks for token in block] == tokens[: len(tokens) // 16 * 16]
-        again = AutoTokenizer.from_pretrained(job.workspace / trained.output_dir)
+        again = AutoTokenizer.from_pretrained(job.workspace / str(trained.output_dir))
         assert again(TEXTS[0])["input_ids"] == tokenizer(TEXTS[0])["input_ids"]
 
     def test_text_classification_cuts_and_counts(self, tmp_path: Path, ctrl: Path) -> None:

@@ -38,7 +38,7 @@ class Job:
         self.claim: Claim = claim_job(database, self.id)
 
     def metric(self, kind: str, step: int, epoch: float | None = None, **values: float) -> None:
-        event = Metric(kind=kind, step=step, epoch=epoch, values=values)  # type: ignore[arg-type]
+        event = Metric(kind=kind, step=step, epoch=epoch, values=values)
         with self.database.write() as session:
             assert history.record(session, self.id, self.claim.epoch, [event]) is not None
 

@@ -84,7 +84,7 @@ def assert_best(job: Job, result: TrainResult, found: dict[int, float]) -> None:
     assert result.best_metric == result.metrics["eval_loss"] == found[best]
     assert result.metric_for_best_model == "loss"
     [saved] = job.workspace.glob(f"attempts/*/checkpoints/{best}/")
-    assert same_weights(weights_of(job.workspace / result.output_dir), weights_of(saved))
+    assert same_weights(weights_of(job.workspace / str(result.output_dir)), weights_of(saved))
 
 
 class TestAsReported:

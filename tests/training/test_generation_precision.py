@@ -59,8 +59,8 @@ class TestGeneration:
     def test_under_an_adapter(self, bf16: Accelerator) -> None:
         config = LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True)
         with known_warnings():
-            model = get_peft_model(tiny_model(), config)  # type: ignore[arg-type]
-        inner = model.get_base_model().transformer.h[0].mlp.c_fc  # type: ignore[operator]
+            model = get_peft_model(tiny_model(), config)
+        inner = model.get_base_model().transformer.h[0].mlp.c_fc
         assert dtypes(bf16, model, inner) == {torch.bfloat16}
 
     def test_in_an_encoder(self, bf16: Accelerator) -> None:

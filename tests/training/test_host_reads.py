@@ -134,7 +134,11 @@ def test_steps_read_nothing_from_the_device(
 ) -> None:
     body = of(tmp_path)
     body["dataset"]["source"] = "path"
-    options = {"max_steps": 3, "per_device_train_batch_size": 4, "save_strategy": "no"}
+    options: dict[str, Any] = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+    }
     body["training"] = {**options, "logging_steps": 3, "precision": "bf16" if HAS_GPU else "fp32"}
     if of is question_answering and not packs:
         body["training"]["padding_free"] = False

@@ -94,10 +94,12 @@ class TestNeftune:
         job = make_job(**SHORT, **self.OPTIONS)
         result, _ = run(job.request())
         plain, _ = run(make_job(**SHORT).request())
-        saved = set(load_file(job.workspace / result.output_dir / "model.safetensors"))
+        saved = set(load_file(job.workspace / str(result.output_dir) / "model.safetensors"))
         other = make_job(**SHORT)
         result, _ = run(other.request())
-        assert saved == set(load_file(other.workspace / result.output_dir / "model.safetensors"))
+        assert saved == set(
+            load_file(other.workspace / str(result.output_dir) / "model.safetensors")
+        )
         assert plain.steps == result.steps
 
     def test_a_resumed_run_draws_the_same_noise(self, make_job: Callable[..., Job]) -> None:
@@ -415,7 +417,7 @@ class TestCompile:
         expected = other.train_values("loss")
         assert recorder.train_values("loss") == pytest.approx(expected, rel=1e-5)
         assert compiled.metrics["eval_loss"] == pytest.approx(plain.metrics["eval_loss"], rel=1e-5)
-        saved = load_file(job.workspace / compiled.output_dir / "model.safetensors")
+        saved = load_file(job.workspace / str(compiled.output_dir) / "model.safetensors")
         assert not any("_orig_mod" in name for name in saved)
         own = job.request().attempt_dir / "compiled" / "0"
         assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) == own, "no killed stage spoils it"

@@ -64,7 +64,10 @@ class TestPlan:
         assert (plan.examples, plan.batches_per_epoch) == (kept, batches)
 
     def test_smaller_batches_make_the_same_steps(self) -> None:
-        options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
+        options: dict[str, Any] = {
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 3,
+        }
         plan = plan_of(37, 2, **options)
         smaller = plan.with_batches_of(2)
         assert (plan.batches_per_epoch, smaller.batches_per_epoch) == (5, 10)

@@ -212,7 +212,7 @@ class TestFloat16Checkpoints:
         result, recorder = run(job.request())
         (told,) = self.told(recorder)
         assert told.data == {"stored_dtype": "float16", "dtype": "float32"}
-        saved = load_file(job.workspace / result.output_dir / "model.safetensors")
+        saved = load_file(job.workspace / str(result.output_dir) / "model.safetensors")
         assert {value.dtype for value in saved.values()} == {torch.float32}
         job.dtype = "float32"
         plain, other = run(job.request(2))

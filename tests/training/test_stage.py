@@ -76,7 +76,7 @@ class TestResult:
     def test_the_model_loads_again(self, make_job: Callable[..., Job]) -> None:
         job = make_job(max_steps=2, save_strategy="steps")
         result, _ = run(job.request())
-        output = job.workspace / result.output_dir
+        output = job.workspace / str(result.output_dir)
         model = transformers.AutoModelForCausalLM.from_pretrained(output)
         given, saved = map(
             transformers.AutoTokenizer.from_pretrained, (job.home / "tokenizer", output)

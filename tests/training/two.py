@@ -73,7 +73,7 @@ def run_on_one(case: Case) -> Outcome:
         stack.enter_context(_watching(evaluated, recorder, case.stops_after))
         if case.is_tiny:
             tiny = {"causal-lm": TinyTask()}
-            stack.enter_context(mock.patch.dict(registry.REGISTRY, tiny))  # type: ignore[arg-type]
+            stack.enter_context(mock.patch.dict(registry.REGISTRY, tiny))
         if case.keeps_gradients:
             stack.enter_context(_keeping(gradients))
         try:

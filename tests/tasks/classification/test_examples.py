@@ -56,7 +56,7 @@ def test_text_classification(tmp_path: Path) -> None:
     # And `predict.yaml` on the model that this gives.
     predicting = job_of("predict", tmp_path / "predict")
     assert result.output_dir is not None
-    predicting.body["model"] = {"name_or_path": str(job.workspace / result.output_dir)}
+    predicting.body["model"] = {"name_or_path": str(job.workspace / str(result.output_dir))}
     predicting.train()
     for one, other in zip(
         written(predicting, "test/predictions.json"),

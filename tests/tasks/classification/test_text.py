@@ -80,7 +80,7 @@ class TestModel:
         job = make_job({"train": [*rows, {"text": "c", "label": "mad"}]})
         result, recorder = job.train()
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
-            job.workspace / result.output_dir
+            job.workspace / str(result.output_dir)
         )
         assert model.config.id2label == {0: "glad", 1: "mad", 2: "sad"}
         assert model.config.label2id == {"glad": 0, "mad": 1, "sad": 2}
@@ -98,7 +98,7 @@ class TestModel:
         result, recorder = job.train()
         new = [event for event in recorder.of(Notice) if "weights" in event.data]
         assert new[0].data["weights"] == ["classifier.bias", "classifier.weight"]
-        weights = load_file(job.workspace / result.output_dir / "model.safetensors")
+        weights = load_file(job.workspace / str(result.output_dir) / "model.safetensors")
         assert weights["classifier.weight"].shape == (2, 32)
 
     def test_a_head_of_the_same_size_is_kept(self, make_job: MakeJob, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ class TestModel:
         job = make_job({"train": ROWS}, model=base, learning_rate=0.0)
         result, recorder = job.train()
         assert not [event for event in recorder.of(Notice) if "weights" in event.data]
-        weights = load_file(job.workspace / result.output_dir / "model.safetensors")
+        weights = load_file(job.workspace / str(result.output_dir) / "model.safetensors")
         assert torch.equal(weights["classifier.weight"], model.classifier.weight)
 
     def test_a_decoder_learns_where_its_padding_begins(
@@ -120,7 +120,9 @@ class TestModel:
         tokenizer.save_pretrained(base)
         rows = [{"text": "a" * (n + 1), "label": n % 2} for n in range(8)]
         result, _ = make_job({"train": rows}, model=base).train()
-        config = transformers.AutoConfig.from_pretrained(tmp_path / "home/job" / result.output_dir)
+        config = transformers.AutoConfig.from_pretrained(
+            tmp_path / "home/job" / str(result.output_dir)
+        )
         assert config.pad_token_id == tokenizer.pad_token_id
 
     def test_a_body_of_another_size_is_refused(self, make_job: MakeJob, tmp_path: Path) -> None:
@@ -184,11 +186,13 @@ class TestProblems:
         result, recorder = job.train()
         assert job.prepared is not None
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
-            job.workspace / result.output_dir
+            job.workspace / str(result.output_dir)
         ).eval()
         assert model.config.problem_type == problem
         features = load_splits(job.prepared.prepared_dir)["train"].features[:]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(job.workspace / result.output_dir)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            job.workspace / str(result.output_dir)
+        )
         batch = tokenizer.pad({"input_ids": features["input_ids"]}, return_tensors="pt")
         dtype = torch.long if problem.startswith("single") else torch.float32
         targets = torch.tensor(features["labels"], dtype=dtype)
@@ -327,7 +331,7 @@ class TestTestSplit:
         assert [row["row"] for row in found] == [1, 2]
         assert all(set(row) == {"row", "prediction", "probabilities"} for row in found)
         classify = transformers.pipeline(
-            "text-classification", model=str(job.workspace / result.output_dir), device="cpu"
+            "text-classification", model=str(job.workspace / str(result.output_dir)), device="cpu"
         )
         theirs = classify(["number 3 is odd", "x"])
         assert [row["prediction"] for row in found] == [each["label"] for each in theirs]

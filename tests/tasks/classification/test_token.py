@@ -184,7 +184,7 @@ class TestEvaluation:
         job = make_job({"train": ROWS, "validation": ROWS}, dropout=0.0, learning_rate=0.0)
         result, recorder = job.train()
         assert job.prepared is not None
-        output = job.workspace / result.output_dir
+        output = job.workspace / str(result.output_dir)
         model = transformers.AutoModelForTokenClassification.from_pretrained(output).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
         rows = load_splits(job.prepared.prepared_dir)["train"].features[:]
@@ -251,7 +251,7 @@ class TestEvaluation:
         (row,) = predictions(job, "test/predictions.json")
         assert row.keys() == {"row", "tokens", "prediction"}
         assert set(row["prediction"]) <= {"B-LOC", "B-PER", "I-LOC", "I-PER", "O"}
-        model = transformers.AutoConfig.from_pretrained(job.workspace / result.output_dir)
+        model = transformers.AutoConfig.from_pretrained(job.workspace / str(result.output_dir))
         assert model.id2label == {0: "B-LOC", 1: "B-PER", 2: "I-LOC", 3: "I-PER", 4: "O"}
 
 

@@ -181,8 +181,12 @@ def objective_of(
 
 
 def architectures() -> list[Any]:
-    small = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
+    small: dict[str, Any] = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "max_position_embeddings": 64,
+    }
     return [
         transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=64),
         transformers.LlamaConfig(**small, **sizes),
@@ -348,7 +352,9 @@ class TestJob:
         rows = json.loads((files / "test" / "predictions.json").read_text())
         assert job.prepared is not None
         assert len(rows) == job.prepared.splits["test"]["features"]
-        model = transformers.AutoModelForCausalLM.from_pretrained(job.workspace / result.output_dir)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            job.workspace / str(result.output_dir)
+        )
         for number, (row, tokens) in enumerate(zip(rows, tokens_of(job, "test"), strict=True)):
             ids = torch.tensor([tokens])
             with torch.no_grad():
@@ -368,7 +374,7 @@ class TestJob:
         job = self.job(make, tmp_path, per_device_eval_batch_size=2)
         job.body["task"] |= {"separate_documents": separate}
         result, _ = job.train()
-        output = job.workspace / result.output_dir
+        output = job.workspace / str(result.output_dir)
         model = transformers.AutoModelForCausalLM.from_pretrained(output)
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
         blocks = tokens_of(job, "validation")

@@ -267,7 +267,7 @@ class TestJob:
         result, _ = job.train()
         files = job.workspace / "attempts" / "2" / "predictions"
         rows = json.loads((files / "test" / "predictions.json").read_text())
-        output = job.workspace / result.output_dir
+        output = job.workspace / str(result.output_dir)
         model = transformers.AutoModelForMaskedLM.from_pretrained(output)
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
         assert job.prepared is not None
@@ -301,7 +301,9 @@ class TestJob:
             training=training, model=tmp_path / "model", line_by_line=True, mlm_probability=0.5
         )
         result, _ = job.train()
-        model = transformers.AutoModelForMaskedLM.from_pretrained(job.workspace / result.output_dir)
+        model = transformers.AutoModelForMaskedLM.from_pretrained(
+            job.workspace / str(result.output_dir)
+        )
         assert job.prepared is not None
         features = load_splits(job.prepared.prepared_dir)["validation"].features
         masked = MaskedFeatures(features, Masking.of(tokenizer, 42, 0.5))

@@ -124,6 +124,6 @@ def test_trains_and_answers(model_type: str, tmp_path: Path) -> None:
     written = job.workspace / "attempts" / "2" / "predictions" / "predictions.json"
     assert len(json.loads(written.read_text())) == 4
     finished = transformers.AutoModelForQuestionAnswering.from_pretrained(
-        job.workspace / result.output_dir
+        job.workspace / str(result.output_dir)
     )
     assert finished.config.model_type == model_type

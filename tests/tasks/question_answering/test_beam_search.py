@@ -273,7 +273,9 @@ class TestJob:
         job = make_job({"null_score_diff_threshold": 1e6}, trained)
         result, _ = job.train()
         assert job.prepared is not None
-        model = XLNetForQuestionAnswering.from_pretrained(job.workspace / result.output_dir).eval()
+        model = XLNetForQuestionAnswering.from_pretrained(
+            job.workspace / str(result.output_dir)
+        ).eval()
         assert (model.config.start_n_top, model.config.end_n_top) == (4, 3)
         data = load_splits(job.prepared.prepared_dir)["validation"]
         windows = []

@@ -19,7 +19,7 @@ from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of
 from worker.tasks.question_answering.metrics import squad_v1, squad_v2
 from worker.tasks.question_answering.task import QuestionAnswering, QuestionAnsweringObjective
 
-TINY = {
+TINY: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,

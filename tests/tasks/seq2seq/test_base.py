@@ -425,7 +425,7 @@ class TestLanguages:
         english, romanian = tokenizer.convert_tokens_to_ids(["en_XX", "ro_RO"])
         first = load_splits(job.prepared.prepared_dir)["train"].features[0]
         assert (first["input_ids"][-1], first["labels"][-1]) == (english, romanian)
-        finished = AutoModelForSeq2SeqLM.from_pretrained(job.workspace / result.output_dir)
+        finished = AutoModelForSeq2SeqLM.from_pretrained(job.workspace / str(result.output_dir))
         assert finished.config.decoder_start_token_id == romanian
         assert finished.generation_config.forced_bos_token_id == romanian
         tokens = finished.generate(torch.tensor([first["input_ids"]]), max_length=6)

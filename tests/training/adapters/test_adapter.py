@@ -21,7 +21,7 @@ NONE = Path()
 
 def gpt2(vocab_size: int = 9) -> Any:
     torch.manual_seed(0)
-    shape = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    shape: dict[str, Any] = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
     config = transformers.GPT2Config(vocab_size=vocab_size, **shape)
     return transformers.GPT2LMHeadModel(config)
 
@@ -157,7 +157,7 @@ class TestPrompts:
         assert not model.prompt_encoder["default"].embedding.weight.any()
 
 
-SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8}
+SMALL: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8}
 
 
 class TestHeads:

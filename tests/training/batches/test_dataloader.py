@@ -93,7 +93,7 @@ class TestForDevice:
         assert self.found(on_gpu=False) == (0, 8, False)
 
     def test_what_is_given(self) -> None:
-        given = {"dataloader_num_workers": 0, "per_device_eval_batch_size": 3}
+        given: dict[str, Any] = {"dataloader_num_workers": 0, "per_device_eval_batch_size": 3}
         assert self.found(**given, dataloader_pin_memory=False) == (0, 3, False)
         assert self.found(**given, on_gpu=False) == (0, 3, False)
 

@@ -263,7 +263,7 @@ class TestBestAcrossAttempts:
         assert resumed.best_step == whole.best_step == best
         assert resumed.weights_sha256 == whole.weights_sha256
         assert resumed.metrics["eval_loss"] == losses[best]
-        output = load_file(job.workspace / resumed.output_dir / "model.safetensors")
+        output = load_file(job.workspace / str(resumed.output_dir) / "model.safetensors")
         kept = load_file(first / str(best) / "model.safetensors")
         shared = set(output) & set(kept)  # the tied embedding bears another name in each
         assert len(shared) == len(kept) - 1

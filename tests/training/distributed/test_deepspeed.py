@@ -42,11 +42,11 @@ def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
 
 
 def _tiny(suite: Suite) -> None:
-    few = {"max_steps": 3}
+    few: dict[str, Any] = {"max_steps": 3}
     suite.tiny("plain", **few, per_device_eval_batch_size=2)
     first = deepspeed(zero_stage=1)
     # 37 rows: the last accumulation of an epoch is a shorter one.
-    clipped = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.1}
+    clipped: dict[str, Any] = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.1}
     suite.tiny("stage 1", **clipped, strategy=first)
     suite.tiny("stage 2", **clipped, optim="adamw_torch_fused")
     suite.tiny("unclipped", **few, max_grad_norm=0.0, optim="sgd", optim_args="momentum=0.9")
@@ -57,13 +57,23 @@ def _tiny(suite: Suite) -> None:
     offloaded = deepspeed(offload_optimizer_device="cpu", round_robin_gradients=True)
     suite.tiny("offloaded", **clipped, strategy=offloaded)
     # The first update is far too large, and the second step's gradients are not finite.
-    again = {"on_non_finite": "rollback", "rollback_learning_rate_factor": 1e-23}
+    again: dict[str, Any] = {"on_non_finite": "rollback", "rollback_learning_rate_factor": 1e-23}
     suite.tiny("rolled back", max_steps=4, **again, learning_rate=1e20)
     suite.tiny("bf16", **few, bf16=True)
     suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
-    chosen = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "learning_rate": 0.0}
+    chosen: dict[str, Any] = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "learning_rate": 0.0,
+    }
     suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
-    kept = {"gradient_accumulation_steps": 3, "save_steps": 1, "dropout": 0.1, "max_steps": 6}
+    kept: dict[str, Any] = {
+        "gradient_accumulation_steps": 3,
+        "save_steps": 1,
+        "dropout": 0.1,
+        "max_steps": 6,
+    }
     for name in RESUMED:
         suite.tiny(name, **kept, strategy=deepspeed(**RESUMED[name]))
 
@@ -210,7 +220,9 @@ class TestSameAsOne:
 
     def test_the_finished_model(self, ran: dict[str, Both]) -> None:
         one, two = (
-            AutoModelForCausalLM.from_pretrained(each.request.workspace / each.result.output_dir)
+            AutoModelForCausalLM.from_pretrained(
+                each.request.workspace / str(each.result.output_dir)
+            )
             for each in _both(ran["causal-lm"])
         )
         expected = dict(one.named_parameters())

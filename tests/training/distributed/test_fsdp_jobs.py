@@ -54,11 +54,15 @@ def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
 
 def _tiny(suite: Suite) -> None:
     """Each has two or three options; the model's own blocks are two."""
-    few = {"max_steps": 3}
+    few: dict[str, Any] = {"max_steps": 3}
     suite.tiny("plain", **few, neftune_noise_alpha=1e-9)
     accumulated = {"gradient_accumulation_steps": 3, "max_steps": 1, "max_grad_norm": 0.0}
     suite.tiny("gradients", keeps_gradients=True, learning_rate=0.0, **accumulated)
-    clipped = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.1, "optim": "adamw_torch_fused"}
+    clipped: dict[str, Any] = {
+        "gradient_accumulation_steps": 3,
+        "max_grad_norm": 0.1,
+        "optim": "adamw_torch_fused",
+    }
     suite.tiny("clipped", **clipped, strategy=fsdp(sync_each_batch=True))
     kept = fsdp(reshard_after_forward=False)
     suite.tiny("kept", **few, strategy=kept, optim="sgd", optim_args="momentum=0.9")
@@ -70,7 +74,12 @@ def _tiny(suite: Suite) -> None:
     half = {"param_dtype": "bfloat16", "reduce_dtype": "bfloat16"}
     suite.tiny("half", **few, strategy=fsdp(mixed_precision_policy=half))
     suite.tiny("checkpointed", **few, gradient_checkpointing=True, label_smoothing_factor=0.1)
-    chosen = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "learning_rate": 0.0}
+    chosen: dict[str, Any] = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "learning_rate": 0.0,
+    }
     suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
     suite.tiny("whole", gradient_accumulation_steps=3, save_steps=1, dropout=0.1, max_steps=6)
 
@@ -160,7 +169,7 @@ class TestFinished:
     def test_the_model_is_that_of_one_process(self, ran: dict[str, Both]) -> None:
         one, two = (
             AutoModelForCausalLM.from_pretrained(
-                outcome.request.workspace / outcome.result.output_dir
+                outcome.request.workspace / str(outcome.result.output_dir)
             )
             for outcome in (ran["causal-lm"].one, ran["causal-lm"].two)
         )
@@ -173,7 +182,7 @@ class TestFinished:
     def test_adapters_have_the_same_files(self, ran: dict[str, Both]) -> None:
         for name in ("lora", "merged"):
             one, two = (
-                {file.name for file in (o.request.workspace / o.result.output_dir).iterdir()}
+                {file.name for file in (o.request.workspace / str(o.result.output_dir)).iterdir()}
                 for o in (ran[name].one, ran[name].two)
             )
             assert one == two

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,11 @@ from tests.training.pairs import (
 
 pytestmark = pytest.mark.long
 
-RESUMED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "save_steps": 1}
+RESUMED: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 3,
+    "save_steps": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     suite.tiny("bf16", bf16=True)
     suite.tiny("smoothed", label_smoothing_factor=0.1, dataloader_num_workers=1)
     suite.tiny("logged seldom", logging_steps=7, include_num_input_tokens_seen="all")
-    chosen = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "learning_rate": 0.0}
+    chosen: dict[str, Any] = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "learning_rate": 0.0,
+    }
     suite.tiny("best", **chosen, load_best_model_at_end=True, early_stopping_patience=2)
     suite.tiny("own options", strategy={"type": "ddp", "find_unused_parameters": False,
         "bucket_cap_mb": 1, "gradient_as_bucket_view": True, "broadcast_buffers": False,

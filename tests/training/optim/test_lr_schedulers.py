@@ -155,7 +155,7 @@ class TestMode:
         spec = TrainingSpec(
             max_steps=10,
             eval_strategy="steps",
-            lr_scheduler_type=name,  # type: ignore[arg-type]
+            lr_scheduler_type=name,
             lr_scheduler_kwargs={"patience": 0, **mode},
             **{key: value for key, value in options.items() if key != "mode"},
         )
