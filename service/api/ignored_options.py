@@ -6,7 +6,7 @@ from typing import Any, Final
 from service.api.faults.shorten import shortened
 from service.api.redaction import cut, shown
 from service.api.schemas.jobs import IgnoredOption
-from service.contract.aliases import ALIASES, DIFFERENCES, OLDER_VALUES, SWITCHES, says_nothing
+from service.contract.aliases import ALIASES, DIFFERENCES, OLDER_VALUES, SWITCHES, has_no_effect
 from service.contract.moved_options import ELSEWHERE
 from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import PLACES
@@ -33,7 +33,7 @@ def _reasons(training: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ignored_options(training):
         yield name, f"it is at its default; {_REASONS.get(name) or f'use `{PLACES[name]}`'}"
     for name in training:
-        if name in ALIASES and says_nothing(name, training[name]):
+        if name in ALIASES and has_no_effect(name, training[name]):
             yield name, f"an older name of `{ALIASES[name]}`, which has no effect at this value"
         if name in SWITCHES and training[name] in (None, False):
             yield name, f"`false` is the default; today's option is `{SWITCHES[name][0]}`"

@@ -38,30 +38,30 @@ DIFFERENCES: Final[dict[str, str]] = {
 }
 
 # Defaults of older names, which have no effect; neither has null.
-_UNSAID: Final[dict[str, Any]] = {
+_OLDER_DEFAULTS: Final[dict[str, Any]] = {
     "warmup_ratio": 0,
     "no_cuda": False,
     "gradient_checkpointing": False,
 }
 
 
-def says_nothing(older: str, value: Any) -> bool:
+def has_no_effect(older: str, value: Any) -> bool:
     """Whether the older name is at its default."""
-    unsaid = older in _UNSAID and isinstance(value, (bool, int, float))
-    return value is None or (unsaid and bool(value == _UNSAID[older]))
+    has_default = older in _OLDER_DEFAULTS and isinstance(value, (bool, int, float))
+    return value is None or (has_default and bool(value == _OLDER_DEFAULTS[older]))
 
 
-def with_todays_names(options: dict[str, Any]) -> tuple[dict[str, Any], Refused]:
+def with_current_names(options: dict[str, Any]) -> tuple[dict[str, Any], Refused]:
     """`options` by the names of TrainingSpec, and those whose names disagree."""
     older = {*ALIASES, *SWITCHES}
     renamed = {
-        name: _todays_value(name, value) for name, value in options.items() if name not in older
+        name: _current_value(name, value) for name, value in options.items() if name not in older
     }
     disagreeing = [*_follow_switches(options, renamed), *_follow_aliases(options, renamed)]
     return renamed, disagreeing
 
 
-def _todays_value(name: str, value: Any) -> Any:
+def _current_value(name: str, value: Any) -> Any:
     values = OLDER_VALUES.get(name, {})
     return values.get(value, value) if isinstance(value, str) else value
 
@@ -80,10 +80,10 @@ def _follow_switches(options: dict[str, Any], renamed: dict[str, Any]) -> Iterat
 
 
 def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    said_as = {name: name for name in renamed}
+    given_as = {name: name for name in renamed}
     for older, name in ALIASES.items():
         value = options.get(older)
-        if value is None or (name in renamed and says_nothing(older, value)):
+        if value is None or (name in renamed and has_no_effect(older, value)):
             continue
         if older == "warmup_ratio":
             if _is_number(value) and value >= 1:  # it would mean a number of steps
@@ -96,10 +96,10 @@ def _follow_aliases(options: dict[str, Any], renamed: dict[str, Any]) -> Iterato
         if renamed.setdefault(name, value) != value:
             yield (
                 name,
-                f"`{older}: {_shown(value)}` and `{said_as[name]}: {_shown(renamed[name])}` are "
+                f"`{older}: {_shown(value)}` and `{given_as[name]}: {_shown(renamed[name])}` are "
                 "two names of one option and disagree: give one of them",
             )
-        said_as.setdefault(name, older)
+        given_as.setdefault(name, older)
 
 
 def _is_number(value: Any) -> bool:

@@ -150,7 +150,7 @@ def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) ->
 
 
 def threshold_has_one_validation_set(mode: Mode, task: TaskSpec, dataset: DatasetSpec) -> Sentences:
-    if mode != "train" or not task.is_settled_by_validation():
+    if mode != "train" or not task.uses_validation_threshold():
         return
     option = "`task.null_score_diff_threshold: auto` finds the threshold on the validation set"
     if isinstance(dataset.validation, dict):

@@ -46,7 +46,7 @@ class QuestionAnsweringSpec(TaskParametersModel):
     def variant(self) -> str:
         return self.type if self.head == "span" else f"{self.type}/{self.head}"
 
-    def is_settled_by_validation(self) -> bool:
+    def uses_validation_threshold(self) -> bool:
         return self.null_score_diff_threshold == "auto"
 
     def beams(self) -> tuple[int, int]:

@@ -135,7 +135,7 @@ def is_dump(options: Mapping[str, Any]) -> bool:
     return options.keys() >= _IN_EVERY_DUMP
 
 
-def asks_for_nothing(name: str, options: Mapping[str, Any]) -> bool:
+def is_at_default(name: str, options: Mapping[str, Any]) -> bool:
     """Whether the option `name` of `options` is one of this table at a value that does nothing."""
     value = options[name]
     if name not in DEFAULTS:

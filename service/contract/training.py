@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from service.contract.aliases import with_todays_names
+from service.contract.aliases import with_current_names
 from service.contract.choices import (
     BY_METRIC,
     OPTIMIZER_ARGUMENTS,
@@ -24,7 +24,7 @@ from service.contract.choices import (
 from service.contract.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.resume_from import ResumeFromSpec
 from service.contract.section import Rule, SpecModel
-from service.contract.trainer_defaults import asks_for_nothing
+from service.contract.trainer_defaults import is_at_default
 from service.contract.types import ShortEnough, refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
@@ -315,7 +315,7 @@ class TrainingSpec(SpecModel):
     def _accept_older_names(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
-        renamed, disagreeing = with_todays_names(_without_ignored(data))
+        renamed, disagreeing = with_current_names(_without_ignored(data))
         return _with_both_names(cls.without_refused(renamed, info, disagreeing))
 
     @classmethod
@@ -353,7 +353,7 @@ def ignored_options(options: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name in options
-        if name not in TrainingSpec.model_fields and asks_for_nothing(name, options)
+        if name not in TrainingSpec.model_fields and is_at_default(name, options)
     ]
 
 

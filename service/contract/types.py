@@ -106,7 +106,7 @@ class TaskParametersModel(SpecModel):
         """The task's column → the user's, for `<column>_column` parameters that are given."""
         return {}
 
-    def is_settled_by_validation(self) -> bool:
+    def uses_validation_threshold(self) -> bool:
         """Whether a training finds one of these parameters on its validation set."""
         return False
 

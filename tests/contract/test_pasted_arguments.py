@@ -14,7 +14,7 @@ from service.contract.moved_options import ELSEWHERE
 from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import PLACES
 from service.contract.spec import JobSpec
-from service.contract.trainer_defaults import DEFAULTS, PARTS, asks_for_nothing
+from service.contract.trainer_defaults import DEFAULTS, PARTS, is_at_default
 from service.contract.training import TrainingSpec, ignored_options
 
 DUMPS: dict[str, dict[str, Any]] = json.loads(
@@ -48,7 +48,7 @@ class TestTable:
     def test_has_the_defaults_of_the_installed_version(self, name: str) -> None:
         if name not in {"gradient_checkpointing", "gradient_checkpointing_kwargs"}:  # aliases
             default = [] if THEIRS[name] is MISSING else THEIRS[name]  # a factory of lists
-            assert asks_for_nothing(name, {name: default})
+            assert is_at_default(name, {name: default})
 
     @pytest.mark.parametrize("name", DEFAULTS)
     def test_has_only_what_is_explained(self, name: str) -> None:

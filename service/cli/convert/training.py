@@ -9,7 +9,7 @@ from service.contract.aliases import ALIASES, SWITCHES
 from service.contract.moved_options import ELSEWHERE
 from service.contract.refused_options import REFUSED, REMOVED
 from service.contract.script_options import NOT_NEEDED, PLACES
-from service.contract.trainer_defaults import asks_for_nothing, is_dump
+from service.contract.trainer_defaults import is_at_default, is_dump
 from service.contract.training import TrainingSpec
 
 _TEXTS: Final = frozenset({"optim_args", "metric_for_best_model", "lr_scheduler_kwargs"})
@@ -49,7 +49,7 @@ def drop_defaults(conversion: Conversion) -> None:
     quiet = {
         name
         for name in options
-        if asks_for_nothing(name, options)
+        if is_at_default(name, options)
         and name not in _ALWAYS_READ
         and not (pushes and name.startswith("hub_"))
     }
