@@ -468,10 +468,14 @@ class TestPrepared:
     ) -> None:
         for name in ("a.pruned", "b.tmp", "c.tmp"):
             (root / name / "train").mkdir(parents=True)
+        (root / "note").touch()  # no entry
+        for name in ("c.tmp", "note"):
+            os.utime(root / name, (0, 0))
         with (root / "c.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # it is being built
             keeper(database, home).step()
         assert self.left(root) == {"c.tmp"}
+        assert (root / "note").is_file()
 
     def test_a_retry_and_a_removal_take_turns(
         self, database: Database, home: Path, root: Path, unreachable: Dispatcher

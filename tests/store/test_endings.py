@@ -263,6 +263,9 @@ class TestExpire:
         assert row.failure["code"] == "crash_limit"
         assert row.failure["details"] == {"last": "hung"}
         assert row.retry_count == 0
+        crashes = [event.data for event in history_of(database, job_id) if "retry" in event.data]
+        assert [crash["retry"] for crash in crashes] == [True, True, False]
+        assert crashes[-1]["failure"] == row.failure
 
     @pytest.mark.parametrize(
         ("state", "after"), [("cancelling", "cancelled"), ("pausing", "paused")]

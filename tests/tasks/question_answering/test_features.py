@@ -184,3 +184,7 @@ class TestMeasures:
         counts = Counter(Counter(made["example"]).values())
         assert found["windows_per_example"] == {str(n): rows for n, rows in sorted(counts.items())}
         assert max(counts) > 2
+        windows.features(rows, 3, with_offsets=True)
+        twice = windows._measures.summary()
+        assert twice["tokens"]["total"] == 2 * sum(whole)
+        assert twice["windows_per_example"] == {str(n): 2 * rows for n, rows in counts.items()}
