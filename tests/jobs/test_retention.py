@@ -475,7 +475,7 @@ class TestPrepared:
             fcntl.flock(lock, fcntl.LOCK_EX)  # it is being built
             keeper(database, home).step()
         assert self.left(root) == {"c.tmp"}
-        assert (root / "note").is_file()
+        assert not (root / "note.lock").exists()  # nor was it looked at as one
 
     def test_a_retry_and_a_removal_take_turns(
         self, database: Database, home: Path, root: Path, unreachable: Dispatcher
