@@ -478,23 +478,6 @@ def test_a_share_of_the_training_rows(trained: Callable[[str], Trained], tmp_pat
     assert list(job.prepared.splits) == ["validation"]  # type: ignore[union-attr]
 
 
-def test_an_adapter_is_no_whole_model(tmp_path: Path) -> None:
-    folder = tmp_path / "adapter"
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text("{}")
-    (folder / "adapter_model.safetensors").write_bytes(b"")
-    rows = write_rows(tmp_path / "test.jsonl", [{"text": "a"}])
-    body = {
-        "mode": "predict",
-        "task": "text-classification",
-        "model": {"name_or_path": str(folder)},
-        "dataset": {"source": "path", "test": rows},
-    }
-    with pytest.raises(StageError, match="holds a peft adapter without its base model") as caught:
-        StagedJob(tmp_path, body).prepare()
-    assert caught.value.failure.code is FailureCode.MODEL_NOT_FOUND
-
-
 def test_a_stop_is_obeyed_at_once(trained: Callable[[str], Trained], tmp_path: Path) -> None:
     first = trained("text-classification")
     test = first.job.body["dataset"]["test"]

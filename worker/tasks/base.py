@@ -23,36 +23,35 @@ def parameters_of(spec: JobSpec, kind: type[P]) -> P:
 
 
 def longest(requested: int | None, limit: int | None, default: int) -> int:
-    """Tokens: as requested, else the default or as many as the model can take, if that is fewer."""
+    """Tokens: as requested, else the default, or the model's limit if that is less."""
     return requested or min(default, limit or default)
 
 
 @dataclass(frozen=True)
 class PrepareContext:
-    """What a task has at hand while it prepares; the model's weights are not loaded here."""
+    """What a task gets while it prepares a split; the model's weights are not loaded here."""
 
     spec: JobSpec
     tokenizer: Any
     config: Any
     """The model's PretrainedConfig."""
     max_length: int
-    """Tokens of the longest feature: what the task's own `max_length` said."""
+    """Tokens of the longest feature: the result of the task's own `max_length`."""
     notice: Callable[[Notice], None]
     progress: Callable[[int, int], None]
-    """(rows done, rows in all) of the present phase."""
+    """(rows done, total rows) of the current phase."""
     train_examples: Any = None
-    """The cleaned rows of the training split as a `datasets.Dataset`, whatever split is prepared:
-    they say which labels there are. None in a job that does not train."""
+    """The cleaned rows of the training split as a `datasets.Dataset`, whichever split is prepared:
+    they define the labels. None in a job that does not train."""
     measures: Measures = field(default_factory=Measures)
     """Lengths of the rows; filled by the task, reported to the user."""
     counts: dict[str, int] = field(default_factory=dict)
-    """What the user shall know of the split beside its examples and features; filled by the
-    task, kept with the prepared data."""
+    """Further counts for the user; filled by the task, stored with the prepared data."""
 
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """`features` is what the model sees, `examples` what evaluation needs beside it."""
+    """`features` are the model's inputs, `examples` what evaluation needs in addition."""
 
     examples: Any
     features: Any
@@ -71,14 +70,14 @@ class Task(Protocol):
     """Batches hold sequences of unequal length."""
 
     def needs_offsets(self, parameters: Any) -> str | None:
-        """What a slow tokenizer, one written in Python, cannot tell and the task has to know; None
-        where any tokenizer will do."""
+        """What the task needs that a slow tokenizer, written in Python, cannot tell; None if any
+        tokenizer will do."""
 
     def max_length(self, parameters: Any, limit: int | None) -> int:
         """Tokens of the longest feature.
 
-        `limit` is what model and tokenizer were made for, None if they do not say. More than a
-        position table holds is refused elsewhere.
+        `limit` is the length that model and tokenizer were made for, None if unknown. Lengths
+        beyond a position table are rejected elsewhere.
         """
 
     def auto_model(self) -> Any:
@@ -88,24 +87,24 @@ class Task(Protocol):
         """The `datasets.Features` of cleaned rows."""
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        """Tokenise a `datasets.Dataset` of cleaned rows into the Arrow file `target`.
+        """Tokenize a `datasets.Dataset` of cleaned rows into the Arrow file `target`.
 
         Returns the number of features.
         """
 
     def tokenization_settings(self, parameters: Any) -> Mapping[str, Any]:
-        """The parameters that change the features, `max_length` apart: part of the prepared
-        data's address."""
+        """The parameters that change the features, except `max_length`: part of the prepared data's
+        address."""
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> Objective:
-        """The task on this job's data, ready to be trained and evaluated."""
+        """The task bound to this job's data, ready for training and evaluation."""
 
 
 @runtime_checkable
 class ShapesModel(Protocol):
-    """A task whose data decides what its model looks like, as the size of a new head."""
+    """A task whose data determines the shape of its model, for example the size of a new head."""
 
     def config_overrides(
         self, spec: JobSpec, splits: Mapping[str, PreparedSplit]
@@ -115,31 +114,31 @@ class ShapesModel(Protocol):
 
 @runtime_checkable
 class HasLabels(Protocol):
-    """A task whose models name what they tell apart."""
+    """A task whose models have named labels."""
 
     def with_labels_of(self, parameters: Any, config: Any) -> Any:
         """The task's parameters with the labels of a model that was trained for it.
 
-        StageError(invalid_option) when the job's own labels cannot be those.
+        StageError(invalid_option) if the job's own labels differ.
         """
 
 
 @runtime_checkable
 class ComparesLabels(Protocol):
-    """A task whose training rows say which labels the other rows can have."""
+    """A task whose training rows define the labels that the other rows may have."""
 
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
-        """A function that raises RowError for a cleaned row of a validation split whose label the
-        training rows, `examples`, lack. StageError where these cannot be trained on."""
+        """A function that raises RowError for a cleaned validation row whose label is not in the
+        training rows, `examples`. StageError if these cannot be trained on."""
 
 
 def train_features(splits: Mapping[str, PreparedSplit]) -> Features:
-    """None where the job does not train."""
+    """The training split's features; empty if the job does not train."""
     return splits[TRAIN].features if TRAIN in splits else []
 
 
 def train_examples(splits: Mapping[str, PreparedSplit]) -> Any:
-    """As above."""
+    """The training split's examples; None if the job does not train."""
     return splits[TRAIN].examples if TRAIN in splits else None
 
 
@@ -147,7 +146,7 @@ EXAMPLES_FILE, FEATURES_FILE = "examples.arrow", "features.arrow"
 
 
 def load_splits(prepared_dir: Path) -> dict[str, PreparedSplit]:
-    """Read what `prepare` wrote; the arrays stay memory-mapped."""
+    """Load the splits that `prepare` wrote; the arrays are memory-mapped."""
     import datasets
 
     return {

@@ -1,4 +1,4 @@
-"""The checks of a file's rows without a job: `python -m worker.tasks.check_file`.
+"""Checking a file's rows without a job: `python -m worker.tasks.check_file`.
 
 Reads a Request as JSON from standard input and writes an Answer as JSON to standard output. Files
 come from strangers and this runs where the API does: the process first gives up all memory and
@@ -100,7 +100,7 @@ def _answer(request: Request) -> Answer:
     except MemoryError:
         failure = _too_large(request, reading.place)
     except ImportError as error:
-        message = f"This file cannot be checked where the API runs: {error.name} is missing there"
+        message = f"The API server cannot check this file: the package {error.name} is missing"
         failure = Failure.of(FailureCode.UNSUPPORTED_FORMAT, message)
     tally = checking.tally if checking is not None else None
     names = [request.name]
@@ -167,7 +167,7 @@ class _Reading:
 
         def rows(wanted: Any) -> Iterator[tuple[str, Row | RowError]]:
             for number, (place, row) in enumerate(table.rows(wanted)):
-                self.place = f"behind {place}"
+                self.place = f"after {place}"
                 yield place, row
                 if number % _ROWS_PER_CLOCK_CHECK == 0 and time.monotonic() > self._until:
                     self.is_late = True

@@ -1,9 +1,9 @@
-"""Whether a GPU computes a model's layers faster when they are compiled: measured, if it pays.
+"""Measuring whether a GPU computes a model's layers faster when they are compiled.
 
-A few of the job's own batches go forward and backward through the plain layers and through the
-compiled ones, before the first step. Nothing of the training changes by it: no weight, no gradient,
-no random number. Each layer is compiled in its place, so that hooks, names and the loss in parts
-remain, and one graph serves all layers of a kind. Evaluations use the plain layers.
+Before the first step, a few of the job's own batches go forward and backward through the plain
+layers and through the compiled ones. This does not change the training: no weight, no gradient, no
+random number. Each layer is compiled in place, so that hooks, names and the chunked loss still
+work, and one graph serves all layers of a kind. Evaluations use the plain layers.
 """
 
 import time
@@ -26,26 +26,27 @@ _PATH: Final = "compiled_layers"
 """In the record of fast paths."""
 _BATCHES: Final = 3
 _PAYS_FROM: Final = 1800.0
-"""Seconds of plain steps that are left: compiling takes a minute or two, and may save a third."""
+"""Remaining seconds of plain steps from which measuring pays: compiling takes a minute or two, and
+may save a third."""
 _MOST_SECONDS: Final = 300.0
-"""Of the compiled layers' first batches; more is looked at between two of them."""
+"""Time limit for the compiled layers' first batches, checked after each of them."""
 _FASTER: Final = 0.95
-"""Of the plain time, at most: less would be noise."""
-# The compiled layers draw dropout by torch's own generator, and so the same numbers.
+"""Share of the plain time from which compiled layers count as faster: more would be noise."""
+# The compiled layers draw dropout with torch's own generator, and so the same numbers.
 _HOW: Final[dict[str, Any]] = {"backend": "inductor", "options": {"fallback_random": True}}
 _ATTENTION: Final = ("sdpa", "eager")
-"""transformers' own. Where rows are packed each batch brings its places, and a compiler would make
-a graph for each of them."""
+"""transformers' own. For packed rows each batch has other sequence starts, and a compiler would
+make a graph for each batch."""
 _REASON: Final = 300
-"""Characters of what a compiler says."""
+"""Characters of a compiler's error in a notice."""
 _TOLERANCES: Final = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}
-"""Of the gradient's length. What rounding does to 16 bits through many layers is a few percent; a
-mask that is wrong changes all of it."""
+"""Relative to the gradient's norm. Rounding in 16 bits through many layers gives a few percent; a
+wrong mask changes all of it."""
 
 
 def may_be_measured(spec: JobSpec) -> bool:
-    """Whether the job's options leave it open. On a CPU compiled models were slower
-    (docs/performance.md), and nobody needs to ask again."""
+    """Whether the job's options allow the choice. On a CPU compiled models were slower
+    (docs/performance.md)."""
     training = spec.training
     return (
         build.on_gpu(spec)
@@ -57,9 +58,9 @@ def may_be_measured(spec: JobSpec) -> bool:
 
 
 def choose(run: TrainingRun, verdict: Verdict) -> None:
-    """Compile the layers if the training began so, or a measurement of this kind of job says so.
+    """Compile the layers if the training began with compiled layers, or if they are faster.
 
-    `verdict` is that of earlier jobs of the kind on this machine.
+    `verdict` is that of earlier jobs of this kind on this machine.
     """
     model = run.state.bare_model
     layers = list(_layers(model))
@@ -71,8 +72,7 @@ def choose(run: TrainingRun, verdict: Verdict) -> None:
         return run.state.ranks.is_main_process and _pays(run, layers, verdict)
 
     if paths.choose(_PATH, measure, before=False):
-        # What cannot be compiled later on, for a new shape or after a move to another machine,
-        # is computed as it is.
+        # If compiling fails later, for a new shape or on another machine, run the plain code.
         torch._dynamo.config.suppress_errors = True
         for layer in layers:
             _compile(layer)
@@ -100,7 +100,7 @@ def _compile(layer: torch.nn.Module) -> None:
 
 def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> bool:
     try:
-        with _aside(run) as batches:
+        with _isolated(run) as batches:
             passes = _Passes(run, batches)
             passes.warm_up()
             seconds = passes.seconds()
@@ -111,11 +111,12 @@ def _pays(run: TrainingRun, layers: list[torch.nn.Module], verdict: Verdict) -> 
                 return _measured(run, layers, passes, verdict)
             if known:
                 run.reporter.notice(
-                    "The layers are compiled, as an earlier job of this kind has measured",
+                    "The layers are compiled: an earlier job of this kind has measured that it is "
+                    "faster",
                     compiled_layers=True,
                 )
             return known
-    # Out of memory, for example: the first step says so, or takes smaller batches.
+    # Out of memory, for example: the first step reports it, or uses smaller batches.
     except (RuntimeError, MemoryError, TimeoutError) as error:
         run.reporter.notice(f"Whether compiled layers are faster was not measured: {error}")
         return False
@@ -132,8 +133,8 @@ def _measured(
     passes: "_Passes",
     verdict: Verdict,
 ) -> bool:
-    """Compile, compare and time; what came of it is told, and kept for later jobs."""
-    # An attempt that does not come back from the compiler leaves this, and the next one is plain.
+    """Compile, compare and time; report the result, and keep it for later jobs."""
+    # If the compiler hangs or crashes, this stays, and the next attempt does not compile.
     verdict.write(faster=False)
     run.reporter.notice("Measuring whether compiled layers are faster")
     try:
@@ -145,7 +146,7 @@ def _measured(
         if not distance <= _TOLERANCES[run.plan.spec.precision]:
             raise ArithmeticError(f"their gradients are {distance:.1%} apart from the plain ones")
         times = _without(layers, passes.seconds), passes.seconds()
-    except Exception as error:  # whatever a compiler raises: the training does without it
+    except Exception as error:  # compilers raise all kinds of errors: train without them
         _undo(layers)
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_REASON]}"
         run.reporter.notice(f"The layers are not compiled: {reason}", compiled_layers=False)
@@ -154,11 +155,11 @@ def _measured(
     by_plain, by_compiled = (each / passes.count for each in times)
     faster = by_compiled <= _FASTER * by_plain
     verdict.write(faster=faster)
-    _tell(run, by_plain, by_compiled, faster=faster)
+    _report(run, by_plain, by_compiled, faster=faster)
     return faster
 
 
-def _tell(run: TrainingRun, plain: float, compiled: float, *, faster: bool) -> None:
+def _report(run: TrainingRun, plain: float, compiled: float, *, faster: bool) -> None:
     what = "are compiled" if faster else "stay as they are"
     run.reporter.notice(
         f"The layers {what}: a batch takes {plain:.4f} s plain and {compiled:.4f} s compiled",
@@ -200,19 +201,19 @@ class _Passes:
         began = self._clock()
         for batch in self._batches:
             self._pass(batch)
-            self._settle()
+            self._synchronize()
             if self._clock() - began > _MOST_SECONDS:
                 raise TimeoutError(f"no verdict after {_MOST_SECONDS:.0f} s")
-        self._forget()
+        self._clear_gradients()
 
     def seconds(self) -> float:
-        self._settle()
+        self._synchronize()
         began = self._clock()
         for batch in self._batches:
             self._pass(batch)
-        self._settle()
+        self._synchronize()
         seconds = self._clock() - began
-        self._forget()
+        self._clear_gradients()
         return seconds
 
     def gradient(self) -> list[torch.Tensor]:
@@ -221,7 +222,7 @@ class _Passes:
         for batch in self._batches:
             self._pass(batch)
         found = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
-        self._forget()
+        self._clear_gradients()
         return found
 
     def _pass(self, batch: Batch) -> None:
@@ -229,17 +230,17 @@ class _Passes:
         batch = on_device(batch, self._run.state.accelerator)
         (self._run.loss_sum(self._model, batch) / items).backward()
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def _forget(self) -> None:
+    def _clear_gradients(self) -> None:
         for weight in self._model.parameters():
             weight.grad = None
 
 
 def _distance(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """Length of the difference, of the expected length. NaN is no distance that anyone accepts."""
+    """Norm of the difference relative to the expected norm; NaN is above every tolerance."""
     if len(found) != len(expected):
         return float("inf")
     pairs = list(zip(found, expected, strict=True))
@@ -249,9 +250,8 @@ def _distance(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
 
 
 @contextmanager
-def _aside(run: TrainingRun) -> Iterator[list[Batch]]:
-    """The first batches of the training, which remains as it was: random numbers, gradients,
-    buffers."""
+def _isolated(run: TrainingRun) -> Iterator[list[Batch]]:
+    """The first batches of the training; restores its random numbers, gradients and buffers."""
     model = run.state.bare_model
     was_training = model.training
     buffers = {name: value.clone() for name, value in model.named_buffers()}

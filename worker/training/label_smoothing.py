@@ -27,7 +27,8 @@ def loss_sum(objective: Objective, factor: float) -> LossSum:
         return partial(objective.smoothed_loss_sum, factor=factor)
     if not isinstance(objective, GivesLogits):
         option = "training.label_smoothing_factor"
-        raise invalid_option(option, "needs a task with one label each and cross-entropy loss")
+        why = "needs a task whose loss is a cross entropy with one label each"
+        raise invalid_option(option, why)
     gives_logits = objective
 
     def smoothed(model: torch.nn.Module, batch: Batch) -> torch.Tensor:

@@ -115,7 +115,7 @@ class TestRowCleaner:
             ({"text": "t", "label": float("nan")}, {"problem_type": REGRESSION}, "a finite number"),
             ({"text": "t", "label": "high"}, {"problem_type": REGRESSION}, "a finite number"),
             ({"text": "t", "label": "c"}, {"label_names": ["a", "b"]}, "'c' is not among"),
-            ({"text": "t", "label": 2}, {"label_names": ["a", "b"]}, "2 is no place in"),
+            ({"text": "t", "label": 2}, {"label_names": ["a", "b"]}, "2 is not an index into"),
             ({"text": "t\ud800", "label": "a"}, {}, "not valid Unicode"),
         ],
     )

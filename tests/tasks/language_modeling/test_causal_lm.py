@@ -296,7 +296,7 @@ class TestSeparateDocuments:
         ids=lambda config: config.model_type,
     )
     def test_models_that_cannot(self, config: Any) -> None:
-        with pytest.raises(StageError, match="`separate_documents` cannot be had") as raised:
+        with pytest.raises(StageError, match="`separate_documents` does not work") as raised:
             require_separable(self.model(config))
         assert raised.value.failure.code is FailureCode.INVALID_OPTION
 

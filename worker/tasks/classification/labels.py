@@ -1,4 +1,4 @@
-"""Names of classes: how rows name them, in which order a model numbers them."""
+"""Class names: their values in rows, and their order in a model."""
 
 import json
 import re
@@ -120,7 +120,7 @@ def named(value: Any, column: str, names: Sequence[str] | None) -> str:
         raise _unlisted(f"`{column}` {name!r:.80} is not among {listed}: ", names)
     number = int(name)
     if not 0 <= number < len(names):
-        raise _unlisted(f"`{column}` {number} is no place in {listed}: ", names)
+        raise _unlisted(f"`{column}` {number} is not an index into {listed}: ", names)
     return names[number]
 
 

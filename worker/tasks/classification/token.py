@@ -103,8 +103,8 @@ def _classes(spec: JobSpec, examples: Any) -> Classes:
 
 
 def give_words_their_space(tokenizer: Any) -> None:
-    """Byte-level tokenizers (RoBERTa, GPT-2) know a word with the space before it: have each word
-    begin with one, as within running text."""
+    """Make byte-level tokenizers (RoBERTa, GPT-2) add a space before each word, as in running
+    text."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     splitter = tokenizer.backend_tokenizer.pre_tokenizer
@@ -122,14 +122,14 @@ def _feature_schema(tokenizer: Any) -> dict[str, Any]:
 
 def _cut_notice(split: str, count: int, length: int) -> Notice:
     return Notice(
-        message=f"{count} words of the {split} split lie beyond {length} tokens and are left out. "
+        message=f"{count} words of the {split} split are beyond {length} tokens and are not used. "
         "Raise `max_seq_length`, or split long rows.",
         data={"split": split, "words": count, "max_seq_length": length},
     )
 
 
 class Words:
-    """Rows of words → features; counts the words that found no room."""
+    """Rows of words → features; counts the words that did not fit."""
 
     def __init__(self, context: PrepareContext, classes: Classes) -> None:
         self._tokenizer = context.tokenizer

@@ -1,4 +1,4 @@
-"""Predictions row by row: the file of a split, and a few of them to show."""
+"""Writing predictions row by row, and choosing a few samples to show."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class PredictsOnly:
 
 
 def write(rows: Sequence[Mapping[str, Any]], split: str, folder: Path) -> dict[str, Path]:
-    """`predictions.json`, a list in the order of the split's rows; its name → where it lies."""
+    """Write `predictions.json`, a list in the order of the split's rows; returns name → path."""
     name = f"{prefix(split)}predictions.json"
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,8 +35,8 @@ def write(rows: Sequence[Mapping[str, Any]], split: str, folder: Path) -> dict[s
 
 
 def write_lines(texts: Sequence[str], split: str, folder: Path) -> dict[str, Path]:
-    """`generated_predictions.txt`, one text a line, in the order of the split's rows; its name →
-    where it lies."""
+    """Write `generated_predictions.txt`, one text per line in the order of the split's rows;
+    returns name → path."""
     name = f"{prefix(split)}generated_predictions.txt"
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def write_lines(texts: Sequence[str], split: str, folder: Path) -> dict[str, Pat
 def samples(
     rows: Sequence[Mapping[str, Any]], examples: Any, *columns: str
 ) -> list[dict[str, Any]]:
-    """Predictions spread over the split, with the beginnings of the texts that they are about."""
+    """Predictions spread over the split, with the beginnings of their input texts."""
     return [
         {
             **{name: examples[index][name][:_SHOWN] for name in columns if examples[index][name]},
@@ -59,6 +59,6 @@ def samples(
 
 
 def spread(length: int, count: int) -> list[int]:
-    """At most `count` of `length` places, evenly apart."""
+    """At most `count` evenly spaced places out of `length`."""
     count = min(count, length)
     return [length * number // count for number in range(count)]

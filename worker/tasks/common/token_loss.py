@@ -1,4 +1,4 @@
-"""Training on a label for each token: what it costs, and how it is padded."""
+"""Training with a label for each token: padding and loss."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from worker.training.objective import Batch, Features
 
 
 class TokenLabels:
-    """Features have `labels` as long as their ids, IGNORED where nothing is asked for."""
+    """Features have `labels` as long as their ids, IGNORED where there is no label."""
 
     def __init__(
         self, splits: Mapping[str, PreparedSplit], train_features: Features, padding: Padding

@@ -1,4 +1,4 @@
-"""How well a language model did: loss, perplexity and accuracy, of each feature and of all."""
+"""Loss, perplexity and accuracy of a language model, for each feature and for all."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ import torch
 from torch.nn import functional
 
 IGNORED = -100
-"""The label of a token that the model is not asked for."""
+"""The label of tokens that do not count."""
 
 
 class TokenResults(NamedTuple):
-    """What an evaluation keeps of each token, both (batch, length)."""
+    """The results of an evaluation for each token, both (batch, length)."""
 
     losses: torch.Tensor
     """float32; 0 where the label is ignored."""
     right: torch.Tensor
-    """bool: the label is the likeliest token."""
+    """bool: whether the label is the most likely token."""
 
 
 def losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -45,17 +45,17 @@ class Scores:
     def add(
         self, indices: Sequence[int], token_results: TokenResults, labels: torch.Tensor
     ) -> None:
-        """`labels`: (batch, length), IGNORED where the model was not asked; on any device."""
+        """`labels`: (batch, length), IGNORED where tokens do not count; on any device."""
         self.loss[indices] = token_results.losses.double().sum(dim=1).cpu().numpy()
         self.tokens[indices] = (labels != IGNORED).sum(dim=1).cpu().numpy()
         self.right[indices] = token_results.right.sum(dim=1).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
-        """Of all tokens together, whichever feature they are in."""
+        """Metrics over the tokens of all features."""
         return _figures(float(self.loss.sum()), int(self.tokens.sum()), int(self.right.sum()))
 
     def rows(self, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """For each feature its key, the number of tokens asked for, and its metrics."""
+        """For each feature its key, the number of tokens that count, and its metrics."""
         columns = zip(keys, self.loss, self.tokens, self.right, strict=True)
         return [
             {
@@ -84,5 +84,5 @@ def perplexity(loss: float) -> float:
 
 
 def _finite(values: dict[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN and no infinity."""
+    """The values with None for NaN and infinity, which JSON does not have."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -84,8 +84,8 @@ class CausalLMObjective:
         tokenizer: Any,
         linear: torch.nn.Linear | None = None,
     ) -> None:
-        """`linear`: the head of the bare `model`, where the loss may be made from what the head is
-        given; else None."""
+        """`linear`: the head of the bare `model` if the loss can be computed from the head's input,
+        else None."""
         self._bare_model = model
         self.linear = linear
         self.rows: int | None = None
@@ -96,7 +96,7 @@ class CausalLMObjective:
         self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """Blocks, all of one length; `labels` are the tokens themselves, not shifted."""
+        """Blocks of equal length; `labels` are the tokens themselves, not shifted."""
         return {**_inputs(features), "labels": _labels(features)}
 
     def item_count(self, batch: Batch) -> int:
@@ -108,7 +108,7 @@ class CausalLMObjective:
     def smoothed_loss_sum(
         self, model: torch.nn.Module, batch: Batch, factor: float
     ) -> torch.Tensor:
-        """Without the logits of the whole batch where that can be."""
+        """Without the logits of the whole batch if possible."""
         linear = self._head()
         if linear is None:
             return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
@@ -118,7 +118,7 @@ class CausalLMObjective:
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each token's logits beside the token that follows it."""
+        """The logits of each token, and the token that follows it."""
         return self._output(model, batch).logits[:, :-1], batch["labels"][:, 1:]
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
@@ -136,13 +136,13 @@ class CausalLMObjective:
         return Evaluation(scores.metrics(), files, samples)
 
     def _head(self) -> torch.nn.Linear | None:
-        """The head, if logits need not be made for the whole batch."""
+        """The head, if the logits of the whole batch are not needed."""
         return chunked_cross_entropy.current_head(self._bare_model, self.linear)
 
     def _head_input(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[chunked_cross_entropy.HeadInput, torch.Tensor]:
-        """What the head is given, and beside it the token that follows each."""
+        """The head's input, and the token that follows each token."""
         head = chunked_cross_entropy.head_input(
             self._bare_model, lambda: self._output(model, batch)
         )
@@ -151,7 +151,7 @@ class CausalLMObjective:
     def _token_results(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[TokenResults, torch.Tensor]:
-        """How the tokens were foretold, and the tokens, side by side."""
+        """The results for each token, and the tokens themselves."""
         linear = self._head()
         if linear is None:
             logits, labels = self.logits_and_labels(model, batch)
@@ -185,14 +185,14 @@ def _stacked(features: list[Mapping[str, Any]]) -> torch.Tensor:
 
 
 def _starts(features: list[Mapping[str, Any]]) -> torch.Tensor:
-    """(batch, length) bool; a block's first token always starts a piece."""
+    """(batch, length) bool; a block's first token always starts a document."""
     starts = torch.from_numpy(np.array([each["starts"] for each in features], dtype=np.bool_))
     starts[:, 0] = True
     return starts
 
 
 def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
-    """The first token of a piece is nobody's next."""
+    """The first token of a document is no token's successor."""
     labels = _stacked(features)
     if "starts" in features[0]:
         labels[_starts(features)] = IGNORED
@@ -200,15 +200,14 @@ def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
 
 
 def positions_apart(starts: torch.Tensor) -> torch.Tensor:
-    """(batch, length): the place of each token in its piece, whose first `starts` marks."""
+    """(batch, length): each token's position in its document; `starts` marks the first tokens."""
     places = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
     return places - torch.where(starts, places, 0).cummax(dim=1).values
 
 
 def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """(batch, 1, length, length), to be added to attention scores: no token sees another piece.
-
-    Made from (batch, length) `positions`, on their device; each piece's begin with 0.
+    """(batch, 1, length, length) to add to attention scores, so that no token attends to another
+    document. (batch, length) `positions` begin with 0 in each document.
     """
     pieces = (positions == 0).cumsum(dim=1)
     seen = (pieces[:, :, None] == pieces[:, None, :]).tril()[:, None]
@@ -218,10 +217,10 @@ def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor
 
 @torch.no_grad()
 def require_separable(model: Any) -> None:
-    """StageError(invalid_option) for a model that cannot keep the documents of a block apart.
+    """StageError(invalid_option) for a model that cannot separate the documents of a block.
 
-    Tried out on two short documents: in one block they must give what each gives alone. They lie
-    where the model is, which with weights in few bits is the job's GPU already.
+    Tested with two short documents: in one block they must give the same as alone. They are on the
+    model's device, which for quantized weights is already the job's GPU.
     """
     device = next(model.parameters()).device
     ids = torch.arange(2 * _PROBE_LENGTH, device=device)[None]
@@ -240,7 +239,7 @@ def require_separable(model: Any) -> None:
         raise _inseparable(model) from error
     finally:
         model.train(was_training)
-    # Against what mixing them does: a measure that holds for weights of any size.
+    # Relative to the effect of mixing them, which makes it independent of the size of the weights.
     leak, mixed = ((each - alone).abs().max() for each in (separate, joined))
     if not leak <= _PROBE_TOLERANCE * mixed:
         raise _inseparable(model)
@@ -249,7 +248,7 @@ def require_separable(model: Any) -> None:
 def _inseparable(model: Any) -> StageError:
     return StageError(
         FailureCode.INVALID_OPTION,
-        f"`separate_documents` cannot be had with a model of type {model.config.model_type!r}: "
+        f"`separate_documents` does not work with a model of type {model.config.model_type!r}: "
         "its attention cannot be limited to one document of a block",
         option="task.separate_documents",
     )

@@ -128,7 +128,7 @@ def word_starts(words: npt.NDArray[np.int64]) -> Flags:
 def write_blocks(
     split: str, examples: Any, context: PrepareContext, target: Path, starts: Starts | None
 ) -> int:
-    """Blocks of `context.max_length`; the rest that fills none is counted and told."""
+    """Write blocks of `context.max_length` tokens; the incomplete rest is counted and reported."""
     grouping = Grouping(context.max_length)
     batches = (grouping.add(rows) for rows in Tokenizing(context, starts)(examples))
     count = _write(target, (map(_feature, blocks) for blocks in batches), starts=starts)
@@ -150,7 +150,8 @@ def write_blocks(
 def write_lines(
     split: str, examples: Any, context: PrepareContext, target: Path, starts: Starts | None
 ) -> int:
-    """One feature a row that is not empty, cut to `context.max_length`; what goes is told."""
+    """Write one feature for each non-empty row, cut to `context.max_length`; what is dropped is
+    reported."""
     lines = _Lines(context, starts)
     count = _write(target, lines.features(examples), starts=starts, with_rows=True)
     if count == 0:
@@ -227,6 +228,6 @@ def _write(
 
 def _dropped(split: str, dropped: int, tokens: int, why: str) -> Notice:
     return Notice(
-        message=f"{dropped:,} of {tokens:,} tokens of the {split} split are left out: {why}",
+        message=f"{dropped:,} of {tokens:,} tokens of the {split} split are not used: {why}",
         data={"split": split, "dropped_tokens": dropped, "tokens": tokens},
     )

@@ -1,4 +1,4 @@
-"""A few predictions of a language model to show: continuations, and what stands under masks."""
+"""Sample predictions of a language model: continuations, and candidates for masked tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -23,11 +23,10 @@ Logits = Callable[[torch.nn.Module, Batch], torch.Tensor]
 def continuations(
     features: Features, tokenizer: Any, forward: Forward, logits: Logits
 ) -> list[dict[str, Any]]:
-    """Beginnings of blocks, how the text went on, and how the model goes on, always taking the
-    likeliest token."""
+    """Beginnings of blocks, how the text continues, and how the model continues it (greedily)."""
     picked = spread(len(features), SAMPLES)
     pieces = [_longest_piece(features[block]) for block in picked]
-    # All of one length, so that nothing is padded.
+    # All have the same length, so that nothing is padded.
     begin = min([2 * _TOKENS, *map(len, pieces)]) // 2
     length = 2 * begin
     prompts = [{"input_ids": piece[:begin]} for piece in pieces]
@@ -73,7 +72,7 @@ def likeliest(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Masks:
-    """Looks at the outputs of an evaluation as they pass by."""
+    """Collects samples from the outputs of an evaluation."""
 
     def __init__(self, features: Features, tokenizer: Any) -> None:
         self._features = features
@@ -108,8 +107,8 @@ class Masks:
         ]
 
     def rows(self, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The text as the model saw it, and for its first masks what stood there and what the model
-        holds likeliest."""
+        """The masked text, and for its first masks the original token and the model's most likely
+        ones."""
         return [
             {
                 **keys[index],

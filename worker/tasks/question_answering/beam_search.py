@@ -1,6 +1,6 @@
-"""Question answering with XLNet's head: ends are looked for given each of the best starts.
+"""Question answering with XLNet's head, which predicts ends for each of the best starts.
 
-Training knows the true start; with v2 a third output learns whether there is an answer at all.
+Training uses the true start; with v2 a third output learns whether there is an answer at all.
 """
 
 from collections import OrderedDict
@@ -79,7 +79,7 @@ class Beams:
     ends: Integers
     """(n, s * e)"""
     nulls: Floats
-    """(n,) the higher, the less likely is an answer."""
+    """(n,) higher values mean that an answer is less likely."""
 
 
 class BeamSearchObjective(QuestionAnsweringObjective):
@@ -161,7 +161,7 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         metrics = super()._metrics(golds, answers)
         if not self._parameters.version_2_with_negative:
             return metrics
-        # The best thresholds are sought on what would be answered if everything had an answer.
+        # The best thresholds are found on the answers that ignore the null score.
         texts = {key: nbest[0]["text"] if nbest else "" for key, nbest in answers.nbest.items()}
         best = qa_metrics.squad_v2(golds, texts, answers.null_odds)
         return metrics | {name: best[name] for name in best if name.startswith("best_")}

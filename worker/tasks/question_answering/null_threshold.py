@@ -17,7 +17,7 @@ FIELD: Final = "null_score_diff_threshold"
 
 
 class Threshold:
-    """With `auto` all questions are answered first, and some answers are taken back by it then."""
+    """With `auto` all questions are answered first; the threshold then removes some answers."""
 
     def __init__(self, value: float | None, *, is_auto: bool = False, finds: bool = False) -> None:
         """`finds`: every evaluation of the validation set finds it anew."""
@@ -46,7 +46,7 @@ class Threshold:
 
     @property
     def at_first(self) -> float:
-        """The one to choose answers by."""
+        """The threshold to choose answers with."""
         if self._is_auto:
             return math.inf
         assert self._value is not None
