@@ -31,7 +31,8 @@ from service.contract.peft import (
 from service.contract.refused_options import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
 from service.contract.resources import DDPSpec
 from service.contract.script_options import NOT_NEEDED, PLACES
-from service.contract.training import ADDITIONS, TrainingSpec
+from service.contract.training import TrainingSpec
+from service.contract.training_fields import ADDITIONS
 
 _INTRODUCTION: Final = """\
 # Training options

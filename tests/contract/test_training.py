@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from service.contract.aliases import ALIASES
 from service.contract.moved_options import ELSEWHERE
-from service.contract.training import ADDITIONS, TrainingSpec
+from service.contract.training import TrainingSpec
+from service.contract.training_fields import ADDITIONS
 
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 

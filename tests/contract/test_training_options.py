@@ -19,7 +19,8 @@ from service.contract.hub import HubSpec
 from service.contract.moved_options import ELSEWHERE
 from service.contract.refused_options import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
 from service.contract.script_options import NOT_NEEDED, PLACES
-from service.contract.training import ADDITIONS, TrainingSpec
+from service.contract.training import TrainingSpec
+from service.contract.training_fields import ADDITIONS
 
 # What `Seq2SeqTrainingArguments(output_dir="out").to_dict()` returns in releases of 4.x.
 DUMPS: dict[str, dict[str, Any]] = json.loads(

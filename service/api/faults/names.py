@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from pydantic import BaseModel
@@ -47,14 +47,20 @@ def _closest(name: str, allowed: Iterable[str], cutoff: float) -> str | None:
     """As `difflib.get_close_matches` with `n=1`, but only a name that may be closer than the best
     so far is compared in full."""
     best: tuple[float, str] = (cutoff, "")
-    matcher = SequenceMatcher(b=name)
+    matcher, letters = SequenceMatcher(b=name), _letters(name)
     for item in allowed:
-        if 2 * min(len(item), len(name)) < best[0] * (len(item) + len(name)):
+        least = best[0] * (len(item) + len(name)) / 2
+        if min(len(item), len(name)) < least or len(item) - len(_letters(item) - letters) < least:
             continue
         matcher.set_seq1(item)
         if matcher.quick_ratio() >= best[0]:
             best = max(best, (matcher.ratio(), item))
     return best[1] or None
+
+
+@lru_cache(maxsize=1024)
+def _letters(name: str) -> frozenset[str]:
+    return frozenset(name)
 
 
 @cache
