@@ -57,7 +57,7 @@ class TestReport:
         assert "bad_rows" not in summary
         assert summary["tokens"] == train["tokens"]
         again = run(spec(models / "tiny", train=["file-2"], **dataset), **cache)
-        assert [n for n in again.notices if n.startswith("Found the prepared data")]
+        assert [n for n in again.notices if n.startswith("Reusing the prepared data")]
         second = json.loads((tmp_path / "job" / "data_report.json").read_text())
         assert again.result["data_report"] == ended.result["data_report"]
         for row in train["bad_rows"]:  # its own name for the file, all else as before

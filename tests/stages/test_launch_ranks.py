@@ -184,7 +184,7 @@ class TestRanks:
         ended.wait()
         group = _Ranks()
         group.add(ended.pid)
-        group.pass_on(signal.SIGUSR1)
+        group.forward(signal.SIGUSR1)
 
 
 class TestCommand:

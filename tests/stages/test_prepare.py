@@ -59,8 +59,8 @@ class TestFiles:
         again = run(spec(models / "tiny"), **shared)
         assert again.result == first.result
         assert phases(again) == ["resolving", "downloading"]
-        assert [n for n in again.notices if n.startswith("Found the prepared data")]
-        assert not [n for n in first.notices if n.startswith("Found the prepared data")]
+        assert [n for n in again.notices if n.startswith("Reusing the prepared data")]
+        assert not [n for n in first.notices if n.startswith("Reusing the prepared data")]
 
     @pytest.mark.parametrize(
         "change",

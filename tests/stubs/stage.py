@@ -104,7 +104,7 @@ def _await_soft_stop(behaviour: str, request: StageRequest, channel: Channel) ->
     while behaviour == "stubborn":
         time.sleep(0.01)
     _step(request, channel, _steps(request) + 1)
-    channel.soft_stop.honour()
+    channel.soft_stop.stop_if_requested()
 
 
 def _behave(behaviour: str, request: StageRequest) -> None:

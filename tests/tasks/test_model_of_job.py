@@ -94,7 +94,7 @@ class TestBegin:
         assert job.prepared.base_job is not None
         assert job.prepared.base_job.name == "org/bert"
         told = [event for event in job.notices if isinstance(event, Notice)]
-        assert told[0].message == f"Begins with the finished model of {BASE}"
+        assert told[0].message == f"Starts from the finished model of {BASE}"
         trained, recorder = job.train()
         assert trained.steps == 3
         assert any("qa_outputs" in str(event.data) for event in recorder.of(Notice))

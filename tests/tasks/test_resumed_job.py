@@ -64,7 +64,7 @@ def test_the_new_job_ends_as_the_other_one(tmp_path: Path, first: Trained) -> No
     job = StagedJob(tmp_path, other.body)
     recorder = prepared(job, source(other, 2))
     told = [event.message for event in recorder.of(Notice)]
-    assert f"Continues from the checkpoint of step 2 of {BASE}" in told
+    assert f"Resumes from the checkpoint of step 2 of {BASE}" in told
     assert job.prepared is not None
     taken = job.prepared.resume_source
     assert taken is not None

@@ -1,4 +1,4 @@
-"""The code of a model's card, for an adapter: the base model first, then the adapter on it."""
+"""The usage code of a model card for an adapter: loads the base model, then the adapter."""
 
 import re
 from typing import Final
@@ -16,9 +16,9 @@ _TOKENIZER: Final = 'tokenizer = AutoTokenizer.from_pretrained("{model}")\n'
 
 
 def of_adapter(code: str, base: str, revision: str | None, folder: str) -> str:
-    """`code` loads a whole model `{model}` or makes a pipeline of it; the same for an adapter.
+    """Change `code`, which loads a whole model `{model}` or a pipeline with it, to load an adapter.
 
-    `folder` is where the adapter keeps the base model's configuration.
+    `folder` is the adapter's folder with the base model's configuration.
     """
     pipeline = _PIPELINE.search(code)
     if pipeline is None:
@@ -57,6 +57,6 @@ def _generation(folder: str) -> str:
 
 
 def _imports(names: set[str]) -> str:
-    # Classes before functions, as import sorters have it.
+    # Classes before functions, as import sorters order them.
     ordered = "".join(f"    {name},\n" for name in sorted(names, key=lambda n: (n.islower(), n)))
     return f"from peft import PeftModel\nfrom transformers import (\n{ordered})"

@@ -1,7 +1,7 @@
-"""What the base model's own card says that is true of its descendants: languages, license, tags.
+"""Metadata of the base model's card that also holds for a fine-tuned one: language, license, tags.
 
-Cards are written by anybody. What is faulty in one is left out, since the Hub would refuse a push
-whose card repeats it.
+Anybody can write a card. Invalid metadata is left out, because the Hub would reject a card that
+repeats it.
 """
 
 import re
@@ -35,73 +35,73 @@ gemma gfdl gpl gpl-2.0 gpl-3.0 intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr
 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 openrail
 openrail++ osl-3.0 other pddl postgresql unknown unlicense wtfpl zlib
 """
-"""To the Hub: it refuses cards with any other."""
+"""Known to the Hub, which rejects cards with any other license."""
 
-_TAGS_OF_ITS_OWN: Final = """
+_FORMAT_TAGS: Final = """
 adapter-transformers coreml diffusers endpoints_compatible feature-extraction fill-mask
 finetune-service generated_from_keras_callback generated_from_trainer gguf ia3 jax keras lora mlx
 onnx openvino peft prefix-tuning prompt-tuning pytorch rust safetensors sentence-similarity
 sentence-transformers spacy tensorboard text-generation text2text-generation tf tflite timm trainer
 transformers
 """
-"""They say how the base model is stored, loaded or made; the new card says that for itself."""
+"""How the base model is stored, loaded or made, which may differ for the new model."""
 
 
 def read(folder: Path) -> BaseCard | None:
-    """Of the model in `folder`; None without a card, or when it says nothing that can be used."""
+    """The card of the model in `folder`; None if there is none, or nothing usable in it."""
     path = folder / CARD
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return None
-        said = metadata_load(path)
+        metadata = metadata_load(path)
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError):
         return None
-    return _card(said) if isinstance(said, dict) else None
+    return _card(metadata) if isinstance(metadata, dict) else None
 
 
 def of_job(base: BaseJob) -> BaseCard | None:
-    """Of the model of another job: its card lies with the attempt that published it."""
+    """The card of another job's model, which is in the folder of the attempt that published it."""
     finished = base.finished or base.folder
     cards = finished.parents[1].glob(f"*/{CARD}")
     newest = max(cards, key=lambda path: path.stat().st_mtime, default=None)
     return None if newest is None else read(newest.parent)
 
 
-def _card(said: dict[Any, Any]) -> BaseCard | None:
-    license_ = _text(said.get("license"))
+def _card(metadata: dict[Any, Any]) -> BaseCard | None:
+    license_ = _text(metadata.get("license"))
     named = license_ == "other"
     card = BaseCard(
-        language=list(dict.fromkeys(_languages(said.get("language"))))[:_MOST_LANGUAGES],
+        language=list(dict.fromkeys(_languages(metadata.get("language"))))[:_MOST_LANGUAGES],
         license=license_ if license_ in _KNOWN_LICENSES.split() else None,
-        license_name=_matching(_NAME, said.get("license_name")) if named else None,
-        license_link=_matching(_LINK, said.get("license_link")) if named else None,
-        tags=list(dict.fromkeys(_tags(said.get("tags"))))[:_MOST_TAGS],
+        license_name=_matching(_NAME, metadata.get("license_name")) if named else None,
+        license_link=_matching(_LINK, metadata.get("license_link")) if named else None,
+        tags=list(dict.fromkeys(_tags(metadata.get("tags"))))[:_MOST_TAGS],
     )
     return None if card == BaseCard() else card
 
 
-def _languages(said: Any) -> Iterator[str]:
-    for each in said if isinstance(said, list) else [said]:
-        code = "no" if each is False else _text(each)  # Norwegian, to YAML a boolean
+def _languages(value: Any) -> Iterator[str]:
+    for each in value if isinstance(value, list) else [value]:
+        code = "no" if each is False else _text(each)  # Norwegian; YAML reads `no` as a boolean
         if code and _LANGUAGE.fullmatch(code):
             yield code
 
 
-def _tags(said: Any) -> Iterator[str]:
-    known = {*_TAGS_OF_ITS_OWN.split(), *TASKS}
-    for each in said if isinstance(said, list) else []:
+def _tags(value: Any) -> Iterator[str]:
+    known = {*_FORMAT_TAGS.split(), *TASKS}
+    for each in value if isinstance(value, list) else []:
         tag = _matching(_TAG, each)
         if tag and tag not in known:
             yield tag
 
 
-def _text(said: Any) -> str | None:
-    """A list of one is common."""
-    if isinstance(said, list) and len(said) == 1:
-        said = said[0]
-    return said.strip().lower() if isinstance(said, str) else None
+def _text(value: Any) -> str | None:
+    """The text, which is often in a list of one."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value.strip().lower() if isinstance(value, str) else None
 
 
-def _matching(pattern: re.Pattern[str], said: Any) -> str | None:
-    found = pattern.fullmatch(said.strip()) if isinstance(said, str) else None
+def _matching(pattern: re.Pattern[str], value: Any) -> str | None:
+    found = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
     return found.group() if found else None

@@ -1,4 +1,4 @@
-"""The numbers of a model card: which of the job's metrics it reports, and the tables of them."""
+"""The metrics of a model card: which ones it reports, and their tables."""
 
 import json
 import math
@@ -19,8 +19,8 @@ Numbers = Mapping[str, float]
 
 
 def reported(spec: JobSpec, metrics: Numbers) -> dict[str, float]:
-    """The task's own metrics of the validation sets, without the trainer's prefix; what is not a
-    number is left out."""
+    """The task's metrics of the validation sets, without the Trainer's prefix; NaN and infinity are
+    left out."""
     known = [set_ + name for set_ in sets(spec) for name in TASKS[spec.task.type].metrics]
     return _finite(known, _EVAL_PREFIX, metrics)
 
@@ -36,7 +36,7 @@ def _finite(names: Iterable[str], prefix: str, metrics: Numbers) -> dict[str, fl
 
 
 def types(spec: JobSpec, metrics: Numbers) -> list[str]:
-    """What the metrics measure, whatever set they are of."""
+    """The kinds of the metrics, independent of the set."""
     names = [*reported(spec, metrics), *tested(spec, metrics)]
     return list(dict.fromkeys(n for n in (measured(spec, name) for name in names) if n != "loss"))
 
@@ -46,7 +46,7 @@ def measured(spec: JobSpec, name: str) -> str:
 
 
 def sets(spec: JobSpec) -> dict[str, str]:
-    """What the metrics of each validation set begin with → how the data calls its split."""
+    """The prefix of each validation set's metrics → the name of its split in the data."""
     validation: Any = spec.dataset.validation
     if validation is None and spec.dataset.validation_split_percentage is not None:
         train = spec.dataset.train if isinstance(spec.dataset, HubDataset) else "train"
@@ -58,7 +58,7 @@ def sets(spec: JobSpec) -> dict[str, str]:
 
 
 def set_of(spec: JobSpec, metric: str) -> str:
-    """What the metric begins with: the longest that fits, as one name may begin another."""
+    """The metric's prefix: the longest that fits, because one may be a prefix of another."""
     return max(filter(metric.startswith, sets(spec)), key=len, default="")
 
 
@@ -94,7 +94,7 @@ def _changes(final: Numbers, baseline: Numbers) -> str:
 
 
 def _threshold(request: StageRequest, trained: TrainResult) -> list[str]:
-    """Of a model that keeps one."""
+    """A sentence about the threshold, if the model has one."""
     assert trained.output_dir is not None, "a job without a model has no card"
     folder = request.workspace / trained.output_dir
     for file in (folder / "config.json", folder / "base_model_config" / "config.json"):
@@ -110,7 +110,7 @@ def _threshold(request: StageRequest, trained: TrainResult) -> list[str]:
 
 
 def _history(request: StageRequest, trained: TrainResult) -> list[dict[str, float]]:
-    """What the training has logged; empty where an older release has left no file of it."""
+    """The training's log history; empty if an older release has not written the file."""
     assert trained.output_dir is not None
     file = (request.workspace / trained.output_dir).parent / "results" / "trainer_state.json"
     if not file.is_file():
@@ -120,7 +120,7 @@ def _history(request: StageRequest, trained: TrainResult) -> list[dict[str, floa
 
 
 def _by_step(spec: JobSpec, history: Sequence[Mapping[str, float]]) -> list[str]:
-    """A table of all evaluations, if there are more than those of the start and of the end."""
+    """A table of all evaluations, if there are more than the first and the last."""
     evaluations: dict[int, dict[str, float]] = {}
     losses: dict[int, float] = {}
     loss = math.nan
@@ -139,7 +139,7 @@ def _by_step(spec: JobSpec, history: Sequence[Mapping[str, float]]) -> list[str]
         + [_shown(found.get(name, math.nan)) for name in names]
         for step, found in _spread(sorted(evaluations.items()))
     ]
-    heading = "Evaluations while training, each of the weights of its step:"
+    heading = "Evaluations during training, each with the weights of its step:"
     if len(rows) < len(evaluations):
         heading = f"{heading[:-1]} ({len(rows)} of {len(evaluations)}):"
     return [heading, table(["step", "epoch", "training loss", *names], rows)]
@@ -148,7 +148,7 @@ def _by_step(spec: JobSpec, history: Sequence[Mapping[str, float]]) -> list[str]
 def _spread(
     rows: Sequence[tuple[int, dict[str, float]]],
 ) -> Sequence[tuple[int, dict[str, float]]]:
-    """Not more than a reader looks at, evenly apart, the first and the last among them."""
+    """At most `_MOST_ROWS` rows, evenly spaced, including the first and the last."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return [rows[n * (len(rows) - 1) // (_MOST_ROWS - 1)] for n in range(_MOST_ROWS)]

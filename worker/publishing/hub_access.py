@@ -12,9 +12,9 @@ from worker.failures import mask
 
 
 def full_model_id(api: HfApi, model_id: str) -> str:
-    """A name alone belongs to the account of the token.
+    """The full id: a name without a namespace belongs to the token's account.
 
-    The account is asked for: the client takes `gpt2` for the public model of that old short name.
+    Looked up explicitly, because the client takes `gpt2` for the public model of that name.
     """
     return model_id if "/" in model_id else f"{api.whoami()['name']}/{model_id}"
 
@@ -22,20 +22,20 @@ def full_model_id(api: HfApi, model_id: str) -> str:
 def require_write(api: HfApi, model_id: str) -> None:
     """Raise the client's error if the token may not write to this repository.
 
-    `create_repo` does not tell: with `exist_ok` it accepts anyone's repository that can be read.
+    `create_repo` does not check this: with `exist_ok` it accepts any readable repository.
     """
     try:
         api.auth_check(model_id, write=True)
     except RepositoryNotFoundError:
         raise
     except HfHubHTTPError as error:
-        if error.response.status_code != 404:  # 404: a mirror of the Hub that lacks this route
+        if error.response.status_code != 404:  # 404: a mirror of the Hub without this route
             raise
 
 
 @contextmanager
 def refusals_explained(api: HfApi, model_id: str) -> Iterator[None]:
-    """StageError instead of a refusal: hub_unauthorized for a token that can only read, else
+    """Raise StageError if the Hub refuses access: hub_unauthorized for a read-only token, else
     hub_forbidden."""
     try:
         yield
@@ -49,7 +49,7 @@ def refusals_explained(api: HfApi, model_id: str) -> Iterator[None]:
 
 
 def _account(api: HfApi) -> dict[str, Any] | None:
-    """None where the Hub does not say: the refusal itself is then all that is known."""
+    """The token's account; None if the Hub does not return it."""
     try:
         return dict(api.whoami())
     except HfHubHTTPError:

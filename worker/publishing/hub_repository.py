@@ -1,6 +1,6 @@
-"""A job's repository on the Hub: which files go there, and one commit at a time.
+"""A job's repository on the Hub: the files to push, and one commit at a time.
 
-For `prepare`, `publish` and the pushes while training, which find the token in HF_TOKEN.
+Used by `prepare`, `publish` and the pushes during training, with the token in HF_TOKEN.
 """
 
 import os
@@ -22,7 +22,7 @@ Files = Mapping[str, Path]
 
 _MAIN: Final = "main"
 _LAST: Final = "last-checkpoint"
-# What describes a model → the weights that belong to it.
+# A model's description → its weights.
 _WEIGHTS: Final = {
     "config.json": "model.safetensors",
     "adapter_config.json": "adapter_model.safetensors",
@@ -31,14 +31,14 @@ _CARD: Final = "README.md"
 
 
 def settings_dir(attempt_dir: Path) -> Path:
-    """Where `train` leaves all of the model but its weights, for the pushes of its checkpoints."""
+    """Where `train` writes the model without its weights, for pushes of its checkpoints."""
     return attempt_dir / "hub"
 
 
 def model_files(settings: Path, checkpoint: Path) -> Files:
-    """A checkpoint's weights beside the settings: what `from_pretrained` loads.
+    """A checkpoint's weights and the model's settings: the files that `from_pretrained` loads.
 
-    StageError(hub_rejected) when the checkpoint's weights are not such that it could.
+    Raises StageError(hub_rejected) if the checkpoint has no such weights.
     """
     named = {name: path for name, path in _inside(settings).items() if name != _CARD}
     weights = {
@@ -53,7 +53,7 @@ def model_files(settings: Path, checkpoint: Path) -> Files:
 
 
 def checkpoint_files(checkpoints: Sequence[Path], target: HubSpec) -> Files:
-    """Whole checkpoints, under the folders that Trainer's strategies use."""
+    """Whole checkpoints, in the folders that the Trainer's strategies use."""
     return {
         f"{_folder(checkpoint, target)}/{name}": path
         for checkpoint in checkpoints
@@ -91,9 +91,9 @@ class Repository:
         return self._target.model_id
 
     def ensure_exists(self) -> str:
-        """The repository and the branch exist afterwards, and the token may write there; its URL.
+        """Create the repository and the branch if needed, and check write access; its URL.
 
-        StageError where the token may not: hub_forbidden or hub_unauthorized.
+        Raises StageError(hub_forbidden or hub_unauthorized) without write access.
         """
         target = self._target
         with hub_access.refusals_explained(self._api, target.model_id):
@@ -109,7 +109,7 @@ class Repository:
         return str(info.sha)
 
     def change(self, files: Files, workspace: Path) -> "Change":
-        """Puts `files` there, and takes away what the job's pushes put there and `files` lacks."""
+        """Add `files`, and delete files of the job's earlier pushes that `files` lacks."""
         additions = [CommitOperationAdd(name, path) for name, path in files.items()]
         return Change(self._api, self._target, additions, self._superseded(files, workspace))
 
@@ -127,8 +127,8 @@ class Repository:
 
 
 class Change:
-    """One commit. The client leaves out files that the Hub has already, and makes no commit where
-    nothing is left: that is how a retry finds its own commit again."""
+    """One commit. The client skips files that the Hub has already, and makes no commit if none is
+    left: so a retry finds its own commit again."""
 
     def __init__(
         self,
@@ -143,13 +143,13 @@ class Change:
         self._deletions = deletions
 
     def upload(self) -> None:
-        """Bring the large files there; nobody sees them before the commit."""
+        """Upload the large files; they are invisible before the commit."""
         self._api.preupload_lfs_files(
             self._target.model_id, self._additions, revision=self._target.revision
         )
 
     def commit(self, message: str, parent: str | None = None) -> CommitInfo:
-        """With `parent` only if that is still the newest commit; else the Hub answers 412."""
+        """With `parent`, only if that is still the newest commit; otherwise the Hub returns 412."""
         return self._api.create_commit(
             self._target.model_id,
             [*self._additions, *self._deletions],
@@ -161,7 +161,7 @@ class Change:
 
 @contextmanager
 def refusals_explained() -> Iterator[None]:
-    """StageError(hub_rejected) for names that the client itself refuses."""
+    """Raise StageError(hub_rejected) for names that the client refuses."""
     try:
         yield
     except HFValidationError as error:
@@ -171,5 +171,5 @@ def refusals_explained() -> Iterator[None]:
 def _token() -> str:
     token = os.environ.get("HF_TOKEN")
     if not token:
-        raise StageError(FailureCode.HUB_UNAUTHORIZED, "The operator has set no Hub token.")
+        raise StageError(FailureCode.HUB_UNAUTHORIZED, "The operator has not set a Hub token.")
     return token

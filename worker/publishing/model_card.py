@@ -1,4 +1,4 @@
-"""Writes the README.md of a finished model: metadata that the Hub reads, text that people read."""
+"""Writes the README.md of a finished model: metadata for the Hub, text for people."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _DISTRIBUTION: Final = "finetune-service"
 
 @dataclass(frozen=True)
 class _TaskText:
-    """What a card says of a task. `usage` is Python with `{model}` where the name goes."""
+    """A card's text about a task. `usage` is Python code with `{model}` for the name."""
 
     usage: str
     limits: str
     pipeline: str | None = None
-    """The Hub's name for the task where it is not ours."""
+    """The Hub's name for the task, if it differs from ours."""
 
 
 _GENERATE: Final = """\
@@ -246,7 +246,7 @@ def _metadata(
 
 
 def _license(spec: JobSpec, base: BaseCard) -> dict[str, Any]:
-    """The job's own, or else that of the base model."""
+    """The license of the job, else of the base model."""
     if spec.hub is not None and spec.hub.license is not None:
         return {"license": spec.hub.license}
     named = {
@@ -309,12 +309,12 @@ def _is_path(spec: JobSpec) -> bool:
 
 
 def _hub_base(spec: JobSpec) -> str | None:
-    """The base model's id on the Hub; None for one on disk, or none at all."""
+    """The base model's id on the Hub; None if it is on disk, or if there is none."""
     return None if _is_path(spec) else spec.model.name_or_path
 
 
 def _base_name(spec: JobSpec) -> str:
-    """The last part only: a card must not tell how the worker's disk is laid out."""
+    """The last part only: a card must not reveal the worker's paths."""
     if spec.model.config is not None:
         return spec.model.config.model_type
     return (spec.model.name_or_path or "").rstrip("/").split("/")[-1]
@@ -409,7 +409,7 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
 
 
 def _precision(trained: TrainResult) -> dict[str, object]:
-    """What was computed in, where the job's `auto` left that open."""
+    """The precision that `auto` has resolved to."""
     used = trained.precision
     if used is None:
         return {}
@@ -417,7 +417,7 @@ def _precision(trained: TrainResult) -> dict[str, object]:
 
 
 def _chosen(trained: TrainResult) -> str:
-    """Which step's weights these are, where there was a choice."""
+    """Which step's weights these are, if there was a choice."""
     if trained.best_step is None or trained.best_metric is None or trained.model_step is None:
         return ""
     metric = f"`{trained.metric_for_best_model}`: {card_metrics.number(trained.best_metric)}"

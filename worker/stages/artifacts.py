@@ -10,7 +10,7 @@ from worker.storage import atomic_dir
 def announce(
     files: Mapping[str, Path], workspace: Path, send: Callable[[StageEvent], None]
 ) -> None:
-    """`files`: the name that the user sees → where it lies, within `workspace`."""
+    """`files`: the name that the user sees → the file, within `workspace`."""
     for name, path in files.items():
         send(
             ArtifactWritten(

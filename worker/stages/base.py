@@ -1,4 +1,4 @@
-"""What the three stages share: their request, the pipe to the supervisor, and how they end."""
+"""Shared by all stages: reading the request, the event pipe to the supervisor, and the exit."""
 
 import os
 import signal
@@ -26,12 +26,12 @@ _MAX_MESSAGE = 4000  # characters
 _MAX_DETAILS = 64_000
 
 
-class Stopped(BaseException):  # not an Error: the supervisor asked for it
+class Stopped(BaseException):  # not an Error: the supervisor requested it
     """Raised in the main thread when the supervisor sends SIGTERM, or SIGUSR1 (`SoftStop`)."""
 
 
 class _Manner(Enum):
-    """What a soft stop does now."""
+    """How the stage reacts to a soft stop at the moment."""
 
     AT_ONCE = auto()
     NOTED = auto()
@@ -39,9 +39,9 @@ class _Manner(Enum):
 
 
 class SoftStop:
-    """The supervisor's wish, by SIGUSR1, that the stage stop where it loses nothing.
+    """The supervisor's request (SIGUSR1) to stop at a point where nothing is lost.
 
-    Without a word of the stage's it stops at once, as by SIGTERM. True when it was asked for.
+    By default the stage stops at once, as for SIGTERM. Calling it returns whether it was requested.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class SoftStop:
         return self._is_requested
 
     def request(self) -> None:
-        """In the main thread. Raises Stopped where there is nothing to lose."""
+        """Called in the main thread. Raises Stopped if the stage has nothing to lose."""
         if self._manner is _Manner.IGNORED:
             return
         self._is_requested = True
@@ -60,29 +60,29 @@ class SoftStop:
             raise Stopped
 
     def postpone(self) -> None:
-        """From here on the stage looks itself whether it is to stop, and does so in time."""
+        """From here on the stage itself checks whether to stop."""
         self._manner = _Manner.NOTED
 
-    def honour(self) -> None:
-        """From here on a stop loses nothing. Raises Stopped when it was asked for meanwhile."""
+    def stop_if_requested(self) -> None:
+        """From here on a stop loses nothing. Raises Stopped if one was requested before."""
         self._manner = _Manner.AT_ONCE
         if self._is_requested:
             raise Stopped
 
     def ignore(self) -> None:
-        """From here on the end is near, and the stage had better reach it."""
+        """From here on the stage is nearly done, so it finishes instead of stopping."""
         self._manner = _Manner.IGNORED
         self._is_requested = False
 
 
 class EventTooLargeError(ValueError):
-    """An event that no supervisor should have to hold in memory."""
+    """The event is larger than a supervisor should hold in memory."""
 
 
 class Channel:
     """Sends events, one JSON line each, to the supervisor. Safe to use from several threads.
 
-    `soft_stop` is what comes the other way; `is_silent`: another process says the same.
+    `soft_stop` is the supervisor's request to stop; `is_silent`: another rank sends the same.
     """
 
     def __init__(self, descriptor: int, *, is_silent: bool = False) -> None:
@@ -95,14 +95,14 @@ class Channel:
     def send(self, event: StageEvent) -> None:
         """Write one whole line. EventTooLargeError beyond MAX_EVENT_BYTES.
 
-        When the pipe has no reader the supervisor is gone: the process ends at once.
+        If the pipe has no reader, the supervisor has ended, and this process ends at once.
         """
         if self._is_silent:
             return
         line = event.model_dump_json().encode() + b"\n"
         if len(line) > MAX_EVENT_BYTES:
             raise EventTooLargeError(
-                f"a {event.type} event of {len(line)} bytes; {MAX_EVENT_BYTES} are allowed"
+                f"a {event.type} event has {len(line)} bytes; the limit is {MAX_EVENT_BYTES}"
             )
         rest = memoryview(line)
         with self._lock:
@@ -147,7 +147,7 @@ def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Cha
     except Stopped:
         raise
     except BaseException as error:
-        with suppress(OSError):  # a full disk under the log must not keep the event back
+        with suppress(OSError):  # a full disk under the log must not prevent the event
             traceback.print_exc()
         if rank_env.number() is not None:
             return _end_of_rank(error)
@@ -165,12 +165,12 @@ def _end_of_rank(error: BaseException) -> int:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What the stage itself says about its end, else what the exception stands for."""
+    """The failure that the stage reported itself, else the one for the exception."""
     return error.failure if isinstance(error, StageError) else failures.from_exception(error)
 
 
 def _small(failure: Failure) -> Failure:
-    """`failure` with secrets masked, cut to what fits through the pipe and into an answer."""
+    """`failure` with secrets masked, cut to fit the pipe and a response."""
     message = failures.mask(failure.message)[:_MAX_MESSAGE]
     details = failure.details if len(repr(failure.details)) <= _MAX_DETAILS else {}
     return failure.model_copy(update={"message": message, "details": details})

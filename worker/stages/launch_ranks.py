@@ -1,9 +1,9 @@
 """`python -m worker.stages.launch_ranks <processes> <module> <request.json>`: one stage in several
 ranks.
 
-This process stands between them and the supervisor: it passes signals on, ends them all when one
-has ended badly, and its own end is that of the rank that ended first. torchrun's agent would do as
-much, but not with ranks that are forked from a process which has imported torch.
+This process runs between the supervisor and the ranks: it forwards signals, ends all ranks when one
+has failed, and exits like the rank that ended first. torchrun's agent does the same, but does not
+fork ranks from a process that has imported torch.
 """
 
 import math
@@ -31,14 +31,14 @@ from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, Channel
 
 _HOST: Final = "127.0.0.1"
 _STOP_SECONDS: Final = 5
-"""From SIGTERM to SIGKILL of a rank; less than what the supervisor gives this process."""
+"""From SIGTERM to SIGKILL of a rank; less than the supervisor allows this process."""
 _FOLLOW_SECONDS: Final = 30
-"""From the end of a rank that was asked to stop to that of the others."""
+"""From the end of a rank that was told to stop to the end of the others."""
 _POLL_SECONDS: Final = 0.02
 
 StartRank = Callable[[list[str], Mapping[str, str]], int]
-"""Start `[module, *arguments]` as a child in a session of its own, bound to this process, with
-these variables beside our own; its pid."""
+"""Start `[module, *arguments]` as a child in its own session, bound to this process, with these
+environment variables added to ours; returns its pid."""
 
 
 def main(start: StartRank) -> NoReturn:
@@ -47,14 +47,14 @@ def main(start: StartRank) -> NoReturn:
 
 
 def launch(processes: int, module: str, request: Path, start: StartRank) -> int:
-    """Run the stage to its end; the exit status that stands for it."""
+    """Run the stage to its end; its exit status."""
     channel = Channel(int(os.environ[EVENT_FD_VARIABLE]))
     folder = request.parent / "ranks"
     folder.mkdir(exist_ok=True)
     failure_file = folder / "failure.json"
     failure_file.unlink(missing_ok=True)
     group = _Ranks()
-    signal.signal(signal.SIGUSR1, group.pass_on)
+    signal.signal(signal.SIGUSR1, group.forward)
     signal.signal(signal.SIGTERM, _raise_stopped)
     try:
         meeting_point = socket.create_server((_HOST, 0))
@@ -62,7 +62,7 @@ def launch(processes: int, module: str, request: Path, start: StartRank) -> int:
         for number in range(processes):
             variables = rank_env.environment(number, processes, (_HOST, port), failure_file)
             group.add(start([module, str(request)], _defaults(processes) | variables))
-        # Not before them: it has threads, and a fork takes none along.
+        # After the ranks: the store has threads, and a fork does not copy threads.
         store = TCPStore(
             _HOST,
             port,
@@ -70,13 +70,15 @@ def launch(processes: int, module: str, request: Path, start: StartRank) -> int:
             wait_for_workers=False,
             master_listen_fd=meeting_point.detach(),
         )
-        bad = group.first_bad_end()
-        del store  # here, not before: it ends with its last name
+        failed = group.first_failure()
+        del store  # only now: deleting the last reference ends the store
     except Stopped:
         return EXIT_STOPPED
     finally:
         group.end()
-    return EXIT_FINISHED if bad is None else _end(bad, rank_env.reported(failure_file), channel)
+    return (
+        EXIT_FINISHED if failed is None else _end(failed, rank_env.reported(failure_file), channel)
+    )
 
 
 class _Ranks:
@@ -88,26 +90,26 @@ class _Ranks:
     def add(self, pid: int) -> None:
         self._alive.add(pid)
 
-    def first_bad_end(self) -> int | None:
-        """Wait for it: its exit status, or minus the signal's number. None: all ended well."""
+    def first_failure(self) -> int | None:
+        """The exit status of the first rank to fail, or minus the signal's number; None if none."""
         while self._alive:
             pid, status = os.waitpid(-1, 0)
             self._alive.discard(pid)
             if os.waitstatus_to_exitcode(status) == EXIT_STOPPED:
-                # So will the others, and one of them still has to tell of the checkpoint.
+                # The others will stop too, and one of them still has to report the checkpoint.
                 self._await(_FOLLOW_SECONDS)
             if status:
                 return os.waitstatus_to_exitcode(status)
         return None
 
-    def pass_on(self, number: int, _frame: FrameType | None = None) -> None:
-        """A soft stop is for the ranks, which are no part of this process's group."""
+    def forward(self, number: int, _frame: FrameType | None = None) -> None:
+        """Forward a soft stop to the ranks, which are not in this process's group."""
         if not self._alive:
-            sys.exit(EXIT_STOPPED)  # before the start nothing is lost
+            sys.exit(EXIT_STOPPED)  # nothing is lost before the ranks start
         self._signal(number)
 
     def end(self) -> None:
-        """Those that are left, with some seconds to end by themselves."""
+        """End the remaining ranks, after a few seconds to end by themselves."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._signal(signal.SIGTERM)
         self._await(_STOP_SECONDS)
@@ -116,7 +118,7 @@ class _Ranks:
 
     def _signal(self, number: int) -> None:
         for pid in self._alive:
-            with suppress(ProcessLookupError):  # waited for, and not yet crossed out
+            with suppress(ProcessLookupError):  # already reaped
                 os.kill(pid, number)
 
     def _await(self, seconds: float) -> None:
@@ -125,7 +127,7 @@ class _Ranks:
             time.sleep(_POLL_SECONDS)
 
     def _reap(self) -> bool:
-        """Whether any is still to end."""
+        """Reap the ranks that have ended; whether others still run."""
         for pid in list(self._alive):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._alive.remove(pid)
@@ -133,9 +135,9 @@ class _Ranks:
 
 
 def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
-    """A rank that has everything to import."""
+    """Start a rank in a new interpreter, which has to import everything."""
     command = ["-P", "-m", "worker.processes.parent_death", str(os.getpid()), *words]
-    # Each rank gets the event pipe, and the locks on the GPUs: what this process may pass on.
+    # Each rank inherits the event pipe and the locks on the GPUs.
     os.set_inheritable(int(os.environ[EVENT_FD_VARIABLE]), True)
     return subprocess.Popen(
         [sys.executable, *command],
@@ -147,18 +149,18 @@ def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
 
 
 def _defaults(processes: int) -> dict[str, str]:
-    """Where the operator has set nothing else."""
+    """Environment variables that the operator has not set."""
     ours = {"OMP_NUM_THREADS": str(max(1, cores() // processes))}
     if sys.platform == "linux":
-        # All ranks are on this machine, whose name need not resolve.
+        # All ranks are on this machine, whose host name may not resolve.
         ours["GLOO_SOCKET_IFNAME"] = "lo"
     return {name: os.environ.get(name, value) for name, value in ours.items()}
 
 
 def _end(exit_code: int, failure: Failure | None, channel: Channel) -> int:
-    """Tell how the rank that ended first did: what it said, else its own exit status."""
+    """Report the failure of the rank that ended first, else return its exit status."""
     if failure is None and exit_code == rank_env.EXIT_PEER_LOST:
-        message = "The processes of the training lost each other"
+        message = "The processes of the training lost their connection to each other"
         failure = Failure.of(FailureCode.WORKER_LOST, message)
     if failure is not None:
         channel.send(Failed(failure=failure))

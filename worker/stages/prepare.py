@@ -31,9 +31,9 @@ from worker.storage import atomic_dir, content_cache
 from worker.tasks import registry, row_checks
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, ComparesLabels, PrepareContext, Task
 
-_LAYOUT = 1  # of an entry in the cache
+_LAYOUT = 1  # of a cache entry
 _WHERE_LOADED = frozenset({"name_or_path", "is_local", "local_files_only", "tokenizer_file"})
-"""Of a saved tokenizer's settings: they change nothing."""
+"""Settings of a saved tokenizer that do not change its output."""
 LabelCheck = Callable[[Row], None]
 _LIMITS = {
     TRAIN: "max_train_samples",
@@ -64,7 +64,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     data = _resolve_data(request, events)
     events.resolved(origins, data)
     if request.base_job is not None:
-        events.begins_with(request.base_job)
+        events.starts_from_job(request.base_job)
     events.phase(Phase.DOWNLOADING)
     model = fetch_model(request, origins, task)
     request = finished_model.with_labels_of(request, task, model.config)
@@ -79,7 +79,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     _require_same_base(request)
     resume_source = resumed_job.taken_over(request, entry.folder.name, model.revision)
     if resume_source is not None:
-        events.continues(resume_source)
+        events.resumes_from(resume_source)
     return PrepareResult(
         prepared_dir=entry.folder,
         model_dir=model.folder,
@@ -97,9 +97,9 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
 
 
 def _claim_repository(request: StageRequest, events: "Events") -> str | None:
-    """Create the repository of `hub`, before anything is computed for it; its full name.
+    """Create the repository of `hub` before anything is computed; its full name.
 
-    StageError where the operator's token may not write to it.
+    Raises StageError if the operator's token may not write to it.
     """
     target = request.hub_target
     if target is None:
@@ -113,9 +113,9 @@ def _claim_repository(request: StageRequest, events: "Events") -> str | None:
 
 
 def _require_same_data(request: StageRequest, entry: content_cache.Entry) -> None:
-    """StageError when a retried job is prepared again and finds other data than the first time.
+    """Raise StageError if a job that is prepared again finds different data.
 
-    Its checkpoints and its numbers belong to the data that it had.
+    Its checkpoints and its metrics belong to the earlier data.
     """
     before = request.prepared
     if before is not None and before.data_fingerprint != entry.folder.name:
@@ -148,7 +148,7 @@ def _resolve_data(request: StageRequest, events: "Events") -> Data:
 
 
 class Events:
-    """What the user sees of this stage."""
+    """The events that the user sees."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -157,15 +157,15 @@ class Events:
         self._channel.send(PhaseChanged(phase=phase))
 
     def progress(self, done: int, total: int) -> None:
-        """`total` is 0 as long as nobody knows it."""
+        """`total` is 0 while it is unknown."""
         self._channel.send(Progress(step=done, of=total))
 
     def notice(self, notice: Notice) -> None:
         self._channel.send(notice)
 
-    def begins_with(self, base: BaseJob) -> None:
+    def starts_from_job(self, base: BaseJob) -> None:
         what = "finished model" if base.step is None else f"checkpoint of step {base.step}"
-        message = f"Begins with the {what} of {base.job}"
+        message = f"Starts from the {what} of {base.job}"
         self.notice(Notice(message=message, data={"base_job": base.job, "step": base.step}))
 
     def artifact(self, name: str, file: Path, workspace: Path) -> None:
@@ -178,8 +178,8 @@ class Events:
             )
         )
 
-    def continues(self, source: ResumeSource) -> None:
-        message = f"Continues from the checkpoint of step {source.step} of {source.job}"
+    def resumes_from(self, source: ResumeSource) -> None:
+        message = f"Resumes from the checkpoint of step {source.step} of {source.job}"
         self.notice(Notice(message=message, data={"base_job": source.job, "step": source.step}))
 
     def resolved(self, origins: "Origins", data: Data) -> None:
@@ -197,7 +197,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Origins:
-    """Without model and config the model is made from scratch."""
+    """Without model and config the model is created from scratch."""
 
     model: Located | None
     config: Located | None
@@ -207,7 +207,7 @@ class Origins:
 def locate_model(request: StageRequest) -> Origins:
     """Look up the repositories or folders; `model.revision` is that of the model alone.
 
-    A job that is prepared again takes the commit that it took before.
+    A job that is prepared again uses the same commit as before.
     """
     spec = request.spec.model
     before = None if request.prepared is None else request.prepared.model_revision
@@ -225,12 +225,12 @@ def locate_model(request: StageRequest) -> Origins:
     if spec.tokenizer_name is not None:
         tokenizer = locate(spec.tokenizer_name, None, "model.tokenizer_name")
     if spec.config is not None:
-        assert tokenizer is not None, "the spec sees to it"
+        assert tokenizer is not None, "the spec guarantees it"
         return Origins(None, None, tokenizer)
     if request.base_job is not None:
         model = base_model_files.of_job(request.base_job, request.attempt_dir / "model_of_job")
     else:
-        assert spec.name_or_path is not None, "the spec sees to it"
+        assert spec.name_or_path is not None, "the spec guarantees it"
         model = locate(spec.name_or_path, before or spec.revision, "model.name_or_path")
     config = model
     if spec.config_name is not None:
@@ -239,7 +239,7 @@ def locate_model(request: StageRequest) -> Origins:
 
 
 def fetch_model(request: StageRequest, origins: Origins, task: Task) -> Model:
-    """Download the small files and look at them before the weights."""
+    """Download the small files and check them before the weights."""
     own_folder = request.attempt_dir / "base_model"
     weights = origins.model.weights() if origins.model is not None else []
     tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
@@ -261,14 +261,14 @@ def fetch_model(request: StageRequest, origins: Origins, task: Task) -> Model:
     card = {base_model_card.CARD}.intersection(origins.model.files)
     folder = origins.model.fetch([*origins.model.settings(), *weights, *card])
     of_job = request.base_job
-    said = base_model_card.read(folder) if of_job is None else base_model_card.of_job(of_job)
+    base_card = base_model_card.read(folder) if of_job is None else base_model_card.of_job(of_job)
     if origins.config is not origins.model:
         folder = _combined(own_folder, folder, config_folder)
-    return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer, said)
+    return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer, base_card)
 
 
 def _combined(target: Path, model: Path, config: Path) -> Path:
-    """The model's weights beside another configuration, as links into both folders."""
+    """The model's weights with another configuration, as links to both."""
     target.mkdir(parents=True)
     for path in model.glob("model*.safetensors*"):
         (target / path.name).symlink_to(path.resolve())
@@ -277,7 +277,7 @@ def _combined(target: Path, model: Path, config: Path) -> Path:
 
 
 class DataReporter:
-    """The verdict on the rows, and `data_report.json` as an artifact of the job."""
+    """Decides whether the rows can be used, and writes the artifact `data_report.json`."""
 
     def __init__(self, request: StageRequest, data: Data, events: Events) -> None:
         dataset = request.spec.dataset
@@ -287,20 +287,20 @@ class DataReporter:
         self._events = events
 
     def require_usable(self, tallies: Mapping[str, Tally]) -> None:
-        """StageError that names the rows for which splits cannot be used."""
+        """Raise a StageError that names the bad rows of splits that cannot be used."""
         splits = [Split(name, tally, self._data.names(name)) for name, tally in tallies.items()]
         problem = self.policy.problem(splits)
         if problem is not None:
             self._write(tallies, {})
             raise problem
         for split, tally in tallies.items():
-            if said := {name: count for name, count in report.told(tally).items() if count}:
-                text = ", ".join(f"{name} {count:,}" for name, count in said.items())
+            if counts := {name: count for name, count in report.told(tally).items() if count}:
+                text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
                 message = f"Of {tally.read:,} rows of the {split} split: {text}"
-                self._events.notice(Notice(message=message, data={"split": split, **said}))
+                self._events.notice(Notice(message=message, data={"split": split, **counts}))
 
     def of_entry(self, entry: content_cache.Entry) -> dict[str, Any] | None:
-        """None for data that an older release has prepared."""
+        """None for data prepared by an older release."""
         found = report.read(entry.folder)
         return None if found is None else report.summary(self._write(*found))
 
@@ -338,12 +338,12 @@ class Preparation:
         key = content_cache.address(self._ingredients())
         entry = content_cache.get_or_build(cache_dir / prepared_data.FOLDER, key, self._build)
         if entry.found:
-            message = "Found the prepared data of an earlier job: nothing to check or tokenise"
+            message = "Reusing the prepared data of an earlier job: nothing to check or tokenize"
             self._events.notice(Notice(message=message, data={"fingerprint": key}))
         return entry
 
     def _ingredients(self) -> Mapping[str, Any]:
-        """All that decides what the prepared data is."""
+        """Everything that the prepared data depends on."""
         import datasets
         import tokenizers
         import transformers
@@ -362,7 +362,7 @@ class Preparation:
         }
 
     def _skipping(self) -> Mapping[str, Any]:
-        """Nothing by default: data that older releases prepared has the same address."""
+        """Nothing by default, so that data prepared by older releases keeps its address."""
         policy = self._reporter.policy
         return {"skipping": policy.max_bad_fraction} if policy.skips else {}
 
@@ -381,7 +381,7 @@ class Preparation:
         return counts
 
     def _check_all(self, folder: Path) -> dict[str, Tally]:
-        """The training rows come first: their labels are those that validation rows can have."""
+        """Check the training rows first: validation rows may have only their labels."""
         tallies: dict[str, Tally] = {}
         label_check = None
         for split in self._data.splits():
@@ -392,8 +392,8 @@ class Preparation:
         return tallies
 
     def _label_check(self, folder: Path, train: Tally) -> LabelCheck | None:
-        """None where no labels are compared, or where it is not known yet which there are: rows
-        that have to be corrected first may have more."""
+        """None if no labels are compared, or if the labels are not known yet, because bad rows that
+        must be corrected first may have more."""
         known = train.used > 0 and (self._reporter.policy.skips or not train.bad)
         if not known or not isinstance(self._task, ComparesLabels):
             return None
@@ -450,7 +450,7 @@ def _examples(folder: Path) -> Any:
 
 
 def tokenizer_identity(tokenizer: Any) -> str:
-    """sha256 over all of a tokenizer's state that changes what it makes of a text."""
+    """sha256 of the state of a tokenizer that affects its output."""
     fast = tokenizer.is_fast
     state = {
         "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()) if fast else _slow(tokenizer),
@@ -462,7 +462,7 @@ def tokenizer_identity(tokenizer: Any) -> str:
 
 
 def _slow(tokenizer: Any) -> dict[str, Any]:
-    """The class of a tokenizer in Python, and the files that it is saved as."""
+    """A slow tokenizer: its class, and the files it saves."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         files = {path.name: path for path in Path(folder).iterdir()}
@@ -473,7 +473,7 @@ def _slow(tokenizer: Any) -> dict[str, Any]:
 
 
 def _quiet_libraries() -> None:
-    """Progress bars are for terminals; events say more. (The Hub client obeys a variable.)"""
+    """Turn off progress bars: they are for terminals. (The Hub client has a variable for this.)"""
     import datasets
     import transformers
 

@@ -1,7 +1,7 @@
 """The publish stage: model card, MLflow artifacts, Hub.
 
 Started as `python -m worker.stages.publish <request.json>`; finds the Hub token in HF_TOKEN.
-Every step can be repeated: what has arrived already is not sent again.
+Every step can be repeated: files that have been sent are not sent again.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from worker.tracking.trackers import (
 )
 
 _MLFLOW_SECONDS = 60
-"""Longer than for numbers: the server answers an upload when it has stored it."""
+"""Longer than for metrics: the server responds only after it has stored the upload."""
 
 
 def main(request: StageRequest, channel: Channel) -> PublishResult:
     assert request.trained is not None, "`publish` runs after `train`"
     if request.trained.output_dir is None:
-        # No model: the files that the job has are registered, and go to MLflow before its run ends.
+        # No model: the job's registered files are sent to MLflow before its run ends.
         return PublishResult()
     output = request.workspace / request.trained.output_dir
     files = {
@@ -43,7 +43,7 @@ def main(request: StageRequest, channel: Channel) -> PublishResult:
 
 
 def _write_card(request: StageRequest, channel: Channel) -> Path:
-    """The card lies in this attempt's own folder: the model's belongs to the one that trained."""
+    """Write the card to this attempt's folder: the model's folder belongs to the training."""
     assert request.prepared is not None
     assert request.trained is not None
     channel.send(PhaseChanged(phase=Phase.WRITING_MODEL_CARD))
@@ -65,24 +65,24 @@ def _write_card(request: StageRequest, channel: Channel) -> Path:
 
 
 def _log_model(request: StageRequest, channel: Channel, files: Mapping[str, Path]) -> str | None:
-    """Upload the model into the job's run; its URI, or None if that was not wished or not possible.
+    """Upload the model to the job's run; its URI, or None if that is not requested or not possible.
 
-    A tracker that is away costs a notice, not the job: all registered artifacts that a run lacks,
-    predictions among them, are uploaded before the run gets its final status.
+    An unreachable tracker causes a notice and does not fail the job: all registered artifacts that
+    the run lacks are uploaded later, before the run gets its final status.
     """
     if not request.spec.tracking.log_model or request.mlflow_uri is None:
         return None
     channel.send(PhaseChanged(phase=Phase.LOGGING_ARTIFACTS))
     try:
         if request.mlflow_run_id is None:
-            raise TrackerUnreachableError("it has no run for this job yet")
+            raise TrackerUnreachableError("the job has no run yet")
         tracker = MlflowTracker(request.mlflow_uri, _MLFLOW_SECONDS)
         named = {f"{MODEL_FOLDER}{name}": path for name, path in files.items()}
         changed = named if request.trained and request.trained.is_promoted else ()
         log_missing(tracker, request.mlflow_run_id, named, changed=changed)
         return f"{tracker.artifact_uri(request.mlflow_run_id)}/{MODEL_FOLDER.rstrip('/')}"
     except (TrackerUnreachableError, TrackerRejectedError) as error:
-        message = "MLflow did not take the model now; it is sent when MLflow is back"
+        message = "The model could not be sent to MLflow; it is sent when MLflow is reachable"
         channel.send(Notice(message=message, data={"reason": str(error)[:500]}))
         return None
 

@@ -1,7 +1,7 @@
-"""A push while training: the model of one checkpoint, to the Hub, beside the running `train`.
+"""Pushes the model of one checkpoint to the Hub while `train` is running.
 
-Started as `python -m worker.stages.push <request.json>`, by the supervisor alone: it holds the
-token that the training must not have. It asks for leave before its commit, on stdin.
+The supervisor starts it as `python -m worker.stages.push <request.json>`, because the training must
+not have the token. Before its commit it waits for permission on stdin.
 """
 
 import os
@@ -13,12 +13,12 @@ from service.contract.stages import PublishResult, StageRequest
 from worker.publishing import hub_repository
 from worker.stages.base import Channel, Stopped, run_stage
 
-_NICE: Final = 15  # of 19: whatever the training needs comes first
+_NICE: Final = 15  # of 19: the training has priority
 
 
 def main(request: StageRequest, channel: Channel) -> PublishResult:
     target = request.hub_target
-    assert target is not None, "asked for only where there is a `hub` section"
+    assert target is not None, "a push needs a `hub` section"
     (checkpoint,) = request.checkpoints
     os.nice(_NICE)
     settings = hub_repository.settings_dir(request.attempt_dir)
@@ -29,8 +29,8 @@ def main(request: StageRequest, channel: Channel) -> PublishResult:
     with hub_repository.refusals_explained():
         repository = hub_repository.Repository(target, request.hub_endpoint)
         url = repository.ensure_exists()
-        # Before leave is asked for: whoever takes the job over later commits after this one, and
-        # then the Hub refuses ours.
+        # Read before permission is requested: if another worker takes over the job and commits, the
+        # Hub refuses this commit.
         parent = repository.head()
         change = repository.change(files, request.workspace)
         change.upload()

@@ -1,7 +1,7 @@
-"""One stage in several processes: what each of them knows of the launcher that started it.
+"""The environment of a rank: how the launcher starts it, and how it reports its failure.
 
-The launcher (`worker.stages.launch_ranks`) is the process that the supervisor sees. Events of the
-first process go to the supervisor directly; how all ended is told by the launcher, once.
+The launcher (`worker.stages.launch_ranks`) is the process that the supervisor sees. The first rank
+sends its events to the supervisor directly; the launcher reports once how the stage ended.
 """
 
 import os
@@ -19,7 +19,7 @@ EXIT_PEER_LOST: Final = 113
 _PEER_LOST_SECONDS: Final = 5.0
 _PEER_ERRORS: Final = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 _PEER_LOST = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
-# How NCCL, and torch's watchdog over it, say that a process has gone or does not answer.
+# How NCCL and torch's watchdog report that a process has ended or does not respond.
 _NCCL_PEER_LOST = re.compile(
     r"remote (process|peer)|connect(ion)? .*(closed|refused|reset|failed|timed out)|broken pipe|"
     r"socket\w* .*fail|time(d )?out|abort",
@@ -28,14 +28,14 @@ _NCCL_PEER_LOST = re.compile(
 
 
 def number(environment: Mapping[str, str] = os.environ) -> int | None:
-    """This process's place among the ranks; None: the stage has one process alone."""
+    """This process's rank; None if the stage has a single process."""
     return int(environment["RANK"]) if FAILURE_FILE_VARIABLE in environment else None
 
 
 def environment(
     number: int, count: int, address: tuple[str, int], failure_file: Path
 ) -> dict[str, str]:
-    """What torchrun would tell rank `number` of `count` on one machine; they meet at `address`."""
+    """The variables torchrun sets for rank `number` of `count`; the store is at `address`."""
     host, port = address
     return {
         "RANK": str(number),
@@ -44,7 +44,7 @@ def environment(
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
-        # The store is the launcher's, not the first rank's.
+        # The launcher hosts the store, not the first rank.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         FAILURE_FILE_VARIABLE: str(failure_file),
@@ -57,7 +57,7 @@ def report(failure: Failure) -> None:
     partial = final.with_name(f"{final.name}.{os.getpid()}")
     partial.write_text(failure.model_dump_json())
     try:
-        os.link(partial, final)  # whole or not at all, and only for one
+        os.link(partial, final)  # atomic, and only the first rank succeeds
     except FileExistsError:
         pass
     finally:
@@ -69,7 +69,7 @@ def reported(file: Path) -> Failure | None:
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Whether `error` says only that another rank has gone: that one knows why."""
+    """Whether `error` only says that another rank has ended, which reports the cause itself."""
     return any(
         isinstance(link, RuntimeError) and _says_peer_lost(link) for link in failures.causes(error)
     )
@@ -78,7 +78,7 @@ def is_peer_lost(error: BaseException) -> bool:
 def _says_peer_lost(error: RuntimeError) -> bool:
     text = str(error)
     if "nccl" in text.lower():
-        # Its general words for each kind of error name sockets and remote processes, too.
+        # NCCL's general texts for each error type mention sockets and remote processes too.
         said = failures.nccl_last_error(text)
         is_remote = "ncclRemoteError" in text or _NCCL_PEER_LOST.search(said) is not None
         return failures.nccl_cause(error) is None and is_remote

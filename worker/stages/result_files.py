@@ -1,4 +1,4 @@
-"""The numbers of a training as files, as the Trainer and the reference scripts write them."""
+"""A training's results as files, as the Trainer and the reference scripts write them."""
 
 import json
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ def write(
     epoch: float,
     trainer_state: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """`all_results.json`, one such file for each of train, eval and test that has metrics, and
-    of a training `trainer_state.json`; name → where it lies."""
+    """Write `all_results.json`, one such file for each of train, eval and test that has metrics,
+    and `trainer_state.json` if it is given; name → path."""
     contents: dict[str, Mapping[str, Any]] = {"all_results.json": {"epoch": epoch, **metrics}}
     for part, prefixes in (("train", ("train_", "total_")), ("eval", "eval_"), ("test", "test_")):
         own = {name: value for name, value in metrics.items() if name.startswith(prefixes)}

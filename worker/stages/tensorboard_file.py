@@ -16,8 +16,8 @@ _NO_VALUES: Final = ("step", WALL_TIME)
 
 
 def write(file: Path, history: Sequence[Mapping[str, float]]) -> None:
-    """Replace `file`. The same history always makes the same bytes, but for entries of which the
-    time is not known: they get that of the first one known, or now."""
+    """Replace `file`. The same history gives the same bytes, except that entries without a time get
+    the first known time, or the current one."""
     from tensorboardX import RecordWriter
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary

@@ -91,7 +91,7 @@ def train(job: Job, soft_stop: SoftStop) -> None:
     if outcome is loop.Outcome.STOPPED:
         raise Stopped
     if job.training.is_saved:
-        soft_stop.honour()
+        soft_stop.stop_if_requested()
     else:  # finishing takes less time than repeating the steps since the latest checkpoint
         soft_stop.ignore()
 

@@ -1,4 +1,4 @@
-"""Checkpoints as directories on disk: written whole or not at all, and verified. No torch here.
+"""Directories that are written atomically and can be verified, such as checkpoints. No torch here.
 
 A directory appears under its final name only when every byte of it is on disk; `manifest.json`,
 written last, holds size and sha256 of every other file.
@@ -20,11 +20,11 @@ _VERSION: Final = 1
 
 @contextmanager
 def writing(final_dir: Path) -> Iterator[Path]:
-    """Yield an empty folder; when the block ends well it becomes `final_dir`, durably.
+    """Yield an empty folder, which durably becomes `final_dir` if the block succeeds.
 
-    A leftover of an earlier writer and a `final_dir` that exists already are replaced: what is
-    registered is never written again. When the block or the disk fails (OSError with ENOSPC when
-    it is full) nothing is left behind and no other directory has changed.
+    Leftovers of an earlier writer and an existing `final_dir` are replaced: a registered directory
+    is never written again. If the block or the disk fails (OSError with ENOSPC if it is full),
+    nothing is left behind and no other directory changes.
     """
     partial = final_dir.with_name(final_dir.name + _PARTIAL)
     final_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -37,13 +37,13 @@ def writing(final_dir: Path) -> Iterator[Path]:
         remove(final_dir)
         partial.rename(final_dir)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # frees the disk; the error matters more
+        shutil.rmtree(partial, ignore_errors=True)  # free the disk; the error matters more
         raise
     _fsync(final_dir.parent)
 
 
 def verify(folder: Path, *, only: str | None = None) -> bool:
-    """Whether the manifest and all that it lists, or `only` one file, are there, unchanged.
+    """Whether the manifest exists and every file it lists (or `only` this one) is unchanged.
 
     Reads every byte.
     """
@@ -72,7 +72,7 @@ def why_unusable(folder: Path, *, only: str | None = None) -> str | None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a checkpoint. The manifest goes first, so that no half of one ever verifies."""
+    """Delete a checkpoint: the manifest first, so that a partial one is never valid."""
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink()
         _fsync(folder)
@@ -81,7 +81,7 @@ def remove(folder: Path) -> None:
 
 
 def manifest_sha256(folder: Path) -> str:
-    """Names the content of the whole checkpoint."""
+    """Identifies the content of the whole directory."""
     return file_sha256(folder / MANIFEST)
 
 
@@ -108,7 +108,7 @@ def _write_manifest(folder: Path) -> None:
     }
     text = json.dumps({"version": _VERSION, "files": files}, indent=1, sort_keys=True)
     for path in _files(folder):
-        _fsync(path)  # before the manifest that vouches for them
+        _fsync(path)  # before the manifest that lists them
     (folder / MANIFEST).write_text(text)
 
 

@@ -1,4 +1,4 @@
-"""Prepared data, addressed by what it was made from; built once, shared by all jobs."""
+"""A cache of prepared data, addressed by its inputs; built once, shared by all jobs."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ class Entry:
     folder: Path
     splits: Counts
     found: bool
-    """It was there already."""
+    """Whether it existed already."""
 
 
 def address(parts: Mapping[str, Any]) -> str:
@@ -29,9 +29,9 @@ def address(parts: Mapping[str, Any]) -> str:
 
 
 def get_or_build(root: Path, key: str, build: Callable[[Path], Counts]) -> Entry:
-    """The entry `key` under `root`; `build` fills its folder if it is not there or damaged.
+    """The entry `key` under `root`; `build` fills its folder if it is missing or damaged.
 
-    Of several processes one builds and the others wait for it; if it dies the next one builds.
+    One process builds while the others wait; if it dies, the next one builds.
     """
     folder = root / key
     with prepared_data.locked(root, key):

@@ -1,7 +1,7 @@
 """`mlflow server` in one process: `python -m worker.tracking.mlflow_server <its options>`.
 
-MLflow starts uvicorn as a child and only passes on signals. Here uvicorn takes the place of this
-process, which saves its memory, and the child that would stay behind when its parent is killed.
+MLflow starts uvicorn as a child and only forwards signals. Here uvicorn replaces this process,
+which saves memory and leaves no child behind when the parent is killed.
 """
 
 import os
@@ -13,14 +13,14 @@ from mlflow import server
 from mlflow.cli import cli
 
 
-def _become(command: Sequence[object], *, extra_env: Mapping[str, str], **_: Any) -> None:
+def _exec(command: Sequence[object], *, extra_env: Mapping[str, str], **_: Any) -> None:
     words = [str(word) for word in command]
     os.execvpe(words[0], words, {**os.environ, **extra_env})
 
 
 def main() -> None:
-    # Where a later MLflow does not call this, its server is two processes again, and works.
-    vars(server)["_exec_cmd"] = _become
+    # A later MLflow that does not call this runs its server as two processes, which works too.
+    vars(server)["_exec_cmd"] = _exec
     cli(["server", *sys.argv[1:]])
 
 

@@ -1,6 +1,6 @@
-"""A run's model as MLflow knows models: logged by the run, and a version in the registry.
+"""A run's model as an MLflow model: logged by the run, and a version in the registry.
 
-Neither holds a second copy: both lead to what the run has under `model/`.
+Neither stores a second copy: both refer to the run's files under `model/`.
 """
 
 import json
@@ -29,7 +29,7 @@ class FinishedModel:
 
 
 def log(client: "MlflowClient", run: "Run", source: str, model: FinishedModel) -> "LoggedModel":
-    """The run gets one logged model, however often this is called."""
+    """Create the run's logged model; calling this again changes nothing."""
     from mlflow.entities import LoggedModelOutput
 
     run_id, experiment = run.info.run_id, run.info.experiment_id
@@ -52,8 +52,7 @@ def log(client: "MlflowClient", run: "Run", source: str, model: FinishedModel) -
 def register(
     client: "MlflowClient", logged: "LoggedModel", source: str, name: str, model: FinishedModel
 ) -> None:
-    """The registered model gets one version for this run, and the alias moves there, unless a
-    newer version has it already."""
+    """Create one version for this run, and move the alias to it unless a newer version has it."""
     run_id = logged.source_run_id
     _ensure_registered_model(client, name)
     found = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
@@ -67,8 +66,8 @@ def register(
 
 
 def _show_version(client: "MlflowClient", logged: "LoggedModel", version: "ModelVersion") -> None:
-    """On the logged model's page, which says "Not registered" otherwise: MLflow does so itself only
-    for versions whose files are the logged model's own."""
+    """Show the version on the logged model's page, which otherwise says "Not registered": MLflow
+    does this itself only for versions whose files belong to the logged model."""
     known = json.loads(logged.tags.get(_VERSIONS_TAG, "[]"))
     this = {"name": version.name, "version": str(version.version)}
     if this not in known:

@@ -15,7 +15,7 @@ _SHOWN_FILES: Final = 5
 def with_link(note: str, job_id: str, public_url: str | None) -> str:
     """`public_url`: where users reach the service, if that is known.
 
-    The link is at the top, because MLflow folds a description after its first lines.
+    The link is at the top, because MLflow collapses a description after its first lines.
     """
     if public_url is None:
         return note
@@ -58,5 +58,5 @@ def _data(spec: JobSpec, value: Any, file_names: Mapping[str, str]) -> str:
 
 
 def _code(text: str) -> str:
-    """Shown as it is: a name of the user's must not become a link or a heading."""
+    """As inline code: a name given by the user must not become a link or a heading."""
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"

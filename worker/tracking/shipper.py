@@ -1,7 +1,7 @@
-"""Ships a job's numbers from SQL to the tracker: one job is one run, over all its attempts.
+"""Sends a job's metrics from SQL to the tracker: one job is one run, over all its attempts.
 
-Only what is registered in SQL is sent, so nothing of a stale attempt gets there; and whatever
-the tracker misses while it is away stays in SQL until it is back.
+Only what is registered in SQL is sent, so nothing of a stale attempt arrives there. Whatever the
+tracker misses while it is unreachable stays in SQL until it can be sent.
 """
 
 import json
@@ -44,7 +44,7 @@ from worker.tracking.trackers import (
 )
 
 MODEL_CARD: Final = f"{MODEL_FOLDER}README.md"
-"""Written by `publish`: where it is, the model is finished."""
+"""Written by `publish`: if it exists, the model is finished."""
 _ROWS_PER_PAGE: Final = 100
 _LONGEST_PAUSE: Final = 60.0
 _EXIT_SECONDS: Final = 8.0
@@ -68,14 +68,14 @@ _log = structlog.get_logger(__name__)
 
 
 def make_tracker(settings: Settings) -> Tracker:
-    """MLflow where the operator has set it up; otherwise one that keeps nothing."""
+    """MLflow if the operator has configured it; otherwise a tracker that stores nothing."""
     if settings.mlflow_uri is None:
         return NullTracker()
     return MlflowTracker(settings.mlflow_uri, public_url=settings.public_url)
 
 
 def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
-    """The job's run, made if it has none; None while the tracker is away or keeps no runs."""
+    """The job's run, created if needed; None if the tracker is unreachable or stores nothing."""
     with database.read() as session:
         job = store.load(session, job_id)
     if job is None:
@@ -88,10 +88,10 @@ def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
 
 
 def sync(database: Database, tracker: Tracker, job_id: str, workspace: Path) -> bool:
-    """Ship all that is missing; True when the run is complete and carries the job's final status.
+    """Send everything that is missing; True if the run is complete and has the job's final status.
 
-    Never raises because the tracker is away: then, if the job has ended, the reconciler is asked
-    to ring again later. Starts nothing new after two minutes.
+    An unreachable tracker raises nothing: if the job has ended, the reconciler enqueues it again
+    later. Starts no new request after two minutes.
     """
     shipper = _Shipper(database, tracker, job_id, workspace)
     try:
@@ -105,7 +105,7 @@ def sync(database: Database, tracker: Tracker, job_id: str, workspace: Path) -> 
 
 
 class BackgroundShipper:
-    """Around a stage: ships on a thread, so that neither MLflow nor its absence delays anything."""
+    """Sends metrics on a thread while a stage runs, so that a slow MLflow does not delay it."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class BackgroundShipper:
         self._log = _log.bind(job_id=job_id)
         self._interval = interval
         self._stop = threading.Event()
-        # A daemon: a server that accepts and never answers must not keep the worker from exiting.
+        # A daemon, because a server that never responds must not keep the worker from exiting.
         self._thread = threading.Thread(target=self._run, name=f"shipping-{job_id}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -146,14 +146,14 @@ class BackgroundShipper:
             self._log.warning("mlflow.unreachable", error=str(error))
             return False
         except Exception:
-            # The database may be away too; the supervisor notices that by its own beats.
+            # If the database is unreachable too, the supervisor's heartbeat notices it.
             self._log.exception("mlflow.shipping_failed")
             return False
         return True
 
 
 class _Shipper:
-    """What `BackgroundShipper` and `sync` do: everything is read from SQL, and safe to do twice."""
+    """Used by `BackgroundShipper` and `sync`: everything is read from SQL and may be sent twice."""
 
     def __init__(self, database: Database, tracker: Tracker, job_id: str, workspace: Path) -> None:
         self._database = database
@@ -164,7 +164,7 @@ class _Shipper:
         self._has_status = False
 
     def ship(self, until: float) -> None:
-        """Send what has been recorded since the last time."""
+        """Send what has been recorded since the last call."""
         job = self._load()
         if job is None or job.final:
             return
@@ -177,7 +177,7 @@ class _Shipper:
         self._send(job, run_id, until)
 
     def finish(self, until: float) -> bool:
-        """Send all that is left and, if the job has ended, its files and its final status."""
+        """Send the rest and, if the job has ended, its files and its final status."""
         job = self._load()
         if job is None or job.final:
             return True
@@ -198,13 +198,14 @@ class _Shipper:
     def _add_model(self, job: TrackedJob, run_id: str) -> None:
         try:
             self._tracker.add_model(run_id, _finished_model(job))
-        except TrackerRejectedError as error:  # a server that is too old for it, say
+        except TrackerRejectedError as error:  # for example a server that is too old
             _log.warning("mlflow.model_rejected", job_id=job.id, error=str(error))
 
     def _set_status(self, job: TrackedJob, run_id: str) -> None:
-        """The run's status becomes the job's, and its last one if a retry comes in between.
+        """Set the run's status to the job's.
 
-        Each who writes it looks at the row again afterwards, so that a late writer is corrected.
+        Each writer reads the job again afterwards and corrects the status, in case the job was
+        retried in between.
         """
         while True:
             if job.ended_at is None:
@@ -221,16 +222,16 @@ class _Shipper:
             return store.load(session, self._job_id)
 
     def _run_to_finish(self, job: TrackedJob) -> str | None:
-        """A job that was cancelled before it did anything gets no run only to be killed."""
+        """No run is created for a job that was cancelled before it did anything."""
         if job.state == JobState.CANCELLED and job.run_id is None and job.metric_seq == 0:
             spec = JobSpec.model_validate(job.spec)
-            # Its id may have been lost on the way back from a call that did make one.
+            # A run may exist whose id was lost with the response that created it.
             if not (job.claimed and self._tracker.find(spec.tracking.experiment_name, job.id)):
                 return None
         return _run_of(self._database, self._tracker, job)
 
     def _send(self, job: TrackedJob, run_id: str, until: float) -> None:
-        # Numbers first: a full artifact store must not hold them up.
+        # Metrics first: a full artifact store must not delay them.
         self._send_metrics(job, run_id, until)
         description = _description(job, self._file_names(job))
         if description != self._described:
@@ -248,18 +249,18 @@ class _Shipper:
         cursor = job.tracked_seq
         while cursor < job.metric_seq:
             if time.monotonic() > until:
-                raise TrackerUnreachableError("too slow: the rest of the numbers goes next time")
+                raise TrackerUnreachableError("too slow: the other metrics are sent next time")
             with self._database.read() as session:
                 rows = store.metrics_after(session, job.id, cursor, _ROWS_PER_PAGE)
             if not rows:
-                return  # the job was deleted meanwhile
+                return  # the job was deleted in the meantime
             self._tracker.log_points(run_id, [point for row in rows for point in _points(row)])
             cursor = rows[-1].seq
             with self._database.write() as session:
                 store.advance(session, job.id, cursor)
 
     def _send_files(self, job: TrackedJob, run_id: str, until: float) -> Collection[str]:
-        """The names of those that the run has now."""
+        """Send missing files; the names of the files the run has now."""
         log_model = JobSpec.model_validate(job.spec).tracking.log_model
         with self._database.read() as session:
             rows = store.artifacts(session, job.id)
@@ -275,15 +276,15 @@ class _Shipper:
         except (FileNotFoundError, TrackerUnreachableError):
             if self._load() is not None:
                 raise
-            return ()  # the job was deleted meanwhile, with its files; its run still gets its end
+            return ()  # the job was deleted in the meantime; its run still gets its status
         if not complete:
-            raise TrackerUnreachableError("too slow: the rest of the files goes next time")
+            raise TrackerUnreachableError("too slow: the other files are sent next time")
         return present
 
 
 def _changed(job: TrackedJob, names: Iterable[str]) -> set[str]:
-    """Files of a promoted checkpoint that the run may hold an earlier version of, of the same
-    size: all but those that `publish` has sent."""
+    """Files of a promoted checkpoint that the run may have in an earlier version of the same size:
+    all except those that `publish` has sent."""
     if not (job.results.get(Stage.TRAIN) or {}).get("is_promoted"):
         return set()
     is_sent = (job.results.get(Stage.PUBLISH) or {}).get("mlflow_artifact_uri") is not None
@@ -291,10 +292,10 @@ def _changed(job: TrackedJob, names: Iterable[str]) -> set[str]:
 
 
 def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None:
-    """The id of the job's one run; None if the tracker keeps none.
+    """The id of the job's run; None if the tracker stores nothing.
 
-    Looked for before it is made, and again after, because the answer to the creation can be lost
-    and because two processes may do this at once. SQL decides which one stays.
+    The run is searched before and after it is created, because the response to the creation may be
+    lost and two processes may create one each. SQL decides which run is kept.
     """
     if job.run_id is not None:
         return job.run_id
@@ -309,7 +310,7 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
         return None
     with database.write() as session:
         kept = store.adopt_run(session, job.id, found[0].experiment_id, found[0].run_id)
-    # None of them is kept if the job was deleted meanwhile.
+    # None is kept if the job was deleted in the meantime.
     for run in found:
         if run.run_id != kept:
             tracker.discard(run.run_id)
@@ -317,7 +318,7 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
 
 
 def _postpone(database: Database, job_id: str) -> bool:
-    """Try again after as long as it has been tried already, ten minutes at most."""
+    """Try again after the time that has passed since the end, at most ten minutes."""
     with database.write() as session:
         job = store.load(session, job_id)
         if job is None or job.ended_at is None:
@@ -330,7 +331,7 @@ def _postpone(database: Database, job_id: str) -> bool:
 
 
 def _give_up(database: Database, job_id: str) -> bool:
-    """Nothing that is sent again will be taken, for example because the user deleted the run."""
+    """Mark tracking as complete: the run rejects everything, for example because it was deleted."""
     with database.write() as session:
         job = store.load(session, job_id)
         if job is None or job.ended_at is None:
@@ -338,11 +339,11 @@ def _give_up(database: Database, job_id: str) -> bool:
         return store.finish(session, job_id, job.ended_at)
 
 
-# ---- what is said about a job -------------------------------------------------------------------
+# ---- the content of a run ----------------------------------------------------------------------
 
 
 def _points(row: MetricRow) -> Iterator[Point]:
-    """A row's numbers under the names that Hugging Face's own trainer gives them."""
+    """A row's values under the names that Hugging Face's Trainer uses."""
     for name, value in row.values.items():
         # JSON has no NaN and no infinity: they are stored as text, which float() reads.
         yield Point(_metric_key(row.kind, name), float(value), row.step, row.at)
@@ -359,21 +360,21 @@ def _metric_key(kind: str, name: str) -> str:
 
 
 def _final_points(job: TrackedJob) -> Iterator[Point]:
-    """The numbers of the finished model, which may be an earlier one than the last evaluated."""
+    """The metrics of the finished model, which may be older than the last one evaluated."""
     trained = job.results.get(Stage.TRAIN)
     if trained is None or job.ended_at is None:
         return
-    # Always the same time: a job whose `publish` is retried ends twice.
+    # Always the same time, because a job whose `publish` is retried ends twice.
     at = job.trained_at or job.ended_at
     best = {name: trained.get(name) for name in ("best_step", "best_metric")}
     for name, value in {**trained["metrics"], **best}.items():
         if value is not None:
             of_training = name.startswith(("train_", "total_"))
-            # After a promotion the newest number must be the promoted model's, and MLflow holds
-            # that of the highest step for the newest.
+            # After a promotion the newest value must be the promoted model's, and to MLflow the
+            # newest value is the one of the highest step.
             whole = of_training or trained.get("is_promoted")
             step = None if whole else trained.get("model_step")
-            # The test split is looked at once: there are no other numbers of its name.
+            # The test split is evaluated once, so no other value has this name.
             key = _key(name if name.startswith("test_") else f"final_{name}")
             yield Point(key, float(value), step or trained["steps"], at)
 
@@ -384,7 +385,7 @@ def _description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
     resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
     found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
     trained = job.results.get(Stage.TRAIN) or {}
-    # Beside `precision`, which is the spec's: MLflow takes no other value for a param it has.
+    # Separate from the spec's `precision`: MLflow cannot change the value of a param.
     computed = {"resolved_precision": trained["precision"]} if trained.get("precision") else {}
     label = _dataset_label(spec)
     text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
@@ -411,7 +412,7 @@ def _finished_model(job: TrackedJob) -> FinishedModel:
 
 
 def _data_params(prepared: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """`data.train.rows_used` and the like, of the job's data report."""
+    """Values of the job's data report, such as `data.train.rows_used`."""
     report = prepared.get("data_report") or {}
     for split, found in report.get("splits", {}).items():
         for name in ("rows_read", "rows_used", "rows_skipped", "realigned", "truncated"):
@@ -426,13 +427,13 @@ _NOT_PARAMS: Final = ("metadata", "tracking", "name")
 def _params(spec: JobSpec) -> Iterator[tuple[str, str]]:
     for name in type(spec).model_fields:
         if name not in _NOT_PARAMS:
-            # Training options keep the bare names that everyone searches for.
+            # Training options have no prefix: users search for their plain names.
             prefix = "" if name == "training" else name
             yield from _flat(getattr(spec, name), prefix)
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Dotted names; lists and the user's own maps as JSON; what is not set is left out."""
+    """Dotted names; lists and maps as JSON; unset values are left out."""
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _flat(getattr(value, name), f"{path}.{name}".lstrip("."))
@@ -472,12 +473,12 @@ def _end_tags(job: TrackedJob) -> dict[str, str]:
 def _dataset_label(spec: JobSpec) -> str:
     if isinstance(spec.dataset, HubDataset):
         return spec.dataset.name
-    first = next(iter(splits.used(spec).values()))  # the rows to train on, where it trains
+    first = next(iter(splits.used(spec).values()))  # the training rows, if it trains
     return f"{spec.dataset.source}: {', '.join(first)}"
 
 
 def _dataset_input(spec: JobSpec, label: str, found: dict[str, str]) -> DatasetInput | None:
-    """None until `prepare` has said what the data really were."""
+    """None until `prepare` has determined the data."""
     if "data_fingerprint" not in found:
         return None
     first = splits.kind(next(iter(splits.used(spec))))
@@ -490,6 +491,6 @@ def _dataset_input(spec: JobSpec, label: str, found: dict[str, str]) -> DatasetI
 
 
 def _key(name: str) -> str:
-    """A name that MLflow accepts for a metric or a tag: few characters, and no path tricks."""
+    """A name that MLflow accepts for a metric or a tag."""
     name = re.sub(r"[^\w.\- :/]", "_", name)
     return name if posixpath.normpath(name) == name else f"_{name.replace('/', '_')}"

@@ -1,7 +1,7 @@
-"""Where a job's numbers are shown: the Tracker protocol, MLflow, and the tracker that keeps none.
+"""Trackers show a job's metrics: the protocol, MLflow, and one that stores nothing.
 
-Knows no SQL, so that the `publish` stage can use it too. Importing this module does not import
-mlflow; an `MlflowTracker` does so on its first call, and that brings no torch with it.
+No SQL here, so that the `publish` stage can use it too. Importing this module does not import
+mlflow; an `MlflowTracker` does so at its first call, and that does not import torch.
 """
 
 import functools
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 JOB_ID_TAG: Final = "finetune.job_id"
 MODEL_FOLDER: Final = "model/"
-"""Artifacts of the finished model have names that begin so."""
+"""The prefix of the artifact names of the finished model."""
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
-# What MLflow's API takes in one call, and of one value.
+# The limits of MLflow's API for one call and for one value.
 _METRICS_PER_CALL, _PARAMS_PER_CALL, _TAGS_PER_CALL = 1000, 100, 100
 _PARAM_CHARACTERS, _TAG_CHARACTERS, _DIGEST_CHARACTERS = 6000, 5000, 36
 _NAME_CHARACTERS: Final = 500
 
 
 class TrackerUnreachableError(Exception):
-    """The tracker does not answer, or not now: the same call can succeed later."""
+    """The tracker does not respond at the moment: the same call can succeed later."""
 
 
 class TrackerRejectedError(Exception):
-    """The tracker answered that it will not do this, now or later (a deleted run, say)."""
+    """The tracker refuses this call, now and later: for example, the run was deleted."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class DatasetInput:
 
 @dataclass(frozen=True)
 class Description:
-    """What a run says of its job besides numbers. Params never change once they are sent."""
+    """What a run shows about its job besides metrics. Params cannot change once they are sent."""
 
     params: Mapping[str, str]
     tags: Mapping[str, str]
@@ -91,7 +91,7 @@ class Tracker(Protocol):
     TrackerRejectedError."""
 
     def find(self, experiment: str, job_id: str) -> list[RunRef]:
-        """The job's runs, oldest first: more than one when two processes made one each."""
+        """The job's runs, oldest first: several if two processes created one each."""
 
     def create(self, run: NewRun) -> None: ...
 
@@ -100,10 +100,10 @@ class Tracker(Protocol):
     def describe(self, run_id: str, description: Description) -> None: ...
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
-        """A point that has been sent before is not doubled."""
+        """A point that is sent twice is stored once."""
 
     def sizes(self, run_id: str) -> dict[str, int]:
-        """Artifact path → bytes of all that the run holds."""
+        """Artifact path → size in bytes, of every artifact of the run."""
 
     def log_file(self, run_id: str, file: Path, name: str) -> None:
         """Upload `file` as the artifact `name`, a path in the run."""
@@ -111,17 +111,17 @@ class Tracker(Protocol):
     def artifact_uri(self, run_id: str) -> str: ...
 
     def add_model(self, run_id: str, model: FinishedModel) -> None:
-        """Make the run's model known as such, and register it where that was asked for."""
+        """Log the run's model as a model, and register it if the job requests that."""
 
     def end(self, run_id: str, status: RunStatus, at: datetime, tags: Mapping[str, str]) -> None:
-        """Set the run's final status, then it can be forgotten."""
+        """Set the run's final status."""
 
     def reopen(self, run_id: str, tags: Sequence[str]) -> None:
-        """The run goes on: RUNNING, without these tags of an earlier end. Most often it is so."""
+        """Set the run to RUNNING, and remove these tags of an earlier end."""
 
 
 class NullTracker:
-    """Keeps nothing: no run is ever found, so nothing is ever sent."""
+    """Stores nothing: it finds no run, so nothing is sent."""
 
     def find(self, experiment: str, job_id: str) -> list[RunRef]:  # noqa: ARG002
         return []
@@ -152,7 +152,7 @@ class NullTracker:
 
 
 class MlflowTracker:
-    """A tracking server over HTTP, with one retry and short patience: the numbers wait in SQL."""
+    """A tracking server over HTTP, with one retry and a short timeout: metrics wait in SQL."""
 
     def __init__(
         self, uri: str, timeout_seconds: int = 5, *, public_url: str | None = None
@@ -164,7 +164,7 @@ class MlflowTracker:
 
     @functools.cached_property
     def _client(self) -> "MlflowClient":
-        # Read by mlflow at import and at each call; an operator's own values go first.
+        # mlflow reads these at import and at each call; the operator's values take precedence.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(self._timeout_seconds))
@@ -220,7 +220,7 @@ class MlflowTracker:
         from mlflow.entities import Param, RunTag
 
         with _translated():
-            # Sending another value for a param is an error, even of the same meaning: 1 and 1.0.
+            # MLflow rejects another value for a param, even if it means the same, like 1 and 1.0.
             run = self._client.get_run(run_id).data
             sent = run.params
             params = [
@@ -287,7 +287,7 @@ class MlflowTracker:
                 self._log_renamed(run_id, file, path.name, folder)
 
     def _log_renamed(self, run_id: str, file: Path, name: str, folder: str | None) -> None:
-        """MLflow names an artifact after its file, so a link lends it the other name."""
+        """MLflow names an artifact after its file, so upload a link with the other name."""
         with tempfile.TemporaryDirectory() as scratch:
             link = Path(scratch) / name
             link.symlink_to(file.resolve())
@@ -321,16 +321,16 @@ class MlflowTracker:
             for key in tags:
                 if key in run.data.tags:
                     self._client.delete_tag(run_id, key)
-            # MLflow cannot forget the end time; the next end writes over it.
+            # MLflow cannot remove the end time; the next end overwrites it.
             self._client.update_run(run_id, status="RUNNING")
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn whatever mlflow raises into one of the two errors that callers tell apart.
+    """Turn every exception of mlflow into one of the two errors that callers distinguish.
 
-    Its artifact stores raise what their own libraries do, so anything counts as away that is not
-    a clear refusal; and 401 and 403 do too, because the operator can mend them.
+    Its artifact stores raise the errors of their own libraries, so anything but a clear refusal
+    means unreachable; so do 401 and 403, because the operator can fix them.
     """
     from mlflow.exceptions import MlflowException
 
@@ -349,7 +349,7 @@ def _milliseconds(at: datetime) -> int:
 
 
 def _cut(text: str, characters: int) -> str:
-    """The whole text, or its start with a mark that something is missing."""
+    """`text`, cut and marked with an ellipsis if it is too long."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
@@ -360,10 +360,10 @@ def log_missing(
     until: float = math.inf,
     changed: Collection[str] = (),
 ) -> bool:
-    """Upload those of `files` (artifact name → file) that the run lacks; whether it has all now.
+    """Upload the `files` (artifact name → file) that the run lacks; whether it has all of them now.
 
-    Starts no upload after `until` (time.monotonic). A name with the right size counts as there
-    unless it is in `changed`: a job's artifacts are written once, but for a promotion.
+    Starts no upload after `until` (time.monotonic). An artifact of the right size is not sent again
+    unless it is in `changed`: only a promotion changes a job's artifacts.
     """
     present = tracker.sizes(run_id)
     for name, file in files.items():
