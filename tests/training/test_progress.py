@@ -74,6 +74,10 @@ class TestLossTally:
         assert tally.total() == 1.75
         assert tally.first_bad_step() is None
 
+    def test_a_new_one_is_empty(self) -> None:
+        tally = LossTally(torch.device("cpu"))
+        assert (tally.totals(), tally.first_bad_step()) == ([0.0], None)
+
     def test_a_bad_first_step_is_kept_as_well(self) -> None:
         tally = LossTally(torch.device("cpu"))
         for step in (1, 2, 3):
