@@ -122,7 +122,11 @@ class TestRollback:
         recorder = Recorder()
         with pytest.raises(StageError, match=r"not finite at step \d, after 2 rollbacks") as caught:
             run(make_job(**options).request(), recorder)
-        assert caught.value.failure.code is FailureCode.NON_FINITE_LOSS
+        failure = caught.value.failure
+        assert failure.code is FailureCode.NON_FINITE_LOSS
+        good = recorder.of(CheckpointSaved)[-1].path
+        assert failure.details["last_good_checkpoint"] == good
+        assert failure.message.endswith(f"after 2 rollbacks; the last good checkpoint is {good}")
         factors = [said["learning_rate_factor"] for said in rollbacks(recorder)]
         assert factors == pytest.approx([0.9, 0.81])
 
