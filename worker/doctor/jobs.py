@@ -48,7 +48,7 @@ class StageFailedError(Exception):
 
 @dataclass(frozen=True)
 class Ended:
-    """All that a stage said, and how it ended."""
+    """The events of a stage, and how it ended."""
 
     request: StageRequest
     status: int

@@ -1,4 +1,4 @@
-"""What must not be in a report that somebody attaches to a public issue."""
+"""Removing what must not be in a report that is attached to a public issue."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""The checks, in the order in which they run: what a later one needs, an earlier one has tried."""
+"""The checks in the order in which they run; earlier ones test what later ones need."""
 
 from typing import Final
 

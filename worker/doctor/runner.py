@@ -12,9 +12,18 @@ from typing import Final
 from pydantic import ValidationError
 
 from worker.devices.gpus import gpus
-from worker.doctor import check as answers
 from worker.doctor import jobs, processes
-from worker.doctor.check import GPU, LINUX, TWO_GPUS, Check, Context, Finding, TorchView
+from worker.doctor.check import (
+    GPU,
+    LINUX,
+    TWO_GPUS,
+    Check,
+    Context,
+    Finding,
+    TorchView,
+    failed,
+    not_run,
+)
 from worker.doctor.run_check import CONTEXT, FINDING
 from worker.doctor.warm import Warm
 
@@ -44,7 +53,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class Doctor:
-    """`scratch` exists, is empty, and is removed by the caller."""
+    """`scratch` is an empty folder that the caller removes."""
 
     checks: Sequence[Check]
     scratch: Path
@@ -53,9 +62,9 @@ class Doctor:
     package: str = "worker.doctor.checks"
     """Where the checks' files are."""
 
-    def examine(self, say: Callable[[Line], None]) -> Examination:
-        """Call `say` for each line as soon as it is known; KeyboardInterrupt ends the examination,
-        and what had not been done by then is `not_run`."""
+    def examine(self, report: Callable[[Line], None]) -> Examination:
+        """Call `report` for each line as soon as it is known. After KeyboardInterrupt the remaining
+        checks are `not_run`."""
         done = Examination()
         try:
             context = self._context()
@@ -63,18 +72,18 @@ class Doctor:
             with Warm(jobs.libraries(context.device), _OFFLINE) as warm:
                 for check in self.checks:
                     done.lines.append(self._line(check, context, warm))
-                    say(done.lines[-1])
+                    report(done.lines[-1])
         except KeyboardInterrupt:
             done.interrupted = True
         for check in self.checks[len(done.lines) :]:
-            finding = answers.not_run("not run", reason="the doctor was interrupted")
+            finding = not_run("not run", reason="the doctor was interrupted")
             done.lines.append(Line(check, finding))
-            say(done.lines[-1])
+            report(done.lines[-1])
         return done
 
     @property
-    def _patience(self) -> float:
-        """In the background jobs have the processor first, and no user waits."""
+    def _time_factor(self) -> float:
+        """Longer limits in the background, where jobs have priority and no user waits."""
         return 10.0 if self.in_background else 1.0
 
     def _context(self) -> Context:
@@ -82,15 +91,15 @@ class Doctor:
         done = processes.run(
             "worker.doctor.torch_view",
             [str(file)],
-            seconds=self._patience * _TORCH_SECONDS,
+            seconds=self._time_factor * _TORCH_SECONDS,
             environment=_OFFLINE,
             folder=self.scratch,
         )
         try:
             view = TorchView.model_validate_json(file.read_bytes())
         except (OSError, ValidationError):
-            how = "did not answer in time" if done.status is None else f"ended ({done.status})"
-            view = TorchView(reason=f"the process that asked torch {how}: {done.tail}")
+            how = "did not finish in time" if done.status is None else f"ended ({done.status})"
+            view = TorchView(reason=f"the process that queries torch {how}: {done.tail}")
         return Context(
             scratch=self.scratch,
             quick=self.quick,
@@ -114,7 +123,7 @@ class Doctor:
         given = context.model_copy(update={"scratch": scratch})
         (folder / CONTEXT).write_text(given.model_dump_json(), encoding="utf-8")
         arguments = [f"{self.package}.{check.run}", str(folder)]
-        limit = self._patience * check.seconds
+        limit = self._time_factor * check.seconds
         try:
             done = None
             if check.forks:
@@ -136,27 +145,25 @@ def _finding(limit: float, file: Path, done: processes.Done) -> Finding:
     if file.is_file():
         return Finding.model_validate_json(file.read_bytes())
     if done.status is None:
-        return answers.failed(
+        return failed(
             f"did not end within {limit:g} s and was killed",
-            reason=done.tail or "it wrote nothing",
+            reason=done.tail or "it had no output",
             remedy="Run it again with nothing else running; if it hangs again, update the driver "
             "and send this report.",
         )
     how = f"status {done.status}" if done.status >= 0 else f"signal {-done.status}"
-    return answers.failed(
-        f"the check's process ended with {how}", reason=done.tail, remedy=_REPORT_IT
-    )
+    return failed(f"the check's process ended with {how}", reason=done.tail, remedy=_REPORT_IT)
 
 
 def lacks(check: Check, context: Context) -> Finding | None:
     """`not_run` with the reason, where the machine lacks what the check needs."""
     if context.in_background and check.on_device and context.device == "cuda":
         reason = "it computes on the GPU, which a job may have: `finetune doctor` runs it"
-        return answers.not_run("not run", reason=reason)
+        return not_run("not run", reason=reason)
     for need in check.needs:
         reason, remedy = _NEEDS.get(need, _package)(need, context)
         if reason:
-            return answers.not_run("not run", reason=reason, remedy=remedy)
+            return not_run("not run", reason=reason, remedy=remedy)
     return None
 
 

@@ -63,7 +63,7 @@ def _against_table(device: torch.device, measured: dict[str, float]) -> Finding:
 
 
 def _has_no(low: list[str], name: str) -> bool:
-    """Whether only bf16 is slow, on a GPU before Ampere, which imitates it."""
+    """Whether only bf16 is slow, on a GPU before Ampere, which emulates it."""
     return low == ["bf16"] and torch.cuda.get_device_capability()[0] < 8 and bool(name)
 
 

@@ -1,4 +1,4 @@
-"""fp16: a step whose gradients overflow is left out."""
+"""fp16: a step whose gradients overflow is skipped."""
 
 import json
 import math

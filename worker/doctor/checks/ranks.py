@@ -92,11 +92,11 @@ def _kill_a_rank(child: Child, event: StageEvent) -> None:
 
 def _share_a_gpu(_request: StageRequest) -> None:
     """In the launcher's process: all ranks are told to take the first GPU."""
-    from worker.stages import rank_env as ranks
+    from worker.stages import rank_env
 
-    plain = ranks.environment
+    plain = rank_env.environment
 
     def environment(number: int, count: int, address: tuple[str, int], file: Path) -> Any:
         return plain(number, count, address, file) | {"LOCAL_RANK": "0"}
 
-    replace(ranks, "environment", environment)
+    replace(rank_env, "environment", environment)
