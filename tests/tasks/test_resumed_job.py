@@ -82,6 +82,6 @@ def test_other_rows_end_it_before_the_training(tmp_path: Path, first: Trained) -
     other, _ = first
     rows = {"source": "path", "train": write_rows(tmp_path / "text.jsonl", [TEXT] * 9)}
     job = StagedJob(tmp_path, {**other.body, "dataset": rows})
-    with pytest.raises(StageError, match="fingerprint of its prepared data") as caught:
+    with pytest.raises(StageError, match="fingerprint of that job's prepared data") as caught:
         prepared(job, source(other, 2))
     assert caught.value.failure.code is FailureCode.INVALID_OPTION
