@@ -82,7 +82,8 @@ def measure(url: str, bare_url: str, options: argparse.Namespace) -> None:
         "GET": (encode("GET", f"/v1/jobs/{job}"), encode("GET", f"/bare/{job}"), 200),
     }
     for name, (our_request, bare_request, status) in cases.items():
-        ours, bare = [], []
+        ours: list[Load] = []
+        bare: list[Load] = []
         for number in range(options.pairs):
             runs = [(url, our_request, ours, "ours"), (bare_url, bare_request, bare, "bare")]
             for base, request, found, who in runs if number % 2 else reversed(runs):

@@ -89,8 +89,8 @@ def compare(folder: Path, *, steps: int, every: int, pairs: int) -> None:
             name = f"{number}-{in_background}"
             ran = train(folder / name, job(training), prepared)
             runs[in_background].append(ran)
-            stalls = " ".join(f"{seconds:.2f}" for seconds in [*ran.stalls, ran.last])
-            print(f"async_save {in_background!s:5}  {stalls}  of {ran.whole:.1f} s", flush=True)
+            listed = " ".join(f"{seconds:.2f}" for seconds in [*ran.stalls, ran.last])
+            print(f"async_save {in_background!s:5}  {listed}  of {ran.whole:.1f} s", flush=True)
     if len({run.weights for each in runs.values() for run in each}) != 1:
         raise SystemExit("the weights differ")
     for in_background, each in runs.items():

@@ -41,8 +41,8 @@ class _Timed:
         self._forward = forward
         self.seconds = 0.0
 
-    def __call__(self, *arguments: Any) -> Iterator[Any]:
-        batches = self._forward(*arguments)
+    def __call__(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        batches = self._forward(*arguments, **options)
         while True:
             start = perf_counter()
             batch = next(batches, None)
@@ -56,15 +56,16 @@ def ours(request: Path) -> dict[str, float]:
     """The train stage's own evaluation, of the model before its first step."""
     loaded = StageRequest.model_validate_json(request.read_text())
     job = train.set_up(loaded, Recorder())  # type: ignore[arg-type]
-    evaluator: Any = job.validation.evaluator
+    evaluator: Any = job.validation._evaluator
     evaluator.forward = timed = _Timed(evaluator.forward)
     start = perf_counter()
-    metrics = job.validation()
+    result = job.validation()
     seconds = perf_counter() - start
+    assert result is not None, "nothing interrupts this evaluation"
     return {
         "model": timed.seconds,
         "after": seconds - timed.seconds,
-        **{name: metrics[f"eval_{name}"] for name in ("exact_match", "f1")},
+        **{name: result.metrics[f"eval_{name}"] for name in ("exact_match", "f1")},
     }
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from service.api.body import parse
@@ -31,8 +32,8 @@ def main() -> None:
     print(f"{'body':34}{'KiB':>7}{'faults':>8}{'parse, ms':>11}{'faults, ms':>12}")
     for name, body in bodies.items():
         raw = json.dumps(body).encode()
-        parsing = least(lambda raw=raw: parse(raw), calls)
-        finding = least(lambda body=body: collect(body), calls)
+        parsing = least(partial(parse, raw), calls)
+        finding = least(partial(collect, body), calls)
         faults = len(collect(body).faults)
         print(f"{name:34}{len(raw) // 1024:7}{faults:8}{parsing:11.1f}{finding:12.1f}")
 

@@ -54,7 +54,8 @@ class _Clock(TrainerCallback):
     def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
         self._begun = time.perf_counter()
 
-    def on_step_end(self, _arguments: Any, state: Any, *_more: Any, **_others: Any) -> None:
+    def on_step_end(self, *arguments: Any, **_more: Any) -> None:
+        state = arguments[1]
         if state.global_step == self._skipped:
             self._begun = time.perf_counter()
         self.seconds = time.perf_counter() - self._begun

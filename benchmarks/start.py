@@ -155,7 +155,7 @@ def _main(folder: Path, brokers: dict[str, str], pairs: int, steps: int) -> None
             measures.append(lambda stack=stack, spec=spec: run(stack, spec))  # type: ignore[misc]
             # Later jobs find the imports and the prepared data.
             stack.finish(stack.submit(spec), seconds=WAIT_SECONDS)
-        compare(*measures, pairs)
+        compare(measures[0], measures[1], pairs)
     finally:
         for stack in stacks:
             stack.stop()

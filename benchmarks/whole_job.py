@@ -145,7 +145,7 @@ def main() -> None:
         spec = body(warm, options.steps)
         # Later jobs find the imports and the prepared data.
         warm.finish(warm.submit(spec), seconds=WAIT_SECONDS)
-        sides = {
+        sides: dict[str, Callable[[], Measures]] = {
             "script, its defaults": partial(reference, folder, options.steps, best=False),
             "script, at its best": partial(reference, folder, options.steps, best=True),
             "service, cold": partial(service, cold, body(cold, options.steps), cached=False),

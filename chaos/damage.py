@@ -17,7 +17,7 @@ from service.contract.events import CheckpointSaved
 from service.contract.failures import FailureCode, StageError
 from service.contract.states import Stage
 from service.settings import Settings
-from service.store import endings, history, schema
+from service.store import claims, endings, history, schema
 from service.store.claims import Claim
 from service.store.database import Database
 from tests.support.factories import POLICY, claim_job, make_job
@@ -146,7 +146,7 @@ class _Choice:
             for step in range(1, _STEPS + 1):
                 saved = _saved(workspace, step)
                 assert history.record(session, job_id, first.epoch, [saved]) is not None
-            row = history.held(session, job_id, first.epoch)
+            row = claims.held(session, job_id, first.epoch)
             assert row is not None
             row.stage = Stage.TRAIN
             endings.end(session, job_id, first.epoch, endings.Ending.released(), POLICY)
@@ -198,7 +198,7 @@ def _load(written: Job, draw: random.Random, told: Counter[str], report: Report)
     while not harm or atomic_dir.verify(folder):  # another whole checkpoint is no damage here
         harm = _harm(folder, _folder(written.workspace, step + 1), draw)
     nursery().start(written.request(2, folder))
-    words: dict[str, Any] = dict(nursery().words())
+    words = dict(nursery().words())
     failure: dict[str, Any] = json.loads(words[FAILED]) if FAILED in words else {}
     if failure.get("code") != FailureCode.CHECKPOINT_UNREADABLE:
         report.faults.append(f"{harm}: {words}")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import psutil
 import structlog
@@ -297,7 +297,7 @@ class _Service:
         return max((event.step for event in list(self.heard) if _is_loss(event)), default=0)
 
 
-def _is_loss(event: StageEvent) -> bool:
+def _is_loss(event: StageEvent) -> TypeGuard[Metric]:
     return isinstance(event, Metric) and event.kind == "train"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from chaos import checker
 from chaos.kills import kill_one
 from chaos.rows import Row, Scale, timed
-from chaos.stack import JOB_SECONDS, FaultStack, running
+from chaos.stack import JOB_SECONDS, DatabaseKind, FaultStack, running
 from chaos.work import Undisturbed
 from tests.e2e.stack import ENDED
 
@@ -28,7 +28,7 @@ _STEP: Final = 4
 def run(seed: int, scale: Scale) -> Row:
     kills = scale.pick(short=3, full=40)
     rng = random.Random(seed)
-    database = scale.pick(short="sqlite", full="postgres")
+    database: DatabaseKind = scale.pick(short="sqlite", full="postgres")
     with (
         timed("SIGKILL of jobs that build on others", HOLDS) as report,
         running(workers=2, database=database, mlflow=True) as stack,

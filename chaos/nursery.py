@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,16 @@ class Nursery:
         self._process.stdin.flush()
         return int(self.word()[1])
 
-    def word(self) -> Sequence[str]:
+    def word(self) -> tuple[str, str]:
         """What the life says next, and its argument."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the nursery has died; it said why on stderr")
-        return line.rstrip("\n").split(" ", 1)
+        word, _, argument = line.rstrip("\n").partition(" ")
+        return word, argument
 
-    def words(self) -> Iterator[Sequence[str]]:
+    def words(self) -> Iterator[tuple[str, str]]:
         """All that it says until its process has ended."""
         while True:
             word = self.word()

@@ -273,8 +273,8 @@ class _Connection:
                 self._transaction = Transaction()
             self._transaction.statements.append(text)
         elif kind == _PARSE:
-            name, text, _ = body.split(b"\0", 2)
-            self._prepared[name] = text.decode(errors="replace")
+            name, statement, _ = body.split(b"\0", 2)
+            self._prepared[name] = statement.decode(errors="replace")
         elif kind == _BIND:
             _, name, parameters = body.split(b"\0", 2)
             self._transaction.statements.append(self._prepared.get(name, ""))

@@ -143,12 +143,15 @@ def _sweeping(stack: FaultStack) -> Iterator[Counter[str]]:
 
 def _no_room(stack: FaultStack) -> Settings:
     kinds = ("workspace", "upload", "prepared")
+    limits: dict[str, Any] = {
+        **{f"retention_{kind}_days": 1e-6 for kind in kinds},
+        **{f"retention_{kind}_bytes": 0 for kind in kinds},
+    }
     return Settings(
         home=stack.home,
         database_url=SecretStr(stack.database_url),
         retention_sweep_seconds=_SWEEP_SECONDS,
-        **{f"retention_{kind}_days": 1e-6 for kind in kinds},
-        **{f"retention_{kind}_bytes": 0 for kind in kinds},
+        **limits,
     )
 
 

@@ -131,7 +131,7 @@ def _undisturbed(job: Job) -> dict[str, Any]:
 
 
 def _done() -> dict[str, Any]:
-    words: dict[str, Any] = dict(word for word in nursery().words() if word[0] in (DONE, FAILED))
+    words = dict(word for word in nursery().words() if word[0] in (DONE, FAILED))
     if DONE not in words:
         raise RuntimeError(f"a life did not come to its end: {words}")
     result: dict[str, Any] = json.loads(words[DONE])
