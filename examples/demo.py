@@ -22,9 +22,10 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service.cli import lock, watch
+from service.cli import watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
+from service.cli.stack import lock
 from service.cli.submit import read_spec, upload_files
 
 EXAMPLES = Path(__file__).resolve().parent

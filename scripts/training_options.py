@@ -10,17 +10,8 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from service.contract.aliases import ALIASES, OLDER_VALUES, SWITCHES
-from service.contract.choices import (
-    BY_METRIC,
-    OPTIMIZER_ARGUMENTS,
-    SCHEDULE_ARGUMENTS,
-    Optimizer,
-    Schedule,
-)
 from service.contract.deepspeed import REFUSED_DEEPSPEED, DeepSpeedSpec
 from service.contract.fsdp import REFUSED_FSDP, FSDPSpec
-from service.contract.moved_options import ELSEWHERE
 from service.contract.peft import (
     IA3Spec,
     LoraSpec,
@@ -28,10 +19,24 @@ from service.contract.peft import (
     PromptTuningSpec,
     QuantizationSpec,
 )
-from service.contract.refused_options import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
 from service.contract.resources import DDPSpec
-from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES, OLDER_VALUES, SWITCHES
+from service.contract.training_arguments.choices import (
+    BY_METRIC,
+    OPTIMIZER_ARGUMENTS,
+    SCHEDULE_ARGUMENTS,
+    Optimizer,
+    Schedule,
+)
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import (
+    REFUSED,
+    REFUSED_OPTIMIZERS,
+    REFUSED_SAMPLING,
+    REMOVED,
+)
+from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
 from service.contract.training_fields import ADDITIONS
 
 _INTRODUCTION: Final = """\

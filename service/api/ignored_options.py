@@ -6,11 +6,17 @@ from typing import Any, Final
 from service.api.faults.shorten import shortened
 from service.api.redaction import cut, shown
 from service.api.schemas.jobs import IgnoredOption
-from service.contract.aliases import ALIASES, DIFFERENCES, OLDER_VALUES, SWITCHES, has_no_effect
-from service.contract.moved_options import ELSEWHERE
-from service.contract.refused_options import REFUSED, REMOVED
-from service.contract.script_options import PLACES
 from service.contract.training import TrainingSpec, ignored_options
+from service.contract.training_arguments.aliases import (
+    ALIASES,
+    DIFFERENCES,
+    OLDER_VALUES,
+    SWITCHES,
+    has_no_effect,
+)
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import REFUSED, REMOVED
+from service.contract.training_arguments.script_options import PLACES
 
 _REASONS: Final = {**REFUSED, **REMOVED, **ELSEWHERE}
 

@@ -9,7 +9,7 @@ import httpx
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.cli import lock
+from service.cli.stack import lock
 from service.contract.states import Action
 from service.settings import Settings
 

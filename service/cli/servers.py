@@ -10,9 +10,9 @@ import typer
 import uvicorn
 
 from service import logging
-from service.cli.addresses import check_address
-from service.cli.components import reconciler_mark
 from service.cli.exit_codes import UsageError
+from service.cli.stack.addresses import check_address
+from service.cli.stack.components import reconciler_mark
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
 from service.jobs.retention import Retention

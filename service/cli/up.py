@@ -14,12 +14,13 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from service.cli import components, linux, lock, orphans, output
-from service.cli.addresses import check_address, local_url
-from service.cli.devices import visible_gpus
+from service.cli import output
 from service.cli.exit_codes import FAILED, OK, USAGE, UsageError
-from service.cli.linux import StopEvent
-from service.cli.processes import Part, PartFailedError, ProcessManager
+from service.cli.stack import components, linux, lock, orphans
+from service.cli.stack.addresses import check_address, local_url
+from service.cli.stack.devices import visible_gpus
+from service.cli.stack.linux import StopEvent
+from service.cli.stack.processes import Part, PartFailedError, ProcessManager
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.settings import Settings
 from service.store import schema

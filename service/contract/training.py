@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from pydantic import ValidationInfo, model_validator
 
-from service.contract.aliases import with_current_names
-from service.contract.choices import (
+from service.contract.section import Rule
+from service.contract.training_arguments.aliases import with_current_names
+from service.contract.training_arguments.choices import (
     BY_METRIC,
     OPTIMIZER_ARGUMENTS,
     SCHEDULE_ARGUMENTS,
     parse_optim_args,
 )
-from service.contract.section import Rule
-from service.contract.trainer_defaults import is_at_default
+from service.contract.training_arguments.trainer_defaults import is_at_default
 from service.contract.training_fields import TrainingOptions
 
 

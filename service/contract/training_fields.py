@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from service.contract.choices import BY_METRIC, Optimizer, Sampling, Schedule
-from service.contract.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.resume_from import ResumeFromSpec
 from service.contract.section import SpecModel
+from service.contract.training_arguments.choices import BY_METRIC, Optimizer, Sampling, Schedule
+from service.contract.training_arguments.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
 from service.contract.types import ShortEnough, refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]

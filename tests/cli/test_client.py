@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from service.cli import client as client_module
 from service.cli.client import ApiError, Client, ClientSettings, UnreachableError
-from service.cli.lock import StackAddress, write_address
+from service.cli.stack.lock import StackAddress, write_address
 
 
 class Service(ThreadingHTTPServer):

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from service.cli import lock
+from service.cli.stack import lock
 from tests.support.services import free_port, wait_until
 
 pytestmark = pytest.mark.long

@@ -10,12 +10,12 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.moved_options import ELSEWHERE
-from service.contract.refused_options import REFUSED, REMOVED
-from service.contract.script_options import PLACES
 from service.contract.spec import JobSpec
-from service.contract.trainer_defaults import DEFAULTS, PARTS, is_at_default
 from service.contract.training import TrainingSpec, ignored_options
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import REFUSED, REMOVED
+from service.contract.training_arguments.script_options import PLACES
+from service.contract.training_arguments.trainer_defaults import DEFAULTS, PARTS, is_at_default
 
 DUMPS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("training_arguments_dumps.json").read_text()

@@ -8,9 +8,9 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.aliases import ALIASES
-from service.contract.moved_options import ELSEWHERE
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES
+from service.contract.training_arguments.moved_options import ELSEWHERE
 from service.contract.training_fields import ADDITIONS
 
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}

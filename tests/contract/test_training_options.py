@@ -11,15 +11,20 @@ import pytest
 import transformers
 from pydantic import ValidationError
 
-from service.contract.aliases import ALIASES, SWITCHES
-from service.contract.choices import parse_optim_args
 from service.contract.deepspeed import REFUSED_DEEPSPEED
 from service.contract.fsdp import REFUSED_FSDP
 from service.contract.hub import HubSpec
-from service.contract.moved_options import ELSEWHERE
-from service.contract.refused_options import REFUSED, REFUSED_OPTIMIZERS, REFUSED_SAMPLING, REMOVED
-from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES, SWITCHES
+from service.contract.training_arguments.choices import parse_optim_args
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import (
+    REFUSED,
+    REFUSED_OPTIMIZERS,
+    REFUSED_SAMPLING,
+    REMOVED,
+)
+from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
 from service.contract.training_fields import ADDITIONS
 
 # What `Seq2SeqTrainingArguments(output_dir="out").to_dict()` returns in releases of 4.x.

@@ -9,12 +9,12 @@ from service.api.faults import names
 from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, kinds
 from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault
-from service.contract.aliases import ALIASES, SWITCHES
-from service.contract.moved_options import ELSEWHERE
-from service.contract.refused_options import REFUSED, REMOVED
-from service.contract.script_options import NOT_NEEDED, PLACES
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES, SWITCHES
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import REFUSED, REMOVED
+from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
 
 _KINDS: Final[dict[str, str]] = {
     "int": "a whole number",

@@ -8,9 +8,9 @@ from typing import Final
 from pydantic import BaseModel
 
 from service.api.faults.walk import models_in
-from service.contract.aliases import ALIASES
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES
 
 _LONGEST_NAME: Final = 60
 _NEAR: Final = 0.6

@@ -11,11 +11,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service.api.faults.walk import models_in
-from service.contract.aliases import ALIASES, SWITCHES
 from service.contract.dataset import MOST_SETS
 from service.contract.spec import JobSpec
-from service.contract.trainer_defaults import DEFAULTS
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES, SWITCHES
+from service.contract.training_arguments.trainer_defaults import DEFAULTS
 from service.contract.types import MOST_ENTRIES
 
 MOST_FAULTS: Final = 100

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from service.contract.aliases import ALIASES
 from service.contract.section import SpecModel
 from service.contract.spec import JobSpec
+from service.contract.training_arguments.aliases import ALIASES
 
 Path = tuple[str | int, ...]
 FieldPath = tuple[str, ...]

@@ -14,7 +14,7 @@ from service.cli.convert.scripts import SCRIPTS, Script
 from service.cli.convert.shell import Command
 from service.cli.convert.training import convert_training, drop_defaults, leave_out_rest
 from service.contract.parameters import TaskParameters
-from service.contract.script_options import PLACES
+from service.contract.training_arguments.script_options import PLACES
 
 _SPLITS: Final = {"train": "do_train", "validation": "do_eval", "test": "do_predict"}
 _ORDER: Final = (

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from service.cli.convert.flags import is_on, typed
 from service.cli.convert.report import Conversion
-from service.contract.aliases import ALIASES, SWITCHES
-from service.contract.moved_options import ELSEWHERE
-from service.contract.refused_options import REFUSED, REMOVED
-from service.contract.script_options import NOT_NEEDED, PLACES
-from service.contract.trainer_defaults import is_at_default, is_dump
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES, SWITCHES
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import REFUSED, REMOVED
+from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
+from service.contract.training_arguments.trainer_defaults import is_at_default, is_dump
 
 _TEXTS: Final = frozenset({"optim_args", "metric_for_best_model", "lr_scheduler_kwargs"})
 # Options that a job that only evaluates or predicts still uses.

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR, get_scheduler
 
-from service.contract.choices import BY_METRIC, SCHEDULE_ARGUMENTS, Schedule
 from service.contract.failures import StageError
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.choices import BY_METRIC, SCHEDULE_ARGUMENTS, Schedule
 from tests.training.reference_trainer import run_both
 from tests.training.support import Job, rows, run
 from worker.training.optim import lr_schedulers

@@ -11,10 +11,10 @@ import torch
 import transformers
 from transformers.training_args import OptimizerNames
 
-from service.contract.choices import OPTIMIZER_ARGUMENTS, Optimizer
 from service.contract.failures import FailureCode, StageError
-from service.contract.refused_options import REFUSED_OPTIMIZERS
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.choices import OPTIMIZER_ARGUMENTS, Optimizer
+from service.contract.training_arguments.refused_options import REFUSED_OPTIMIZERS
 from tests.training.factories import tiny_bert
 from tests.training.support import Job, run, tiny_model
 from worker.training.optim import optimizers

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from service.contract.choices import Sampling
+from service.contract.training_arguments.choices import Sampling
 from worker.training import rng
 from worker.training.objective import Features, ViewOfFeatures
 from worker.training.plan import Plan

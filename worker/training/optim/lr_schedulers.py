@@ -7,8 +7,8 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
-from service.contract.choices import BY_METRIC
 from service.contract.failures import FailureCode, StageError
+from service.contract.training_arguments.choices import BY_METRIC
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 

@@ -1,6 +1,6 @@
 import pytest
 
-from service.cli.addresses import PublicAddressError, check_address, is_loopback, local_url
+from service.cli.stack.addresses import PublicAddressError, check_address, is_loopback, local_url
 from service.store import keys
 from service.store.database import Database
 from tests.cli.conftest import Cli

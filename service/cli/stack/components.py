@@ -11,7 +11,7 @@ import httpx
 import redis
 from sqlalchemy import select
 
-from service.cli.processes import Part
+from service.cli.stack.processes import Part
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
 

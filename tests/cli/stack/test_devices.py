@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from service.cli import components, orphans, up
-from service.cli.devices import visible_gpus
+from service.cli import up
 from service.cli.exit_codes import UsageError
+from service.cli.stack import components, orphans
+from service.cli.stack.devices import visible_gpus
 from service.settings import Settings
 from service.store.database import Database
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 # Of `python -m worker.devices.gpus` on a machine with a GPU in MIG mode and a whole one.
 _TWO_GPUS = """

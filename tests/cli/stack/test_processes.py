@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.cli import processes
-from service.cli.linux import StopEvent
-from service.cli.orphans import Mark
-from service.cli.processes import Part, PartFailedError, ProcessManager
+from service.cli.stack import processes
+from service.cli.stack.linux import StopEvent
+from service.cli.stack.orphans import Mark
+from service.cli.stack.processes import Part, PartFailedError, ProcessManager
 from tests.support.services import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -191,9 +191,9 @@ def _gone(pid: int) -> bool:
 GUARDED = """
 import os, subprocess, sys, time
 from pathlib import Path
-from service.cli.orphans import Mark
-from service.cli.processes import Part, ProcessManager
-from service.cli.linux import run_guarded
+from service.cli.stack.orphans import Mark
+from service.cli.stack.processes import Part, ProcessManager
+from service.cli.stack.linux import run_guarded
 
 folder = Path(sys.argv[1])
 mark_of_stack = Mark(folder)
@@ -303,7 +303,7 @@ class TestRunGuarded:
         wait_until(lambda: _gone(new), 10, "its end")
 
     def test_the_childs_status_is_passed_on(self) -> None:
-        code = "import sys; from service.cli.linux import run_guarded\n"
+        code = "import sys; from service.cli.stack.linux import run_guarded\n"
         code += "sys.exit(run_guarded(lambda stop: 7, lambda: None))"
         assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 7
 

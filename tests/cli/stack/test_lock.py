@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import lock
-from service.cli.lock import StackAddress, StackRunningError
+from service.cli.stack import lock
+from service.cli.stack.lock import StackAddress, StackRunningError
 
 
 class TestHold:
@@ -28,7 +28,7 @@ class TestHold:
 
     def test_a_killed_holder_does_not_hold_it(self, tmp_path: Path) -> None:
         code = (
-            "import os, signal, sys; from pathlib import Path; from service.cli import lock\n"
+            "import os, signal, sys; from pathlib import Path; from service.cli.stack import lock\n"
             "with lock.hold(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
         )
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.cli.linux import StopEvent
+from service.cli.stack.linux import StopEvent
 from service.prctl import die_with_parent
 
 POLL_SECONDS = 0.1

@@ -1,0 +1,1 @@
+"""The embedded stack of `finetune up`: its components, processes, locks and addresses."""

@@ -1,0 +1,1 @@
+"""How `training` relates to `transformers.TrainingArguments`: aliases, refusals, other places."""
