@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
-from service.contract.aliases import ALIASES
-from service.contract.moved_options import ELSEWHERE
-from service.contract.refused_options import REFUSED
-from service.contract.script_options import NOT_NEEDED, PLACES
 
 from service.api.faults.collect import collect
 from service.api.faults.walk import models_in
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
+from service.contract.training_arguments.aliases import ALIASES
+from service.contract.training_arguments.moved_options import ELSEWHERE
+from service.contract.training_arguments.refused_options import REFUSED
+from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
 from tests.api.factories import spec
 
 
