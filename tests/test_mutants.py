@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,7 +118,7 @@ class TestTable:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Iterator[Path]:
+def repository(tmp_path: Path) -> Path:
     """A module whose tests notice that 2 is not 3, but not where the limit is."""
     folder = tmp_path / "repository"
     folder.mkdir()

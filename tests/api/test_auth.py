@@ -45,7 +45,7 @@ class TestAuthentication:
     def test_wrong_keys_are_refused(self, client: httpx.Client, key: str) -> None:
         wrong = [key[:-1], key + "x", "ft-", key.upper(), "é"]
         for value in wrong:
-            headers = {"Authorization": f"Bearer {value}".encode()}
+            headers = {b"Authorization": f"Bearer {value}".encode()}
             assert client.get("/v1/jobs", headers=headers).status_code == 401, value
         assert client.get("/v1/jobs", headers={"Authorization": key}).status_code == 401
         assert client.get("/v1/jobs", headers={"Authorization": f"Basic {key}"}).status_code == 401

@@ -29,7 +29,7 @@ class TestHostileBodies:
             return validate(given, **options)
 
         def counted_comparison(matcher: SequenceMatcher[str]) -> float:
-            compared.append(matcher.a)
+            compared.append(matcher.a)  # type: ignore[attr-defined]
             return compare(matcher)
 
         monkeypatch.setattr(JobSpec, "model_validate", counted_validation)

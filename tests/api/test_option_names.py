@@ -61,7 +61,7 @@ class TestNamesOfTheScripts:
 class TestExamples:
     def test_every_required_field_has_a_valid_one(self) -> None:
         """A client finds them in the document."""
-        seen = set()
+        seen: set[type[BaseModel]] = set()
         todo: list[type[BaseModel]] = [JobSpec]
         while todo:
             model = todo.pop()
@@ -70,7 +70,8 @@ class TestExamples:
                 seen.update(models_in(field.annotation))
                 if field.is_required():
                     assert field.examples, f"{model.__name__}.{name}"
-                    adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)
+                    annotation: Any = field.annotation
+                    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
                     if not list(models_in(field.annotation)):
                         adapter.validate_python(field.examples[0])
 

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.cli.actions import merge_patch
 from service.cli.exit_codes import UsageError
+from service.cli.overrides import merge_patch
 from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.job_rows import end, write

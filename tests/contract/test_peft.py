@@ -163,9 +163,10 @@ def test_what_goes_together() -> None:
         assert job_spec(task=task, peft=PROMPT).peft
     for task in ("question-answering", "token-classification", "translation"):
         assert job_spec(task=task, peft=PREFIX).peft
-    for task in ("masked-lm", {"type": "question-answering", "head": "beam-search"}):
-        assert job_spec(task=task, peft={"method": "lora"}).peft
-        assert job_spec(task=task, peft={"method": "ia3"}).peft
+    beam_search = {"type": "question-answering", "head": "beam-search"}
+    for method in ("lora", "ia3"):
+        assert job_spec(task="masked-lm", peft={"method": method}).peft
+        assert job_spec(task=beam_search, peft={"method": method}).peft
 
 
 def test_four_bits_have_choices() -> None:

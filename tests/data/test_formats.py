@@ -107,7 +107,8 @@ class TestEveryFormat:
     def test_text_is_one_column(self, tmp_path: Path) -> None:
         opened = open_table(source(tmp_path, "f.txt", b"one\r\n\ntwo"), "auto")
         assert opened.columns == ("text",)
-        assert [row["text"] for _, row in opened.rows(())] == ["one", "", "two"]
+        rows: Any = opened.rows(())
+        assert [row["text"] for _, row in rows] == ["one", "", "two"]
 
     @pytest.mark.parametrize("version", ["1.1", "2.0"])
     def test_squad_becomes_flat_rows(self, version: str) -> None:

@@ -19,13 +19,16 @@ ROWS = [str(number) for number in range(50)]
 class _Files:
     """Training rows in files of uneven length, and a test file."""
 
-    revision = None
+    revision: str | None = None
 
     def splits(self) -> tuple[str, ...]:
         return ("train", "test")
 
     def fingerprint(self) -> Any:
         return "rows"
+
+    def names(self, split: str) -> list[str]:
+        return [split]
 
     def tables(self, split: str) -> Iterator[Table]:
         parts = [ROWS[:7], ROWS[7:8], ROWS[8:]] if split == "train" else [["t"]]

@@ -76,7 +76,7 @@ class TestWrite:
         assert caught.value.failure.code is FailureCode.UNREADABLE_ROW
 
     def test_all_bad_rows_are_named(self, tmp_path: Path) -> None:
-        rows = [{"a": "x"}, {"a": 3}, {"b": 1}] * 60
+        rows: list[dict[str, Any]] = [{"a": "x"}, {"a": 3}, {"b": 1}] * 60
         with pytest.raises(StageError) as caught:
             write(tmp_path, table(*rows), table({"a": None}))
         failure = caught.value.failure

@@ -20,7 +20,7 @@ ROWS = {
 def defined_in(source: str) -> set[str]:
     tree = ast.parse(source)
     named = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    targets = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    targets: list[ast.expr] = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
     targets += [name for node in tree.body if isinstance(node, ast.Assign) for name in node.targets]
     return named | {target.id for target in targets if isinstance(target, ast.Name)}
 

@@ -1,5 +1,6 @@
 import platform
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ class TestText:
         assert cleaner.text(text) == shown
 
     def test_so_are_all_strings_of_a_value(self, cleaner: Cleaner) -> None:
-        value = {"/home/jane": ["abc-my-token", 1, None, {"a": "/srv/finetune"}]}
+        value: dict[str, Any] = {"/home/jane": ["abc-my-token", 1, None, {"a": "/srv/finetune"}]}
         assert cleaner.value(value) == {"~": ["***", 1, None, {"a": "$FINETUNE_HOME"}]}
 
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.support.services import wait_until
-from worker.doctor import runner
+from worker.doctor import processes
 from worker.doctor.check import GPU, TWO_GPUS, Check, Context, TorchView
 from worker.doctor.processes import Done
 from worker.doctor.runner import Doctor, Examination, lacks
@@ -78,7 +78,7 @@ class TestEachCheck:
             limits.append(seconds)
             return Done(None, "")
 
-        monkeypatch.setattr(runner.processes, "run", run)
+        monkeypatch.setattr(processes, "run", run)
         doctor = Doctor([check("good", seconds=3)], tmp_path, in_background=True)
         [line] = doctor.examine(lambda _: None).lines
         assert limits == [30]
@@ -110,6 +110,6 @@ class TestNeeds:
     def test_one_that_lacks_something_starts_no_process(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(runner.processes, "run", None)
+        monkeypatch.setattr(processes, "run", None)
         [line] = examine(tmp_path, check("good", needs=(GPU,))).lines
         assert line.finding.status == "not_run"

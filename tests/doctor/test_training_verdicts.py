@@ -83,7 +83,8 @@ class TestOptimizers:
         script(monkeypatch, end)
         found = optimizers.torchao(cpu(tmp_path))
         assert found.status == "ok"
-        assert list(found.data["losses"]) == ["adamw_torch", "adamw_torch_8bit", "adamw_torch_4bit"]
+        losses: Any = found.data["losses"]
+        assert list(losses) == ["adamw_torch", "adamw_torch_8bit", "adamw_torch_4bit"]
 
     @pytest.mark.parametrize("losses", [[4.9, 4.0], [5.0, 3.0]])
     def test_another_training(
@@ -138,7 +139,8 @@ class TestTasks:
         script(monkeypatch, lambda _options: finished(tmp_path, [2.0, 1.5, 1.2, 1.0]))
         found = tasks.tasks(gpu(tmp_path))
         assert found.status == "warning"
-        assert found.data["syncs"]["causal-lm"] == {"masking_utils.py:7": 1.0, "loop.py:1": 0.33}
+        syncs: Any = found.data["syncs"]
+        assert syncs["causal-lm"] == {"masking_utils.py:7": 1.0, "loop.py:1": 0.33}
 
 
 class TestOverflow:
@@ -262,7 +264,8 @@ class TestCommunication:
     def test_all_reduce_on_this_cpu(self, tmp_path: Path) -> None:
         found = communication.all_reduce(cpu(tmp_path))
         assert (found.status, found.data["backend"]) == ("ok", "gloo")
-        assert list(found.data["bytes_per_second"]) == ["1 KiB", "1 MiB", "16 MiB"]
+        speeds: Any = found.data["bytes_per_second"]
+        assert list(speeds) == ["1 KiB", "1 MiB", "16 MiB"]
 
     def test_a_process_that_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(communication, "_rank", _break)

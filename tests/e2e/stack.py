@@ -98,7 +98,7 @@ class Stack:
         self.parts: dict[str, Part] = {}
 
     def start(self) -> None:
-        migrate = [BIN / "finetune", "migrate"]
+        migrate = [str(BIN / "finetune"), "migrate"]
         subprocess.run(migrate, env=self.env, check=True, stdout=subprocess.DEVNULL)
         self.start_part("api", [str(BIN / "finetune"), "api"])
         self.start_part("reconciler", [str(BIN / "finetune"), "reconciler"])

@@ -106,7 +106,9 @@ class PackedKernels:
         self._note("efficient", query[0], key[0], starts, longest, causal=causal == 1)
         seed = torch.empty((), dtype=torch.int64).random_()
         mixed = self._mixed(
-            *(each[0] for each in (query, key, value)),
+            query[0],
+            key[0],
+            value[0],
             starts,
             scale,
             dropout,
@@ -136,8 +138,17 @@ class PackedKernels:
         scale: float,
         **_unused: Any,
     ) -> Tensors:
-        whole = (each[0] for each in (gradient, query, key, value))
-        found = self._gradients(*whole, starts, scale, dropout, seed, causal=causal == 1)
+        found = self._gradients(
+            gradient[0],
+            query[0],
+            key[0],
+            value[0],
+            starts,
+            scale,
+            dropout,
+            seed,
+            causal=causal == 1,
+        )
         return *(each[None] for each in found), torch.empty(0)
 
     def _note(

@@ -32,7 +32,9 @@ class TestWake:
         sender = dispatcher(broker_url)
         assert sender.enqueue("job-1", "gpu", 0)
         sender.close()
-        message = json.loads(client.lindex("gpu", 0))
+        sent = client.lindex("gpu", 0)
+        assert sent is not None
+        message = json.loads(sent)
         assert message["headers"]["task"] == "worker.run.wake"
         assert message["content-type"] == "application/json"
         assert message["headers"]["argsrepr"] == "['job-1']"

@@ -27,7 +27,11 @@ from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import add_checkpoint, get, history_of, put
 
 HUB = HubSpec(model_id="org/elsewhere")
-TRAINED = {"output_dir": "attempts/2/output", "weights_sha256": "a" * 64, "model_step": 30}
+TRAINED: dict[str, Any] = {
+    "output_dir": "attempts/2/output",
+    "weights_sha256": "a" * 64,
+    "model_step": 30,
+}
 LOST = Failure.of(FailureCode.HUB_FORBIDDEN, "no")
 
 

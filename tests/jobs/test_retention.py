@@ -483,7 +483,7 @@ class TestPrepared:
         """Whichever is first: the retried job is never at a stage whose data is gone."""
         settings = Settings(home=home)
         result = {"model_dir": "/m", "tokenizer_dir": "/t", "data_fingerprint": "k"}
-        unknown = {"model_revision": None, "dataset_revision": None, "splits": {}}
+        unknown: dict[str, Any] = {"model_revision": None, "dataset_revision": None, "splits": {}}
         for number in range(12):
             folder = self.entry(root, f"k{number}", days=31)
             results = {"prepare": {**result, **unknown, "prepared_dir": str(folder)}}

@@ -287,10 +287,10 @@ class TestGroupCommit:
     def test_those_that_come_during_a_transaction_share_the_next(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
-        commits = []
+        commits: list[Any] = []
         event.listen(database.engine, "commit", commits.append)
         specs = [make_spec(name=f"{n}", metadata={"n": f"{n}"}, priority=n) for n in (5, 5, 2, 7)]
-        made = Crowd(database, unreachable).submit(*specs)
+        made: list[Any] = Crowd(database, unreachable).submit(*specs)
         assert len(commits) == 3  # the test's own, the first job's, that of the four
         assert [one.queue_position for one in made] == [3, 4, 1, 5]
         for one, spec in zip(made, specs, strict=True):

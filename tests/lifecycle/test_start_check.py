@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class TestInBackground:
     def test_doctors_of_one_machine_take_turns(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(command.os, "nice", lambda _: 0)
+        monkeypatch.setattr(os, "nice", lambda _: 0)
         with (
             command._turn(tmp_path),
             (tmp_path / "doctor-at-start.lock").open() as lock,

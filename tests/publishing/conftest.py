@@ -19,12 +19,17 @@ from service.contract.events import (
     Notice,
     StageEvent,
 )
-from service.contract.stages import PrepareResult, PublishResult, StageRequest, TrainResult
+from service.contract.stages import (
+    EVENT_FD_VARIABLE,
+    PrepareResult,
+    PublishResult,
+    StageRequest,
+    TrainResult,
+)
 from service.contract.states import Stage
 from tests.fakes.hub import HubDouble
 from tests.support.factories import make_spec
 from tests.support.models import save_tiny_bert
-from worker.stages.base import EVENT_FD_VARIABLE
 
 TOKEN = "hf_publishTests0123456789"
 PREPARED = PrepareResult(

@@ -74,7 +74,7 @@ def test_pushed_it_loads_by_the_real_client_and_answers(hub: HubDouble, tmp_path
     assert not {"model.safetensors", "config.json"} & set(files)
     config = json.loads(files["adapter_config.json"])
     assert (config["base_model_name_or_path"], config["revision"]) == ("org/base", commit)
-    card = ModelCard(files["README.md"].decode())
+    card: Any = ModelCard(files["README.md"].decode())
     assert card.data.library_name == "peft"
     assert card.data.base_model == "org/base"
     assert card.data.base_model_relation == "adapter"
@@ -129,7 +129,7 @@ def test_the_code_of_the_card(tmp_path: Path, task: str, auto: Any) -> None:
 
 def test_a_merged_model_is_described_as_a_whole_one(tmp_path: Path) -> None:
     spec = {"task": "causal-lm", "peft": {**LORA, "merge": True}}
-    card = ModelCard(model_card.render(make_request(tmp_path, spec=spec), PREPARED, TRAINED))
+    card: Any = ModelCard(model_card.render(make_request(tmp_path, spec=spec), PREPARED, TRAINED))
     assert card.data.library_name == "transformers"
     assert "base_model_relation" not in card.data.to_dict()
     assert "PeftModel" not in card.text

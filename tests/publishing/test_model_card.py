@@ -12,9 +12,8 @@ from tests.publishing.conftest import PREPARED, TRAINED, make_request
 from worker.publishing import model_card
 
 
-def card(
-    workspace: Path, trained: Any = TRAINED, *, prepared: Any = PREPARED, **spec: Any
-) -> ModelCard:
+def card(workspace: Path, trained: Any = TRAINED, *, prepared: Any = PREPARED, **spec: Any) -> Any:
+    """A ModelCard; its `data` has the fields that the card's metadata have."""
     return ModelCard(model_card.render(make_request(workspace, spec=spec), prepared, trained))
 
 

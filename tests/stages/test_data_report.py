@@ -78,7 +78,7 @@ class TestReport:
     ) -> None:
         rows, _ = faulty(squad_rows("train"))
         (tmp_path / "d.json").write_text(json.dumps(rows))
-        dataset = {"on_bad_row": "skip", "max_bad_fraction": 0.03}
+        dataset: dict[str, Any] = {"on_bad_row": "skip", "max_bad_fraction": 0.03}
         ended = run(spec(models / "tiny", train=str(tmp_path / "d.json"), **dataset))
         assert ended.failure.code is FailureCode.UNREADABLE_ROW
         assert ended.failure.message.startswith(
@@ -93,8 +93,9 @@ class TestReport:
         self, tmp_path: Path, run: Run, models: Path
     ) -> None:
         cache = {"cache_dir": tmp_path / "cache"}
+        options: list[dict[str, Any]] = [{}, {"on_bad_row": "skip"}, {"on_bad_row": "fail"}]
         found = [
             run(spec(models / "tiny", **dataset), **cache).result["data_fingerprint"]
-            for dataset in ({}, {"on_bad_row": "skip"}, {"on_bad_row": "fail"})
+            for dataset in options
         ]
         assert found[0] == found[2] != found[1]

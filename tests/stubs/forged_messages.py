@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kombu import Connection, Exchange, Producer
+from kombu.connection import Connection
+from kombu.entity import Exchange
+from kombu.messaging import Producer
 
 from service.contract.routing import WAKE_TASK
 

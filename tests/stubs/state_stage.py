@@ -41,6 +41,8 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
 
 
 def _process() -> dict[str, Any]:
+    out: Any = sys.stdout
+    err: Any = sys.stderr
     status = dict(line.split(":\t", 1) for line in _lines("/proc/self/status") if ":\t" in line)
     descriptors = {fd.name: _target(fd) for fd in Path("/proc/self/fd").iterdir()}
     return {
@@ -58,7 +60,7 @@ def _process() -> dict[str, Any]:
         "streams": [descriptors[fd] for fd in "012"],
         "descriptors": sorted(target for target in descriptors.values() if target),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
-        "buffered": [sys.stdout.write_through, sys.stderr.write_through, sys.stdout.encoding],
+        "buffered": [out.write_through, err.write_through, out.encoding],
     }
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from service.contract.stages import StageRequest
-from service.contract.states import Stage
 from tests.stubs import stage
 from worker.publishing import hub_repository
 from worker.stages.base import Channel, run_stage
@@ -54,7 +53,7 @@ def weights(step: int) -> bytes:
     return b"weights of step %d" % step
 
 
-def command(_stage: Stage, request_file: Path) -> list[str]:
+def command(_request: StageRequest, request_file: Path) -> list[str]:
     """For the supervisor, in place of the real stages."""
     return [sys.executable, "-P", str(Path(__file__)), str(request_file)]
 

@@ -36,7 +36,7 @@ class TestExample:
         assert losses[result.steps] < losses[1]
         assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
         assert recorder.train_values("num_input_tokens_seen")[1] == 16 * 64
-        rates = recorder.train_values("learning_rate")
+        rates: dict[int, Any] = {**recorder.train_values("learning_rate")}
         assert (rates[1], rates[3]) == (0.0, pytest.approx(1e-3))
         assert rates[result.steps] < rates[3]
         assert len(recorder.of(CheckpointSaved)) == 2

@@ -119,6 +119,7 @@ class TestDescription:
         assert tags["team"] == "nlp"
         assert tags["_bad key__.."] == "v"
         assert tags["metadata.cost-centre"] == "42"
+        assert run.inputs is not None
         (data,) = run.inputs.dataset_inputs
         assert (data.dataset.name, data.dataset.digest) == ("squad", "c" * 36)
         path = client.download_artifacts(run.info.run_id, "spec.json", str(tmp_path))
@@ -315,6 +316,7 @@ class TestEnd:
         assert (int(newest.version), newest.source) == (2, f"{runs[1].info.artifact_uri}/model")
         assert newest.tags == {"finetune.job_id": newer.id}
         for number, (job, run) in enumerate(zip(jobs_made, runs, strict=True), start=1):
+            assert run.outputs is not None
             (output,) = run.outputs.model_outputs
             logged = client.get_logged_model(output.model_id)
             assert (logged.name, logged.status, output.step) == ("a-b", "READY", 15)
@@ -332,7 +334,9 @@ class TestEnd:
         job.end("failed", results={"train": TRAINED})
         assert sync(job.database, tracker, job.id, job.workspace)
         assert client.search_model_versions(f"name = 'failed {tmp_path.name}'") == []
-        assert job.the_run(client).outputs.model_outputs == []
+        outputs = job.the_run(client).outputs
+        assert outputs is not None
+        assert outputs.model_outputs == []
 
     def test_a_server_without_a_registry_costs_nothing_else(
         self, database: Database, tmp_path: Path, mlflow_uri: str, client: MlflowClient

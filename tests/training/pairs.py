@@ -114,7 +114,10 @@ def questions(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
 
 
 def texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
-    task_options = {"causal-lm": {"block_size": 16}, "masked-lm": {"line_by_line": True}}
+    task_options: dict[str, dict[str, Any]] = {
+        "causal-lm": {"block_size": 16},
+        "masked-lm": {"line_by_line": True},
+    }
 
     def body(home: Path) -> dict[str, Any]:
         data = [{"text": text} for text in TEXTS]

@@ -262,7 +262,8 @@ def run(request: StageRequest, recorder: Recorder | None = None) -> tuple[TrainR
     """The real stage, in this process."""
     reset_accelerate()
     recorder = recorder or Recorder()
-    return train.main(request, recorder), recorder  # type: ignore[arg-type]
+    result: Any = train.main(request, recorder)  # type: ignore[arg-type]
+    return result, recorder
 
 
 def scores(metrics: Mapping[str, float], split: str = "eval") -> dict[str, float]:

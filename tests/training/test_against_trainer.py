@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.contract.events import Metric
 from tests.training.reference_trainer import (
     run_both,
 )
@@ -82,7 +83,7 @@ class TestNumbers:
         for name, relative in (("loss", 1e-4), ("grad_norm", 1e-3), ("learning_rate", 1e-12)):
             expected = {step: entry[name] for step, entry in steps.items()}
             assert ours.train_values(name) == pytest.approx(expected, rel=relative, abs=1e-12)
-        epochs = [event.epoch for event in ours.events if getattr(event, "kind", "") == "train"]
+        epochs = [event.epoch for event in ours.of(Metric) if event.kind == "train"]
         assert epochs == pytest.approx([entry["epoch"] for entry in steps.values()], abs=1e-4)
 
 

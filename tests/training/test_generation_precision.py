@@ -53,21 +53,21 @@ def dtypes(accelerator: Accelerator, model: Any, module: torch.nn.Module) -> set
 
 class TestGeneration:
     def test_of_a_plain_model(self, bf16: Accelerator) -> None:
-        model = tiny_model()
+        model: Any = tiny_model()
         assert dtypes(bf16, model, model.transformer.h[0].mlp.c_fc) == {torch.bfloat16}
 
     def test_under_an_adapter(self, bf16: Accelerator) -> None:
         config = LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True)
         with known_warnings():
-            model = get_peft_model(tiny_model(), config)
+            model: Any = get_peft_model(tiny_model(), config)
         inner = model.get_base_model().transformer.h[0].mlp.c_fc
         assert dtypes(bf16, model, inner) == {torch.bfloat16}
 
     def test_in_an_encoder(self, bf16: Accelerator) -> None:
-        config = T5Config(
+        config = T5Config(  # type: ignore[call-arg]
             vocab_size=48, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
             decoder_start_token_id=0,
         )  # fmt: skip
-        model = T5ForConditionalGeneration(config)
+        model: Any = T5ForConditionalGeneration(config)
         inner = model.encoder.block[0].layer[0].SelfAttention.q
         assert dtypes(bf16, model, inner) == {torch.bfloat16}

@@ -177,11 +177,13 @@ class TestMasks:
         if expected is None:
             assert found is None
         else:
+            assert found is not None
             assert torch.equal(found, expected)
 
     def test_without_a_batch_it_is_read(self) -> None:
         mask = torch.ones(2, 5, dtype=torch.bool)
-        options = {"batch_size": 2, "q_length": 5, "kv_length": 5, "attention_mask": mask}
+        options: dict[str, Any] = {"batch_size": 2, "q_length": 5, "kv_length": 5}
+        options["attention_mask"] = mask
         attention_masks.read_batch({"input_ids": mask.long()})
         assert attention_masks.mask(**options) is None
         with HostReads().forbidden(), pytest.raises(HostReadError):
@@ -252,6 +254,7 @@ class TestPositions:
         attention_masks.read_batch(batches[seen])
         positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
         found = masking_utils.find_packed_sequence_indices(positions)
+        assert found is not None
         assert torch.equal(found, torch.tensor([[0, 0, 0, 1, 1, 1]]))
 
     def test_a_whole_rectangle_goes_in_without_its_mask(self) -> None:

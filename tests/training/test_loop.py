@@ -287,7 +287,8 @@ class TestBestModel:
         job = make_job(**self.OPTIONS, save_strategy="best", validation=rows(6, seed=5))
         _, recorder = run(job.request())
         losses = {s: v["eval_loss"] for s, v in recorder.evaluations().items() if s > 0}
-        best, improvements = math.inf, []
+        best = math.inf
+        improvements: list[int] = []
         for step, loss in losses.items():
             if loss < best:
                 best, improvements = loss, [*improvements, step]

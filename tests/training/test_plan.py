@@ -106,7 +106,11 @@ class TestPlan:
 
     def test_evaluations_by_epoch_are_delayed_by_epochs(self) -> None:
         """Two steps an epoch: the first two epochs are left out, not the first two steps."""
-        options = {"eval_strategy": "epoch", "eval_delay": 2.5, "num_train_epochs": 4}
+        options: dict[str, Any] = {
+            "eval_strategy": "epoch",
+            "eval_delay": 2.5,
+            "num_train_epochs": 4,
+        }
         plan = plan_of(4, per_device_train_batch_size=2, **options)
         assert steps_due(plan, "evaluate") == [6, 8]
         assert plan.due(8) == Due(log=False, evaluate=True, save=True)

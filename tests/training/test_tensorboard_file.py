@@ -46,7 +46,7 @@ def scalars(file: Path) -> Scalars:
     return {(v.tag, event.step): v.simple_value for event in others for v in event.summary.value}
 
 
-def by_trainer(history: list[dict[str, float]]) -> Scalars:
+def by_trainer(history: list[dict[str, float]]) -> dict[tuple[str, int], Any]:
     """What transformers' callback would have written of each entry: all but the step."""
     return {
         (tag, int(entry["step"])): pytest.approx(value, rel=1e-6)

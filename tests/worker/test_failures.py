@@ -12,7 +12,10 @@ import httpx2
 import pytest
 import torch
 from huggingface_hub import errors as hub
-from huggingface_hub.utils import hf_raise_for_status, validate_repo_id
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    hf_raise_for_status,
+    validate_repo_id,
+)
 from torch.distributed import DistBackendError
 
 from service.contract.failures import FailureCode

@@ -82,8 +82,8 @@ class TestAlignment:
             unk_token="<unk>",
         )
         model = json.loads(learnt.backend_tokenizer.to_str())["model"]
-        merges = [tuple(merge) for merge in model["merges"]]
-        tokenizer = transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
+        merges: Any = [tuple(merge) for merge in model["merges"]]
+        tokenizer: Any = transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
 
         def tokens() -> list[str]:
             ids = tokenizer([["the", "report"]], is_split_into_words=True)["input_ids"][0]
@@ -208,13 +208,13 @@ class TestEvaluation:
     ) -> None:
         job = make_job({"train": ROWS, "validation": ROWS})
         splits = load_splits(job.prepare().prepared_dir)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(minilm_dir(), padding_side=side)
         model = transformers.BertForTokenClassification(transformers.BertConfig())
         objective = TokenClassification().bind(
             JobSpec.model_validate(job.body), tokenizer, model, splits
         )
 
-        def forward(features: Any, collate: Any, run: Any = None) -> Iterator[Any]:
+        def forward(features: Any, collate: Any, run: Any = None, **_: Any) -> Iterator[Any]:
             """A model that says of each token only its id, as a class of five."""
             batch = collate([features[index] for index in (2, 0, 1, 3)])
             assert batch["input_ids"][0, 0] == (101 if side == "right" else 0)

@@ -115,7 +115,7 @@ def run_trainer(
     )
     trainer.train()
     losses = {
-        entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry
+        int(entry["step"]): entry["loss"] for entry in trainer.state.log_history if "loss" in entry
     }
     return losses, trainer.evaluate()
 

@@ -375,7 +375,7 @@ class TestJob:
         job.body["task"] |= {"separate_documents": separate}
         result, _ = job.train()
         output = job.workspace / str(result.output_dir)
-        model = transformers.AutoModelForCausalLM.from_pretrained(output)
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(output)
         tokenizer = transformers.AutoTokenizer.from_pretrained(output)
         blocks = tokens_of(job, "validation")
         assert [sample["block"] for sample in result.samples] == [0, 3, 7]
@@ -488,7 +488,7 @@ def test_an_evaluation_needs_no_logits_of_whole_blocks(tmp_path: Path, separate:
     lengths: list[int] = []
     model.lm_head.register_forward_hook(lambda _m, _i, out: lengths.append(out.shape[1]))
 
-    def forward(features: Any, collate: Any, run: Any) -> Any:
+    def forward(features: Any, collate: Any, run: Any = None, **_: Any) -> Any:
         for indices in ([3, 0], [1, 2, 4]):
             with torch.no_grad():
                 found = run(model, collate([features[index] for index in indices]))

@@ -25,7 +25,7 @@ SMALL = {
 # RoBERTa and its kin count positions from the padding index on.
 OFFSET = {"max_position_embeddings": LENGTH + 2, "pad_token_id": 1}
 
-BERT_LIKE = {
+BERT_LIKE: dict[str, dict[str, Any]] = {
     "bert": SMALL,
     "albert": {**SMALL, "embedding_size": 16},
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
@@ -40,7 +40,7 @@ BERT_LIKE = {
         "num_random_blocks": 1,
     },
 }
-ROBERTA_LIKE = {
+ROBERTA_LIKE: dict[str, dict[str, Any]] = {
     "roberta": SMALL | OFFSET,
     "longformer": SMALL | OFFSET | {"attention_window": 16},
 }

@@ -124,7 +124,8 @@ class TestAnswers:
         draw = np.random.default_rng(seed)
         sizes, options = (4, 3), SpanOptions(n_best_size=5, max_answer_length=6)
         questions = [{"id": f"q{n}", "context": "abcdefghij" * 3} for n in range(3)]
-        examples, windows = [0, 0, 1, 2, 2, 2], []
+        examples = [0, 0, 1, 2, 2, 2]
+        windows: list[dict[str, Any]] = []
         for example in examples:
             length = int(draw.integers(12, 20))
             begins = [-1] * 4 + [int(n) for n in range(length - 6)] + [-1, -1]

@@ -168,7 +168,7 @@ class TestMeasures:
     ) -> None:
         tokenizer = minilm if side == "right" else minilm_left
         contexts = ["short", "one two three four five six seven " * 5, "word " * 23]
-        rows = {
+        rows: dict[str, list[Any]] = {
             "question": ["Who?"] * 3,
             "context": contexts,
             "answers": [{"text": [], "answer_start": []}] * 3,

@@ -144,7 +144,10 @@ class TestAnswersElsewhere:
         self,
     ) -> None:
         clean = cleaner("validation")
-        several = {"text": ["Ada", "was Ada ", "Ada."], "answer_start": [7, 3, 5]}
+        several: dict[str, list[Any]] = {
+            "text": ["Ada", "was Ada ", "Ada."],
+            "answer_start": [7, 3, 5],
+        }
         found = clean(make_row(answers=several))["answers"]
         assert found == {"text": ["Ada", "was Ada", "Ada."], "answer_start": [7, 3, 7]}
         assert clean.counts["realigned"] == 2

@@ -234,7 +234,8 @@ class TestLoss:
         loss = objective.smoothed_loss_sum(model, batch, factor)
         evaluated = objective._token_losses(model, batch)
         assert lengths == [1, 1]
-        whole = label_smoothing.cross_entropies(*objective.logits_and_labels(model, batch), factor)
+        logits, labels = objective.logits_and_labels(model, batch)
+        whole = label_smoothing.cross_entropies(logits, labels, factor)
         assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
         assert evaluated[0, 2] == 0
         if factor == 0:
@@ -421,7 +422,7 @@ class TestLanguages:
         )
         result, _ = job.train()
         assert job.prepared is not None
-        tokenizer = AutoTokenizer.from_pretrained(mbart)
+        tokenizer: Any = AutoTokenizer.from_pretrained(mbart)
         english, romanian = tokenizer.convert_tokens_to_ids(["en_XX", "ro_RO"])
         first = load_splits(job.prepared.prepared_dir)["train"].features[0]
         assert (first["input_ids"][-1], first["labels"][-1]) == (english, romanian)

@@ -31,7 +31,8 @@ class TestLoader:
         data = rows(7)
         before = torch.get_rng_state()
         loader = Loader(data, collate, TrainingSpec(**options))
-        assert list(loader.over(chunks(range(7), 3))) == [data[:3], data[3:6], data[6:]]
+        batches: list[Any] = list(loader.over(chunks(range(7), 3)))
+        assert batches == [data[:3], data[3:6], data[6:]]
         assert torch.equal(torch.get_rng_state(), before)
 
     def test_features_of_an_epoch(self) -> None:
@@ -45,7 +46,7 @@ class TestLoader:
         for options in ({}, {**WORKERS, "dataloader_persistent_workers": True}):
             loader = Loader(Fresh(), collate, TrainingSpec(**options))  # type: ignore[arg-type]
             for epoch in (0, 3):
-                batches = list(loader.over([[0, 2], [3]], epoch))
+                batches: list[Any] = list(loader.over([[0, 2], [3]], epoch))
                 assert batches == [[10 * epoch, 10 * epoch + 2], [10 * epoch + 3]]
 
     @pytest.mark.parametrize("persistent", [False, True])

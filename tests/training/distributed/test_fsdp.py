@@ -25,7 +25,8 @@ from worker.training.fast_paths import FastPaths
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    path = str(tmp_path / "store")
+    store = torch.distributed.FileStore(path, 1)  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
@@ -131,7 +132,7 @@ class TestInJobPrecision:
         held = fsdp.in_job_precision(made, torch.device(device), paths).resources.chosen_strategy
         assert isinstance(held, FSDPSpec)
         found = held.mixed_precision_policy
-        return found and found.model_dump()
+        return None if found is None else found.model_dump()
 
     HALVES: ClassVar = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
 

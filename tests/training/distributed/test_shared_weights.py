@@ -16,7 +16,7 @@ from tests.contract.factories import job_spec
 from tests.training.support import Job, tiny_model
 from worker.stages.train_inputs import load_parts
 from worker.training import build
-from worker.training.distributed import registry, shared_weights
+from worker.training.distributed import registry
 from worker.training.distributed.fsdp import FSDPStrategy
 from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once
@@ -48,7 +48,7 @@ def on_two(folder: Path, work: Work) -> list[Any]:
 def _rank(number: int, store: Path, work: Work, sender: Any) -> None:
     try:
         torch.set_num_threads(1)
-        file = torch.distributed.FileStore(str(store), 2)
+        file = torch.distributed.FileStore(str(store), 2)  # type: ignore[attr-defined]
         torch.distributed.init_process_group("gloo", store=file, rank=number, world_size=2)
         sender.send(work(Ranks(number, 2, torch.distributed.group.WORLD)))
         torch.distributed.destroy_process_group()
@@ -156,11 +156,11 @@ class TestReadOnce:
         if reason == "no such memory":
             monkeypatch.setattr(os, "memfd_create", refuse)
         if reason == "cannot be opened":
-            monkeypatch.setattr(shared_weights.os, "open", refuse)
+            monkeypatch.setattr(os, "open", refuse)
 
         def work(ranks: Ranks) -> Any:
             def load() -> Any:
-                model = tiny_model()
+                model: Any = tiny_model()
                 if reason == "cannot be pickled":
                     model.hook = lambda: None
                 return model

@@ -276,7 +276,7 @@ def test_decoders_with_an_encoder(scaled: bool, biased: float) -> None:
     torch.manual_seed(0)
     if scaled:
         model: Any = transformers.T5ForConditionalGeneration(
-            transformers.T5Config(
+            transformers.T5Config(  # type: ignore[call-arg]
                 vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
                 decoder_start_token_id=0, scale_decoder_outputs=True,
             )

@@ -70,8 +70,9 @@ class TestShared:
         self, make_compiled: Callable[..., StageRequest]
     ) -> None:
         request = make_compiled()
+        folder: dict[str, Any] = {".": "no file"}
         with pytest.raises(OSError, match="Is a directory"):
-            compile_into(request, half="a file", **{".": "no file"})
+            compile_into(request, half="a file", **folder)
         assert (request.attempt_dir / "compiled" / "0" / "half").exists()
         assert entries(request) == []
 

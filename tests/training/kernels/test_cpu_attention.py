@@ -6,36 +6,35 @@ import pytest
 import torch
 from torch.nn import functional
 
-from worker.training.kernels import cpu_attention
+from worker.training.kernels import cpu_attention, cpu_dropout
 from worker.training.kernels.cpu_dropout import keep_bits
 
 HEADS, LENGTH, WIDTH = 2, 9, 4
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Queries, keys and values."""
 
 
 @pytest.fixture
-def inputs() -> tuple[torch.Tensor, ...]:
+def inputs() -> Inputs:
     torch.manual_seed(1)
     shape = (2, HEADS, LENGTH, WIDTH)
-    return tuple(torch.randn(shape, requires_grad=True) for _ in range(3))
+    query, key, value = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    return query, key, value
 
 
-def gradients(mixed: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def gradients(mixed: torch.Tensor, inputs: Inputs) -> list[torch.Tensor]:
     torch.manual_seed(2)
     return list(torch.autograd.grad(mixed, inputs, torch.randn(mixed.shape)))
 
 
-def by_hand(
-    inputs: tuple[torch.Tensor, ...], kept: torch.Tensor, dropout: float, mask: torch.Tensor
-) -> torch.Tensor:
+def by_hand(inputs: Inputs, kept: torch.Tensor, dropout: float, mask: torch.Tensor) -> torch.Tensor:
     query, key, value = inputs
     scores = query @ key.transpose(-1, -2) * 0.5 + mask
     return (scores.softmax(-1) * kept / (1 - dropout)) @ value
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_drops_single_weights_after_the_softmax(
-    inputs: tuple[torch.Tensor, ...], causal: bool
-) -> None:
+def test_drops_single_weights_after_the_softmax(inputs: Inputs, causal: bool) -> None:
     module = torch.nn.Module()
     torch.manual_seed(3)
     mixed, _ = cpu_attention.attention(
@@ -53,13 +52,13 @@ def test_drops_single_weights_after_the_softmax(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_without_dropout_it_is_torchs(dtype: torch.dtype, inputs: tuple[torch.Tensor, ...]) -> None:
+def test_without_dropout_it_is_torchs(dtype: torch.dtype, inputs: Inputs) -> None:
     seen = torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool)
     seen[1, :, :, 5:] = False
-    given = [each.detach().to(dtype) for each in inputs]
-    mixed, _ = cpu_attention.attention(torch.nn.Module(), *given, seen, scaling=0.5)
+    query, key, value = (each.detach().to(dtype) for each in inputs)
+    mixed, _ = cpu_attention.attention(torch.nn.Module(), query, key, value, seen, scaling=0.5)
     expected = functional.scaled_dot_product_attention(
-        *(each.float() for each in given), attn_mask=seen, scale=0.5
+        query.float(), key.float(), value.float(), attn_mask=seen, scale=0.5
     )
     tolerance = 1e-6 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(
@@ -70,7 +69,7 @@ def test_without_dropout_it_is_torchs(dtype: torch.dtype, inputs: tuple[torch.Te
 @pytest.mark.parametrize(("tile", "rows"), [(1, 1), (20, 2), (40, 4), (1 << 20, 128)])
 @pytest.mark.parametrize("kind", ["plain", "causal", "masked", "packed", "packed and causal"])
 def test_tiles_are_no_part_of_the_result(
-    inputs: tuple[torch.Tensor, ...],
+    inputs: Inputs,
     monkeypatch: pytest.MonkeyPatch,
     tile: int,
     rows: int,
@@ -80,12 +79,13 @@ def test_tiles_are_no_part_of_the_result(
     monkeypatch.setattr(cpu_attention, "_TILE", tile)
     monkeypatch.setattr(cpu_attention, "_CAUSAL_ROWS", rows)
     monkeypatch.setattr(
-        cpu_attention.cpu_dropout, "keep_bits", lambda like, _p: torch.full(like.shape, -1).short()
+        cpu_dropout, "keep_bits", lambda like, _p: torch.full(like.shape, -1).short()
     )
     seen = torch.rand(2, 1, LENGTH, LENGTH) < 0.7
     options: dict[str, Any] = {"scaling": 0.5, "is_causal": "causal" in kind}
     if "packed" in kind:
-        inputs = tuple(each.detach()[:1].requires_grad_() for each in inputs)
+        query, key, value = (each.detach()[:1].requires_grad_() for each in inputs)
+        inputs = (query, key, value)
         options["sequences"] = (0, 1, 5, 5, LENGTH)
     if kind == "masked":
         options["attention_mask"] = seen | torch.eye(LENGTH, dtype=torch.bool)
@@ -110,14 +110,15 @@ def test_causal_queries_after_others() -> None:
     torch.testing.assert_close(mixed.transpose(1, 2).float(), expected, rtol=2e-2, atol=2e-2)
 
 
-def test_sequences_of_a_row_do_not_see_each_other(inputs: tuple[torch.Tensor, ...]) -> None:
-    one = [each[:1].detach() for each in inputs]
+def test_sequences_of_a_row_do_not_see_each_other(inputs: Inputs) -> None:
+    query, key, value = (each[:1].detach() for each in inputs)
     apart, _ = cpu_attention.attention(
-        torch.nn.Module(), *one, None, is_causal=False, sequences=(0, 4, LENGTH)
+        torch.nn.Module(), query, key, value, None, is_causal=False, sequences=(0, 4, LENGTH)
     )
     for start, end in ((0, 4), (4, LENGTH)):
+        part = (slice(None), slice(None), slice(start, end))
         alone, _ = cpu_attention.attention(
-            torch.nn.Module(), *(each[:, :, start:end] for each in one), None, is_causal=False
+            torch.nn.Module(), query[part], key[part], value[part], None, is_causal=False
         )
         torch.testing.assert_close(apart[:, start:end], alone)
 
@@ -125,7 +126,7 @@ def test_sequences_of_a_row_do_not_see_each_other(inputs: tuple[torch.Tensor, ..
 def test_heads_share_keys_and_values() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, heads, LENGTH, WIDTH) for heads in (4, 2, 2))
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.num_key_value_groups = 2
     mixed, _ = cpu_attention.attention(module, query, key, value, None, is_causal=True)
     expected = functional.scaled_dot_product_attention(

@@ -342,7 +342,7 @@ class TestChoice:
         kept = {"kernel": "efficient", "is_body": True, "first": 0}
         why, chosen = self.choose(tmp_path, recorder, {"attention": kept}, model="bert")
         assert (why, chosen) == (None, kept)
-        assert kernels.calls == recorder.events == []
+        assert (kernels.calls, recorder.events) == ([], [])
 
     def test_of_an_older_release_is_padded(
         self, kernels: PackedKernels, ampere: None, tmp_path: Path, recorder: Recorder

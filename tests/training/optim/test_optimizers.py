@@ -240,11 +240,12 @@ def _large_embedding() -> Any:
 
 
 def _in_8_bits(model: Any) -> torch.optim.Optimizer:
-    import bitsandbytes
+    from bitsandbytes.optim.adamw import AdamW
+    from bitsandbytes.optim.optimizer import GlobalOptimManager
 
-    bitsandbytes.optim.GlobalOptimManager.get_instance().initialize()
+    GlobalOptimManager.get_instance().initialize()
     groups = optimizers.parameter_groups(model, 0.0)
-    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW(groups, optim_bits=8)
+    made: torch.optim.Optimizer = AdamW(groups, optim_bits=8)
     return made
 
 
