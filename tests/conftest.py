@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -51,8 +52,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> distribution.ByUnit:
-    return distribution.ByUnit(config)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.ByUnit:
+    return distribution.ByUnit(config, log)
 
 
 def _unavailable(error: services.UnavailableError) -> None:
