@@ -175,7 +175,7 @@ def _parameter_fault(error: dict[str, Any]) -> Fault:
 
 
 def _database_error(request: Request, error: Exception) -> Response:
-    """The database is away or too busy: the client may come again. Anything else is our fault."""
+    """503 if the database is unreachable or too busy: the client may retry. Otherwise 500."""
     if not is_outage(error):
         raise error
     _log.error("database.unreachable", exc_info=error)

@@ -90,8 +90,8 @@ def ended_jobs(session: Session) -> list[EndedJob]:
 
 
 def prune_workspace(session: Session, job: EndedJob) -> list[str]:
-    """Let go of all attempts' folders of a job that is still as it was read; nothing otherwise, or
-    while a job that has not ended begins with its model.
+    """Schedule the removal of all attempts' folders of a job that has not changed since it was
+    read. Does nothing if it has, or while an unfinished job starts from its model.
 
     The log stays, and so do the rows, with the time in `workspace_pruned_at`.
     """
