@@ -88,19 +88,17 @@ class TestQuick:
         assert report["machine"]["packages"]["torch"].startswith("2.")
         assert "| products | ok |" in markdown
 
-    def test_nothing_of_it_is_left(self, ran: Ran) -> None:
+    def test_it_leaves_nothing_behind(self, ran: Ran) -> None:
         assert list((ran[0] / "home" / "doctor").iterdir()) == []
 
 
 class TestEndings:
-    def test_a_failed_check_is_told_with_a_remedy_and_by_the_exit_status(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_failed_check_prints_a_remedy_and_sets_the_exit_status(self, tmp_path: Path) -> None:
         (tmp_path / "home").write_text("a file where the folder should be")
         done = doctor(tmp_path, "--only", "home")
         assert done.returncode == 1
-        assert "home                    FAILED   FINETUNE_HOME cannot be written" in done.stdout
-        assert "to do: Give this user the folder" in done.stdout
+        assert "home                    FAILED   FINETUNE_HOME is not writable" in done.stdout
+        assert "to do: Make this user its owner" in done.stdout
         assert "### home: FAILED" in (tmp_path / "doctor-report.md").read_text()
 
     def test_an_unknown_check_is_a_usage_error(

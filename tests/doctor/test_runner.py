@@ -99,7 +99,9 @@ class TestNeeds:
             ("no_such_package", ONE, "the package no_such_package is not installed"),
         ],
     )
-    def test_what_is_missing_is_said(self, need: str, context: Context, reason: str) -> None:
+    def test_the_reason_names_what_is_missing(
+        self, need: str, context: Context, reason: str
+    ) -> None:
         found = lacks(check("good", needs=(need,)), context)
         assert found is not None
         assert (found.status, found.reason) == ("not_run", reason)

@@ -54,21 +54,21 @@ class TestFaults:
         found = checkpoints.background(cpu(tmp_path))
         assert found.status == "failed"
         # The last one is written when the steps are made, with nothing to do meanwhile.
-        assert found.reason == "other content: 2/optimizer.pt, 4/optimizer.pt"
+        assert found.reason == "different content: 2/optimizer.pt, 4/optimizer.pt"
 
     def test_a_resume_that_draws_other_numbers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(rng, "restore", lambda *_, **__: None)
         found = checkpoints.resumed(cpu(tmp_path))
-        assert found.summary == "a resumed training ends with other weights"
+        assert found.summary == "a resumed training ends with different weights"
 
     def test_batches_that_are_halved_without_their_rest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(auto_batch_size, "_largest_part", lambda size: 1)
         found = out_of_memory.training(cpu(tmp_path))
-        assert found.summary == "halved batches train otherwise than small ones"
+        assert found.summary == "halved batches do not train like small ones"
 
     def test_data_that_cannot_be_prepared(self, tmp_path: Path) -> None:
         jobs = Jobs.of(cpu(tmp_path))

@@ -48,9 +48,11 @@ class TestEnded:
         with pytest.raises(StageFailedError, match=r"internal: it was internal"):
             assert failed(tmp_path, OTHER).losses
 
-    def test_a_stage_that_said_nothing_is_told_by_its_log(self, tmp_path: Path) -> None:
-        how = failed(tmp_path, log="Segmentation fault").how
-        assert how == "the stage ended with status -9 and said nothing. Its log: Segmentation fault"
+    def test_a_stage_without_a_result_is_described_by_its_log(self, tmp_path: Path) -> None:
+        ending = failed(tmp_path, log="Segmentation fault").ending
+        assert ending == (
+            "the stage ended with status -9 and without a result. Its log: Segmentation fault"
+        )
 
 
 class TestQuantization:
@@ -245,7 +247,7 @@ class TestDeterminism:
 
     def test_not_even_then(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self.find(tmp_path, monkeypatch, *"aaab")
-        assert found.summary == "two runs with `full_determinism` end with other weights"
+        assert found.summary == "two runs with `full_determinism` end with different weights"
         assert_failed(found, "losses")
 
 
@@ -285,7 +287,7 @@ class TestRanks:
     ) -> None:
         ends = finished(tmp_path, [2.0, 1.5]), finished(tmp_path, [2.0, 1.6])
         script(monkeypatch, in_turn(*ends))
-        assert_failed(check(cpu(tmp_path)), "[2.0, 1.6]; of one process [2.0, 1.5]")
+        assert_failed(check(cpu(tmp_path)), "[2.0, 1.6]; with one process [2.0, 1.5]")
 
     def test_they_are_two_with_half_of_each_batch(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -356,11 +358,15 @@ class TestJobMetrics:
             (CPU, [5], "the job has 1 GPUs, and the metrics show 0"),
             ({**CPU, "gpu_0_memory_used_bytes": 5e8}, [], "has 0 GPUs, and the metrics show 1"),
             ({**CPU, "gpu_1_memory_used_bytes": 5e8}, [5], "has 1 GPUs"),
-            ({**CPU, "gpu_0_memory_used_bytes": 5e8}, [499_000_000], "grew by 1,000,000 bytes"),
+            (
+                {**CPU, "gpu_0_memory_used_bytes": 5e8},
+                [499_000_000],
+                "grew by only 1,000,000 bytes",
+            ),
             ({**CPU, "gpu_0_memory_used_bytes": 5e8}, [5], ""),
         ],
     )
     def test_whose_they_are(self, values: Any, idle: list[int], reason: str) -> None:
-        wrong = job_metrics._wrong(values, idle)
-        assert reason in wrong
-        assert bool(wrong) == bool(reason)
+        problem = job_metrics._problem(values, idle)
+        assert reason in problem
+        assert bool(problem) == bool(reason)

@@ -1,6 +1,6 @@
-"""A stage that a fork server forks for the doctor: one product on the device, checked.
+"""A stage for the check of the fork server: multiplies two matrices on the device.
 
-Its result is `product.json` in the request's workspace.
+Writes its result to `product.json` in the workspace of the request.
 """
 
 import json
@@ -10,14 +10,14 @@ from pydantic import BaseModel
 from service.contract.stages import StageRequest
 from worker.stages.base import Channel
 
-ROOM: int = 256
+SIZE: int = 256
 
 
 def main(request: StageRequest, _: Channel) -> BaseModel | None:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ones = torch.ones(ROOM, ROOM, device=device)
+    ones = torch.ones(SIZE, SIZE, device=device)
     total = float((ones @ ones).sum())
     text = json.dumps({"device": device, "total": total})
     (request.workspace / "product.json").write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Runs the stages of a user's job for a check, in processes that are forked from the check's own.
+"""Runs the stages of a user's job for a check, each in a process forked from the check's own.
 
-Imports take most of a short job's time, so the check's process imports the stages' libraries once,
-as a worker's fork server does. It must never start CUDA itself: no forked process could use it.
+Imports take most of the time of a short job, so the check's process imports the stages' libraries
+once, as a worker's fork server does. It must never start CUDA: a forked process could not use it.
 """
 
 import json
@@ -33,17 +33,17 @@ from worker.processes.fork_client import FORKABLE, IMPORTS, IMPORTS_WITH_GPU
 from worker.processes.fork_protocol import ForkRequest
 from worker.processes.spawn import Launch
 
-Watch = Callable[[Child, StageEvent], None]
-"""Called with each event of a stage that runs."""
+EventCallback = Callable[[Child, StageEvent], None]
+"""Called with each event of a running stage."""
 Prelude = Callable[[StageRequest], None]
-"""Called in the stage's process before the stage: what a check injects or counts there."""
+"""Called in the stage's process before the stage starts, to inject a fault or count something."""
 
-_LOOK_SECONDS: Final = 0.05
-_TAIL: Final = 1500
+_POLL_SECONDS: Final = 0.05
+_LOG_TAIL_CHARACTERS: Final = 1500
 
 
 class StageFailedError(Exception):
-    """A stage that a check needs did not finish; the text says how it ended."""
+    """A stage that a check needs did not finish; the message says how it ended."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Ended:
         return last.failure if isinstance(last, Failed) else None
 
     @property
-    def how(self) -> str:
-        """How it ended, in words for a finding."""
+    def ending(self) -> str:
+        """How the stage ended, as text for a finding."""
         if self.finished:
             return "the stage finished"
         if self.failure is not None:
             return f"the stage ended with {self.failure.code}: {self.failure.message}"
-        tail = self.log[-_TAIL:].strip()
-        return f"the stage ended with status {self.status} and said nothing. Its log: {tail}"
+        tail = self.log[-_LOG_TAIL_CHARACTERS:].strip()
+        return f"the stage ended with status {self.status} and without a result. Its log: {tail}"
 
     @property
     def finished(self) -> bool:
@@ -80,17 +80,17 @@ class Ended:
         """Raises StageFailedError when the stage did not finish."""
         last = self.events[-1] if self.events else None
         if not isinstance(last, Finished):
-            raise StageFailedError(self.how)
+            raise StageFailedError(self.ending)
         return TrainResult.model_validate(last.result)
 
     @property
     def losses(self) -> list[float]:
-        """Training loss at each logged step. Raises StageFailedError as `result`."""
+        """Training loss at each logged step. Raises StageFailedError as `result` does."""
         assert self.result
         return list(self.logged("loss").values())
 
     def logged(self, name: str) -> dict[int, float]:
-        """Step → number, of those reported while training."""
+        """Step → value of the training metric `name`."""
         return {e.step: e.values[name] for e in self.of(Metric) if e.kind == "train"}
 
     @property
@@ -106,7 +106,7 @@ class Ended:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-# Numbers are compared between runs of one check: nothing is drawn, saved or evaluated unless asked.
+# Checks compare numbers between runs: by default a job saves and evaluates nothing.
 _TRAINING: Final[dict[str, Any]] = {
     "max_steps": 4,
     "per_device_train_batch_size": 4,
@@ -127,7 +127,7 @@ class Jobs:
     device: str
     """"cpu" or "cuda"."""
     gpus: Sequence[str] = ()
-    """UUIDs of those that jobs may have, in the order in which they are given."""
+    """UUIDs of the GPUs that jobs may use, in the order in which they are assigned."""
     _prepared: dict[str, PrepareResult] = field(default_factory=dict)
     _runs: int = 0
 
@@ -141,26 +141,26 @@ class Jobs:
         body: Mapping[str, Any] | None = None,
         *,
         prelude: Prelude | None = None,
-        watch: Watch | None = None,
+        on_event: EventCallback | None = None,
         resume_from: Path | None = None,
         resources: Mapping[str, Any] | None = None,
         gpus: Sequence[str] | None = None,
         sections: Mapping[str, Any] | None = None,
         **training: Any,
     ) -> Ended:
-        """Run `train` of a job: `body` is what `tiny.job` gives (default: causal-lm), `training`
-        its options, `sections` the other parts of its spec, `gpus` those that it sees (default: as
-        many as it asks for).
+        """Run the `train` stage of a job: `body` comes from `tiny.job` (default: causal-lm),
+        `training` are its options, `sections` the other sections of its spec, `gpus` the visible
+        GPUs (default: as many as `resources` requests).
 
-        Raises StageFailedError when its data cannot be prepared.
+        Raises StageFailedError if the data cannot be prepared.
         """
         body = dict(body or self.body("causal-lm")) | dict(sections or {})
         prepared = self._prepare(body)
         body |= {"training": {**_TRAINING, **training}, "resources": self._resources(resources)}
-        given = self.gpus[: body["resources"]["gpus"]] if gpus is None else gpus
-        more = {"prepared": prepared, "resume_from": resume_from, "gpus": list(given)}
-        request = self._request(Stage.TRAIN, body, more)
-        return self.run(request, prelude=prelude, watch=watch)
+        visible = self.gpus[: body["resources"]["gpus"]] if gpus is None else gpus
+        fields = {"prepared": prepared, "resume_from": resume_from, "gpus": list(visible)}
+        request = self._request(Stage.TRAIN, body, fields)
+        return self.run(request, prelude=prelude, on_event=on_event)
 
     def body(self, task: str, **options: Any) -> dict[str, Any]:
         import_libraries(libraries(self.device))
@@ -171,9 +171,9 @@ class Jobs:
         request: StageRequest,
         *,
         prelude: Prelude | None = None,
-        watch: Watch | None = None,
+        on_event: EventCallback | None = None,
     ) -> Ended:
-        """Run the request's stage to its end."""
+        """Run the requested stage to its end."""
         import_libraries(libraries(self.device))
         file = request.attempt_dir / "request.json"
         file.write_text(request.model_dump_json(indent=1))
@@ -186,8 +186,8 @@ class Jobs:
         with Child(command, variables, request.attempt_dir, log, start=start) as child:
             for event in _events(child):
                 events.append(event)
-                if watch is not None:
-                    watch(child, event)
+                if on_event is not None:
+                    on_event(child, event)
             status = child.reap()
         seconds = time.monotonic() - begin
         return Ended(request, status, seconds, events, log.read_text(errors="replace"))
@@ -198,7 +198,7 @@ class Jobs:
             ended = self.run(self._request(Stage.PREPARE, body, {"gpus": []}))
             last = ended.events[-1] if ended.events else None
             if not isinstance(last, Finished):
-                raise StageFailedError(f"The tiny job's data could not be prepared: {ended.how}")
+                raise StageFailedError(f"The tiny job's data could not be prepared: {ended.ending}")
             self._prepared[key] = PrepareResult.model_validate(last.result)
         return self._prepared[key]
 
@@ -206,7 +206,7 @@ class Jobs:
         return dict(given) if given else {"gpus": 0 if self.device == "cpu" else 1}
 
     def _request(
-        self, stage: Stage, body: Mapping[str, Any], more: Mapping[str, Any]
+        self, stage: Stage, body: Mapping[str, Any], fields: Mapping[str, Any]
     ) -> StageRequest:
         self._runs += 1
         workspace = self.folder / "jobs" / f"{self._runs}"
@@ -223,7 +223,7 @@ class Jobs:
             cache_dir=self.folder / "cache",
             data_roots=[self.folder],
             model_roots=[self.folder],
-            **more,
+            **fields,
         )
 
 
@@ -236,13 +236,13 @@ def has_bf16_gpu(context: Context) -> bool:
 
 
 def libraries(device: str) -> list[str]:
-    """What a worker's fork server imports, but for what is only needed to publish."""
+    """The modules that a worker's fork server imports, except those needed only to publish."""
     imports = IMPORTS if device == "cpu" else IMPORTS_WITH_GPU
     return [module for module in imports if module != "mlflow" and "publish" not in module]
 
 
 def import_libraries(modules: Sequence[str]) -> None:
-    """Import them for the processes that this one forks: without a thread, and without CUDA."""
+    """Import modules for the processes forked later, without starting threads or CUDA."""
     before = dict(os.environ)
     os.environ |= FORKABLE
     for module in modules:
@@ -250,35 +250,35 @@ def import_libraries(modules: Sequence[str]) -> None:
     os.environ.clear()
     os.environ |= before
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # a pool of threads would not survive the fork
+        sys.modules["torch"].set_num_threads(1)  # a thread pool would not survive the fork
 
 
 def replace(module: Any, name: str, value: Any) -> None:
-    """In a prelude: put `value` in the place of what the stage's process finds in `module`."""
+    """In a prelude: replace an attribute of `module` in the stage's process."""
     setattr(module, name, value)
 
 
-def forked(wanted: Launch, *, before: Callable[[], None] | None = None) -> "_Forked":
-    """Like `spawn.new_interpreter`, but forked from this process with what it has imported."""
+def forked(launch: Launch, *, before: Callable[[], None] | None = None) -> "_Forked":
+    """Like `spawn.new_interpreter`, but forks this process with all its imports."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return _Forked(pid)
-    with _never_returning():
+    with _exit_on_error():
         os.setsid()
         die_with_parent(parent)
-        _be_stage(wanted, before)
+        _run_stage(launch, before)
     os._exit(1)
 
 
-def _be_stage(wanted: Launch, before: Callable[[], None] | None) -> None:
+def _run_stage(launch: Launch, before: Callable[[], None] | None) -> None:
     from threadpoolctl import ThreadpoolController
 
     from worker.stages import fork_server
 
     request = ForkRequest(
-        command=wanted.command, environment=dict(wanted.environment), folder=str(wanted.folder)
+        command=launch.command, environment=dict(launch.environment), folder=str(launch.folder)
     )
-    fork_server.take_over(request, wanted.output, wanted.events)
+    fork_server.take_over(request, launch.output, launch.events)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     if before is not None:
@@ -287,8 +287,8 @@ def _be_stage(wanted: Launch, before: Callable[[], None] | None) -> None:
 
 
 @contextmanager
-def _never_returning() -> Iterator[None]:
-    """No exception of the forked process may run on in what its parent was doing."""
+def _exit_on_error() -> Iterator[None]:
+    """End the forked process on an exception: it must not return into its parent's code."""
     try:
         yield
     except BaseException:
@@ -311,6 +311,6 @@ class _Forked:
 
 def _events(child: Child) -> Iterator[StageEvent]:
     while not (child.has_exited() or child.at_end):
-        yield from child.read(_LOOK_SECONDS)
-    while not child.at_end and (rest := child.read(_LOOK_SECONDS)):
+        yield from child.read(_POLL_SECONDS)
+    while not child.at_end and (rest := child.read(_POLL_SECONDS)):
         yield from rest

@@ -1,4 +1,4 @@
-"""What a report says of the machine it was made on."""
+"""Describes the machine for the report."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ _GIB: Final = 1024**3
 
 
 def describe(torch: TorchView) -> dict[str, JsonValue]:
-    """Plain JSON; the names of its members are what the Markdown report shows."""
+    """The machine as JSON; the Markdown report shows its keys."""
     memory = psutil.virtual_memory()
     return {
         "os": _os_name(),
@@ -43,7 +43,7 @@ def describe(torch: TorchView) -> dict[str, JsonValue]:
 
 
 def driver_version() -> str | None:
-    """NVIDIA's, as NVML says; None where there is none."""
+    """The version of the NVIDIA driver from NVML; None without a driver."""
     try:
         with nvml():
             return str(pynvml.nvmlSystemGetDriverVersion())
@@ -52,7 +52,7 @@ def driver_version() -> str | None:
 
 
 def container(root: Path = Path("/")) -> str:
-    """`docker`, `podman`, `kubernetes` or `none`, by the marks that these leave."""
+    """`docker`, `podman`, `kubernetes` or `none`, by their marker files and variables."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
     if (root / "run/.containerenv").exists():

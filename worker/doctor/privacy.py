@@ -1,4 +1,4 @@
-"""Removing what must not be in a report that is attached to a public issue."""
+"""Removes secrets and personal data from a report, which users attach to public issues."""
 
 import os
 import platform
@@ -16,27 +16,26 @@ _SHOWN: Final = re.compile(
     r"|MALLOC|HF_HUB_OFFLINE|LD_PRELOAD|GLIBC_TUNABLES|CC|CXX|FINETUNE)(_|$)"
 )
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|URL|URI", re.IGNORECASE)
-# Of the Hub, of this service, and what a URL has before its host.
+# Tokens of the Hub and of this service, and the user and password in a URL.
 _KNOWN_SECRETS: Final = (
     (re.compile(r"\b(hf_|ft_|sk-)[A-Za-z0-9_-]{8,}"), MASK),
     (re.compile(r"://[^/@\s]+@"), f"://{MASK}@"),
 )
 _UUID: Final = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f-]{12,}", re.IGNORECASE)
-# A shorter value is in too many innocent words.
-_SHORTEST_SECRET: Final = 6
-_SHORTEST_NAME: Final = 4
+# Shorter values occur inside harmless words.
+_MIN_SECRET_LENGTH: Final = 6
+_MIN_HOST_LENGTH: Final = 4
 
 
 class Cleaner:
-    """Takes secrets, the user's name, folders and host name, and all but the first part of a GPU's
-    UUID out of text."""
+    """Removes secrets, the user's folders, the host name and the rest of GPU UUIDs from text."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = dict(os.environ if environment is None else environment)
         self._replacements = sorted(self._find(), key=lambda pair: -len(pair[0]))
-        # As whole words: NCCL begins each of its lines with the host's name.
+        # Whole words only. NCCL begins each line of its output with the host name.
         host = platform.node()
-        self._names = [(_word(host), "<host>")] if len(host) >= _SHORTEST_NAME else []
+        self._names = [(_word(host), "<host>")] if len(host) >= _MIN_HOST_LENGTH else []
 
     def text(self, text: str) -> str:
         for found, shown in self._replacements:
@@ -46,7 +45,7 @@ class Cleaner:
         return _UUID.sub(r"\1…", text)
 
     def value(self, value: JsonValue) -> JsonValue:
-        """The same in all strings of a JSON value, the names of its members included."""
+        """Clean all strings of a JSON value, including its keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -56,7 +55,7 @@ class Cleaner:
         return value
 
     def variables(self) -> dict[str, str]:
-        """Those of the environment that matter; of secrets only that they are set."""
+        """The environment variables that matter; the values of secrets are masked."""
         shown = {n: v for n, v in sorted(self._environment.items()) if _SHOWN.match(n)}
         return {
             name: MASK if _SECRET.search(name) else self.text(value)
@@ -65,7 +64,7 @@ class Cleaner:
 
     def _find(self) -> Iterator[tuple[str, str]]:
         for name, value in self._environment.items():
-            if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET:
+            if _SECRET.search(name) and len(value) >= _MIN_SECRET_LENGTH:
                 yield value, MASK
         home = self._environment.get("FINETUNE_HOME", "")
         if len(home) > 1:

@@ -18,7 +18,7 @@ from worker.doctor.runner import Examination, Line
 FORMAT: Final = 1
 JSON_NAME: Final = "doctor-report.json"
 MARKDOWN_NAME: Final = "doctor-report.md"
-# The worst last. A line that was not run says nothing about the machine.
+# The worst last. A check that was not run says nothing about the machine.
 _RANKS: Final[tuple[Status, ...]] = ("not_run", "ok", "warning", "failed")
 _SHOWN: Final[dict[Status, str]] = {
     "ok": "ok",
@@ -28,18 +28,18 @@ _SHOWN: Final[dict[Status, str]] = {
 }
 _NAME_WIDTH: Final = 24
 _STATUS_WIDTH: Final = 9
-_NARROWEST: Final = 80
-# Of what a process wrote, on the terminal; the files have more.
+_MIN_WIDTH: Final = 80
+# Lines of a process's output shown on the terminal; the files have more.
 _REASON_LINES: Final = 5
 
 
 def worst(lines: Sequence[Line]) -> Status:
-    """`ok` where nothing is wrong, also if some checks were not run; `not_run` if none was."""
+    """The worst status; `ok` if some checks passed and others were not run."""
     return max((line.finding.status for line in lines), key=_RANKS.index, default="not_run")
 
 
 def as_json(examination: Examination, *, quick: bool) -> dict[str, JsonValue]:
-    """The whole report, clean of what must not be public."""
+    """The whole report without anything that must not be public."""
     lines = examination.lines
     cleaner = Cleaner()
     report: dict[str, JsonValue] = {
@@ -63,7 +63,7 @@ def _line_as_json(line: Line) -> dict[str, JsonValue]:
 
 
 def write(report: dict[str, JsonValue], folder: Path) -> list[Path]:
-    """Both files; OSError where the folder cannot be written."""
+    """Write both files. Raises OSError if the folder is not writable."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / JSON_NAME, folder / MARKDOWN_NAME]
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
@@ -80,7 +80,7 @@ def terminal_header() -> str:
 
 
 def terminal_lines(line: Line) -> str:
-    """One line of the table; below it why, and what to do, each wrapped to the terminal."""
+    """One row of the table; below it the reason and the remedy, wrapped to the terminal."""
     finding, indent = line.finding, " " * (_NAME_WIDTH + _STATUS_WIDTH)
     summary = finding.reason if finding.status == "not_run" and finding.reason else finding.summary
     head = f"{line.check.name:{_NAME_WIDTH - 1}} {_SHOWN[finding.status]:{_STATUS_WIDTH}}"
@@ -93,8 +93,8 @@ def terminal_lines(line: Line) -> str:
 
 
 def _wrapped(text: str, first: str, others: str) -> str:
-    """Line by line: what a process wrote keeps its lines."""
-    width = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+    """Wrap each line separately, so that the output of a process keeps its lines."""
+    width = max(_MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
     rows: list[str] = []
     for part in text.splitlines() or [""]:
         prefix = others if rows else first
@@ -105,14 +105,14 @@ def _wrapped(text: str, first: str, others: str) -> str:
 
 def terminal_summary(examination: Examination) -> str:
     counts = {rank: sum(x.finding.status == rank for x in examination.lines) for rank in _RANKS}
-    told = [
+    parts = [
         f"{counts['ok']} ok",
         f"{counts['warning']} with a warning",
         f"{counts['failed']} failed",
         f"{counts['not_run']} not run",
     ]
     ending = " The doctor was interrupted." if examination.interrupted else ""
-    return f"{', '.join(told)}.{ending}"
+    return f"{', '.join(parts)}.{ending}"
 
 
 # ---- Markdown -------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _found(check: dict[str, Any]) -> str:
 
 
 def _details(checks: list[dict[str, Any]]) -> list[str]:
-    """Why, what to do and the numbers, for each line that is not as it should be."""
+    """The reason and the remedy of each check with a warning or a failure."""
     parts = []
     for check in checks:
         if check["status"] in ("warning", "failed"):
@@ -170,8 +170,8 @@ def _machine_rows(machine: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"GPU (NVML) {n}", _pairs(gpu)) for n, gpu in enumerate(machine["gpus"])]
     torch = machine["torch"]
     rows += [(f"GPU (torch) {n}", _pairs(gpu)) for n, gpu in enumerate(torch["devices"])]
-    told = f"{torch['version']}, CUDA build {torch['cuda_build']}, CUDA available: "
-    return [*rows, ("torch", told + ("yes" if torch["available"] else f"no: {torch['reason']}"))]
+    text = f"{torch['version']}, CUDA build {torch['cuda_build']}, CUDA available: "
+    return [*rows, ("torch", text + ("yes" if torch["available"] else f"no: {torch['reason']}"))]
 
 
 def _pairs(values: dict[str, Any]) -> str:

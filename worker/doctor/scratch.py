@@ -1,4 +1,4 @@
-"""Where the checks write: one folder for each run, removed at its end or by the next run."""
+"""The folder where checks write: one per run, removed at its end or by the next run."""
 
 import fcntl
 import os
@@ -15,9 +15,9 @@ _PREFIX: Final = "run-"
 
 @contextmanager
 def folder(home: Path) -> Iterator[Path]:
-    """An empty folder on the disk that jobs use, `home`, else where temporary files go.
+    """An empty folder under `home`, the disk that jobs use; if not writable, a temporary folder.
 
-    What a run left that was killed is removed: nobody holds its lock any more.
+    Removes the folders of killed runs: nobody holds their locks.
     """
     root = home / "doctor"
     try:
@@ -46,6 +46,6 @@ def _is_free(lock: Path) -> bool:
     try:
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held; or its run has only just made the folder
+    except OSError:  # locked; or its run has only just created the folder
         return False
     return True

@@ -4,7 +4,7 @@ from service.contract.spec import JobSpec
 
 
 def plain_spec(**training: object) -> JobSpec:
-    """A causal language model with these training options; its model and data are never read."""
+    """A causal-lm spec with these training options; its model and data are never read."""
     return JobSpec.model_validate(
         {
             "task": {"type": "causal-lm"},

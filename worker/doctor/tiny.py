@@ -1,6 +1,6 @@
-"""Tiny models with random weights, tokenizers, data and jobs of every task, made without a network.
+"""Tiny models with random weights, tokenizers, data and jobs for every task, created offline.
 
-Everything is drawn from fixed seeds: two calls make the same files.
+Seeds are fixed: two calls write the same files.
 """
 
 import json
@@ -36,7 +36,7 @@ _DROPOUTS: Final[dict[str, tuple[str, ...]]] = {
     DECODER: ("attention_dropout",),
     BOTH: ("dropout_rate",),
 }
-# Short texts and few tokens: a step takes milliseconds, also on a slow processor.
+# Short texts and few tokens: a step takes milliseconds even on a slow processor.
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "question-answering": {"max_seq_length": 48, "doc_stride": 8},
     "causal-lm": {"block_size": 16},
@@ -56,9 +56,9 @@ def job(
     copies: int = 1,
     **task_options: Any,
 ) -> dict[str, Any]:
-    """A spec's task, model and dataset, with their files made in `folder` unless they are there.
+    """The task, model and dataset of a spec; creates their files in `folder` if they are missing.
 
-    `dropout`: of the model; None: as its configuration has it. `copies`: of the training rows.
+    `dropout`: the model's dropout; None keeps its default. `copies`: how often rows are repeated.
     """
     body = _BODIES[task]
     changes = {} if dropout is None else dict.fromkeys(_DROPOUTS[body], dropout)
@@ -79,7 +79,7 @@ def job(
 
 
 def model(body: str, folder: Path, **config: Any) -> Path:
-    """A model's folder under `folder`, made unless it is there; `config` changes its defaults."""
+    """The folder of a model under `folder`, created if missing; `config` overrides its defaults."""
     name = "-".join([body, *(f"{key}-{value}" for key, value in config.items())])
     target = folder / name
     if not (target / "config.json").exists():
@@ -93,7 +93,7 @@ def model(body: str, folder: Path, **config: Any) -> Path:
 
 
 def _rows(task: str) -> list[dict[str, Any]]:
-    """Each sentence in a few lengths: batches have padding."""
+    """Each sentence in a few lengths, so that batches have padding."""
     texts = [" ".join(s.split()[:length]) for length in (4, 9, 99) for s in SENTENCES]
     if task == "question-answering":
         return [_question(text) for text in texts]
@@ -120,9 +120,9 @@ def _tags(text: str) -> list[str]:
 
 
 def _tokenizer(body: str) -> Any:
-    """Byte-level BPE, learnt from the sentences, with the specials that the body's models expect.
+    """Byte-level BPE trained on the sentences, with the special tokens that the model expects.
 
-    Its merges are the same in each run: the trainer breaks ties by the order of tokens.
+    The merges are the same in each run: the trainer breaks ties by the order of tokens.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

@@ -1,8 +1,8 @@
-"""Forks checks from one process that has imported what stages import, which takes many seconds.
+"""Forks checks from a process that has imported the stages' libraries, which takes many seconds.
 
-For checks that run stages and start no CUDA themselves: they fork once more (`worker.doctor.jobs`).
-`python -m worker.doctor.warm <module> ...` is that process: an order in JSON on each line of its
-input, the exit status of the check on a line of its output.
+Only for checks that run stages and do not start CUDA: they fork again (`worker.doctor.jobs`).
+`python -m worker.doctor.warm <module> ...` is that process. It reads one JSON request per line from
+stdin and writes the exit status of each check as a line to stdout.
 """
 
 import gc
@@ -27,9 +27,9 @@ _KILLED_SECONDS: Final = 10.0
 
 
 class Warm:
-    """Starts that process when the first check asks for it; a context manager, which ends it.
+    """Starts the warm process when the first check needs it, and ends it on exit.
 
-    `imports`: the modules that it imports.
+    `imports`: the modules that the process imports.
     """
 
     def __init__(self, imports: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -46,30 +46,30 @@ class Warm:
             self._process.communicate()
 
     def run(self, arguments: Sequence[str], *, seconds: float, folder: Path) -> Done | None:
-        """As `processes.run` of `worker.doctor.run_check`; None where it must be started anew.
+        """Run a check as `processes.run` would; None if the warm process cannot run it.
 
-        The imports do not count as its time.
+        The imports do not count towards `seconds`.
         """
         adopt_orphans()
         if self._process is None:
             self._process = self._start()
-            self._hear(_IMPORT_SECONDS)
+            self._receive(_IMPORT_SECONDS)
         if self._process.poll() is not None:
             return None
         output = folder.with_name("output")
-        order = {"arguments": list(arguments), "folder": str(folder), "output": str(output)}
+        request = {"arguments": list(arguments), "folder": str(folder), "output": str(output)}
         earlier = set(processes.descendants())
         try:
-            self._say(json.dumps(order).encode() + b"\n")
-            said = self._hear(seconds)
+            self._send(json.dumps(request).encode() + b"\n")
+            reply = self._receive(seconds)
         finally:
             processes.kill_all_but(earlier)
-        if said is None:  # killed at its limit, and that will be said, too
-            self._hear(_KILLED_SECONDS)
-        elif not said:
+        if reply is None:  # killed at its limit: discard its exit status
+            self._receive(_KILLED_SECONDS)
+        elif not reply:
             return None
         text = output.read_bytes() if output.exists() else b""
-        return Done(None if said is None else int(said), text.decode(errors="replace"))
+        return Done(None if reply is None else int(reply), text.decode(errors="replace"))
 
     def _start(self) -> subprocess.Popen[bytes]:
         module = ["worker.processes.parent_death", str(os.getpid()), "worker.doctor.warm"]
@@ -83,21 +83,21 @@ class Warm:
             start_new_session=True,
         )
 
-    def _say(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # `_hear` then finds its end
+        with suppress(BrokenPipeError):  # `_receive` then reads the end of the output
             self._process.stdin.write(line)
 
-    def _hear(self, seconds: float) -> bytes | None:
-        """A line; None if there is none in time; empty at its end."""
+    def _receive(self, seconds: float) -> bytes | None:
+        """One line; None if none arrives in time; empty at the end of the output."""
         assert self._process is not None
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         return self._process.stdout.readline() if ready else None
 
 
-# ---- that process -----------------------------------------------------------------------------
+# ---- in the warm process ----------------------------------------------------------------------
 
 
 def main() -> None:
@@ -106,10 +106,10 @@ def main() -> None:
     gc.freeze()
     os.write(1, _READY)
     for line in sys.stdin.buffer:
-        order = json.loads(line)
+        request = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _check(**order)
+            _check(**request)
         _, status = os.waitpid(pid, 0)
         os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
 
@@ -132,7 +132,7 @@ def _check(arguments: list[str], folder: str, output: str) -> NoReturn:
 
 
 def _redirect(output: str) -> None:
-    """No more orders and answers, but a log."""
+    """Detach from the request and reply pipes and write all output to the log."""
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),
         (1, output, os.O_WRONLY | os.O_CREAT),

@@ -1,4 +1,4 @@
-"""Which memory allocator the stages of a worker here are started with."""
+"""Which memory allocator the stages of a worker on this machine use."""
 
 from service.settings import Settings
 from worker.doctor.check import Context, Finding, failed, ok
@@ -13,13 +13,13 @@ def memory_allocator(context: Context) -> Finding:
         return failed(
             "FINETUNE_MALLOC names a library that cannot be loaded",
             reason=str(error),
-            remedy="Correct FINETUNE_MALLOC, or unset it: `auto` looks by itself.",
+            remedy="Correct FINETUNE_MALLOC, or unset it: `auto` chooses an installed library.",
         )
     if found == allocator.KEEPING:
         return ok(
-            "the C library's, told to keep what is freed; tcmalloc is not installed "
+            "the C library's, set to keep freed memory; tcmalloc is not installed "
             "(apt: libtcmalloc-minimal4)",
             allocator=found,
         )
-    shown = "the C library's as it is" if found == allocator.SYSTEM else found
+    shown = "the C library's, unchanged" if found == allocator.SYSTEM else found
     return ok(shown, allocator=found)

@@ -1,4 +1,4 @@
-"""Checkpoints: written in the background as in the foreground, and resumed to the same model."""
+"""Checks that background and foreground checkpoints are equal and that a resume is exact."""
 
 import json
 import os
@@ -19,33 +19,34 @@ _OPTIONS: Final[dict[str, Any]] = {
     "save_strategy": "steps",
     "save_steps": 2,
     "max_steps": _STEPS,
-    # Only so do two runs on a GPU give the same numbers.
+    # Without it two runs on a GPU give different numbers.
     "full_determinism": True,
 }
-_TIMES: Final = frozenset({"seconds", "wall_time"})
-"""What of a checkpoint says how long something took."""
+_TIME_KEYS: Final = frozenset({"seconds", "wall_time"})
+"""Keys of a checkpoint's JSON files whose values are durations or times."""
 _REMEDY = "Set `training.async_save: false` in jobs on this machine, and send this report."
 _RESUME_REMEDY = (
-    "A job that is interrupted here does not end with the model of an uninterrupted one. Try "
-    "`training.full_determinism: true`, and send this report."
+    "On this machine an interrupted job does not end with the same model as an uninterrupted one. "
+    "Try `training.full_determinism: true`, and send this report."
 )
 
 
 def background(context: Context) -> Finding:
-    """A checkpoint that is written while the training continues holds what one holds for which the
-    training waits."""
+    """A checkpoint written while the training continues equals one for which the training waits."""
     jobs = Jobs.of(context)
     body = jobs.body("text-classification")  # with dropout: random states count
-    meanwhile, waiting = (jobs.train(body, async_save=way, **_OPTIONS) for way in (True, False))
-    for ended in (meanwhile, waiting):
+    background, foreground = (
+        jobs.train(body, async_save=async_save, **_OPTIONS) for async_save in (True, False)
+    )
+    for ended in (background, foreground):
         if not ended.finished:
-            return failed("a job with checkpoints failed", reason=ended.how, remedy=_REMEDY)
-    unlike = _unlike(meanwhile.checkpoints, waiting.checkpoints)
-    if unlike:
+            return failed("a job with checkpoints failed", reason=ended.ending, remedy=_REMEDY)
+    different = _different_files(background.checkpoints, foreground.checkpoints)
+    if different:
         summary = "checkpoints that are written in the background differ"
-        return failed(summary, reason=f"other content: {', '.join(unlike)}", remedy=_REMEDY)
-    count = len(meanwhile.checkpoints)
-    return ok(f"{count} checkpoints are the same, written in either way", checkpoints=count)
+        return failed(summary, reason=f"different content: {', '.join(different)}", remedy=_REMEDY)
+    count = len(background.checkpoints)
+    return ok(f"{count} checkpoints are equal, written in the background or not", checkpoints=count)
 
 
 def resumed(context: Context) -> Finding:
@@ -55,26 +56,26 @@ def resumed(context: Context) -> Finding:
 
 
 def devices(context: Context) -> Finding:
-    """The same with all of the machine's GPUs visible before the kill, and only one after it."""
+    """As `resumed`, with all GPUs visible before the kill and only one after it."""
     jobs = Jobs.of(context)
     return _killed_and_resumed(jobs, jobs.gpus, jobs.gpus[:1])
 
 
 def _killed_and_resumed(jobs: Jobs, before: Sequence[str], after: Sequence[str]) -> Finding:
-    """`before` and `after` the kill: the GPUs that the stage sees."""
+    """`before`, `after`: the GPUs visible to the stage before and after the kill."""
     body = jobs.body("text-classification")
     whole = jobs.train(body, gpus=before, **_OPTIONS)
-    killed = jobs.train(body, gpus=before, watch=_kill, **_OPTIONS)
+    killed = jobs.train(body, gpus=before, on_event=_kill, **_OPTIONS)
     if not whole.finished or _KILLED_AT not in killed.checkpoints:
         ended = killed if whole.finished else whole
-        return failed("a job with checkpoints failed", reason=ended.how, remedy=_RESUME_REMEDY)
+        return failed("a job with checkpoints failed", reason=ended.ending, remedy=_RESUME_REMEDY)
     folder = killed.checkpoints[_KILLED_AT]
     again = jobs.train(body, resume_from=folder, gpus=after, **_OPTIONS)
     if not again.finished:
-        return failed("the resume failed", reason=again.how, remedy=_RESUME_REMEDY)
+        return failed("the resume failed", reason=again.ending, remedy=_RESUME_REMEDY)
     if again.result.weights_sha256 != whole.result.weights_sha256:
         reason = f"losses {again.losses}, uninterrupted {whole.losses[_KILLED_AT:]}"
-        summary = "a resumed training ends with other weights"
+        summary = "a resumed training ends with different weights"
         return failed(summary, reason=reason, remedy=_RESUME_REMEDY)
     return ok(
         f"killed after step {_KILLED_AT} of {_STEPS} and resumed: the same weights",
@@ -87,8 +88,8 @@ def _kill(child: Child, event: StageEvent) -> None:
         os.kill(child.pid, signal.SIGKILL)
 
 
-def _unlike(some: dict[int, Path], others: dict[int, Path]) -> list[str]:
-    """`<step>/<file>` of each file that has other content in the other way's checkpoint."""
+def _different_files(some: dict[int, Path], others: dict[int, Path]) -> list[str]:
+    """`<step>/<file>` of each file whose content differs."""
     here, there = (_contents(folders) for folders in (some, others))
     return sorted(name for name in here | there if here.get(name) != there.get(name))
 
@@ -105,14 +106,14 @@ def _contents(folders: dict[int, Path]) -> dict[str, str]:
 def _content(file: Path) -> str:
     if file.suffix != ".json":
         return file_sha256(file)
-    return json.dumps(_timeless(json.loads(file.read_text())), sort_keys=True)
+    return json.dumps(_without_times(json.loads(file.read_text())), sort_keys=True)
 
 
-def _timeless(value: Any) -> Any:
-    """`value` without what tells times, which no two runs share."""
+def _without_times(value: Any) -> Any:
+    """`value` without times, which differ between any two runs."""
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in _TIMES and not k.endswith("_second")}
-        return {key: _timeless(each) for key, each in kept.items()}
+        kept = {k: v for k, v in value.items() if k not in _TIME_KEYS and not k.endswith("_second")}
+        return {key: _without_times(each) for key, each in kept.items()}
     if isinstance(value, list):
-        return [_timeless(each) for each in value]
+        return [_without_times(each) for each in value]
     return value

@@ -1,4 +1,4 @@
-"""What processes of one training have to speak to each other: bandwidth and peers."""
+"""How the processes of one training communicate: bandwidth and peer access."""
 
 import json
 import os
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _SIZES: Final = {"1 KiB": 1 << 10, "1 MiB": 1 << 20, "16 MiB": 1 << 24}
 _ROUNDS: Final = 5
 _NCCL_REMEDY: Final = (
-    "Set NCCL_DEBUG=INFO and run this again: NCCL then says what it lacks. Until it works, train "
-    "with `resources.gpus: 1`."
+    "Set NCCL_DEBUG=INFO and run this again: NCCL then reports what is missing. Until it works, "
+    "train with `resources.gpus: 1`."
 )
 
 
 def all_reduce(context: Context) -> Finding:
-    """How fast two processes on the CPU, or one for each GPU, add a tensor up."""
+    """The speed of an all-reduce between two processes on the CPU, or one process per GPU."""
     count = max(2, len(context.torch.devices))
     backend = "nccl" if len(context.torch.devices) > 1 else "gloo"
     file = context.scratch / "bandwidth.json"
@@ -44,10 +44,10 @@ def all_reduce(context: Context) -> Finding:
 
 
 def _in_processes(backend: str, count: int, file: Path) -> None:
-    """Forked from this one, which has imported torch. RuntimeError: one of them failed."""
+    """Fork this process, which has imported torch. RuntimeError if one of the forks fails."""
     from torch.multiprocessing.spawn import ProcessException, start_processes
 
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the machine's name need not resolve
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may not resolve
     try:
         arguments = (backend, count, str(file))
         start_processes(_rank, arguments, nprocs=count, start_method="fork")
@@ -65,7 +65,7 @@ def _peers(context: Context) -> JsonValue:
     return {f"{a}-{b}": bool(torch.cuda.can_device_access_peer(a, b)) for a, b in pairs}
 
 
-# ---- in a process of its own ------------------------------------------------------------------
+# ---- in a forked process ------------------------------------------------------------------
 
 
 def _rank(number: int, backend: str, count: int, file: str) -> None:
@@ -74,7 +74,7 @@ def _rank(number: int, backend: str, count: int, file: str) -> None:
 
     device = torch.device("cuda", number) if backend == "nccl" else torch.device("cpu")
     distributed.init_process_group(
-        backend, init_method=f"file://{file}.meeting", rank=number, world_size=count
+        backend, init_method=f"file://{file}.rendezvous", rank=number, world_size=count
     )
     rates = {name: _rate(size, count, device) for name, size in _SIZES.items()}
     if number == 0:
@@ -83,22 +83,22 @@ def _rank(number: int, backend: str, count: int, file: str) -> None:
 
 
 def _rate(size: int, count: int, device: "torch.device") -> float:
-    """Bytes per second that leave each process in a ring, as NCCL's tests count them."""
+    """Bytes per second sent by each process in a ring, as NCCL's tests count them."""
     import torch
     from torch import distributed
 
     tensor = torch.ones(size // 4, device=device)
     distributed.all_reduce(tensor)
-    _wait(device)
+    _synchronize(device)
     begin = time.perf_counter()
     for _ in range(_ROUNDS):
         distributed.all_reduce(tensor)
-    _wait(device)
+    _synchronize(device)
     seconds = (time.perf_counter() - begin) / _ROUNDS
     return size * 2 * (count - 1) / count / seconds
 
 
-def _wait(device: "torch.device") -> None:
+def _synchronize(device: "torch.device") -> None:
     import torch
 
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What torch.compile and Triton need: a C and a C++ compiler, and Python's headers."""
+"""Checks for a C and a C++ compiler and Python's headers, which torch.compile and Triton need."""
 
 import os
 import shutil
@@ -10,13 +10,13 @@ from typing import Final
 from worker.doctor.check import Context, Finding, ok, warning
 
 _SECONDS: Final = 60
-# As Triton's launchers, and as the code that torch's inductor writes for a CPU.
+# Like Triton's launchers, and like the code that torch's inductor generates for a CPU.
 _C: Final = "#include <Python.h>\nint number(void) { return PY_MAJOR_VERSION; }\n"
 _CPP: Final = "#include <vector>\nint number() { return std::vector<int>(3).size(); }\n"
 _REMEDY: Final = (
-    "Install them: `apt install gcc g++ libc6-dev python3-dev`, or the like of your system "
-    "(the worker's image has them). Trainings without torch.compile, torchao and Triton kernels "
-    "need none."
+    "Install them: `apt install gcc g++ libc6-dev python3-dev`, or their equivalents on your "
+    "system (the worker's image has them). Only torch.compile, torchao and Triton kernels need "
+    "them."
 )
 
 
@@ -27,16 +27,16 @@ def compiler(context: Context) -> Finding:
     if not (include / "Python.h").is_file():
         missing.append(f"no Python.h in {include}")
     if missing:
-        return _warn(", ".join(missing), "torch.compile and Triton build code where they run.")
+        return _warn(", ".join(missing), "torch.compile and Triton compile code here.")
     assert found["C"] is not None
     assert found["C++"] is not None
-    faults = [
-        _fault(found["C"], "c", _C, context.scratch, (f"-I{include}",)),
-        _fault(found["C++"], "cpp", _CPP, context.scratch, ("-fopenmp",)),
+    errors = [
+        _compile_error(found["C"], "c", _C, context.scratch, (f"-I{include}",)),
+        _compile_error(found["C++"], "cpp", _CPP, context.scratch, ("-fopenmp",)),
     ]
-    if any(faults):
-        return _warn("a compiler is there and fails", "\n".join(filter(None, faults)))
-    return ok(f"{found['C']}, {found['C++']} and Python.h compile a library each", **found)
+    if any(errors):
+        return _warn("an installed compiler fails", "\n".join(filter(None, errors)))
+    return ok(f"{found['C']}, {found['C++']} and Python.h work", **found)
 
 
 def _warn(summary: str, reason: str) -> Finding:
@@ -44,13 +44,15 @@ def _warn(summary: str, reason: str) -> Finding:
 
 
 def _first(variable: str, names: tuple[str, ...]) -> str | None:
-    """What the variable names, else the first that is installed."""
+    """The program that the variable names, else the first of `names` that is installed."""
     wanted = os.environ.get(variable)
     return shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, names)), None)
 
 
-def _fault(compiler: str, suffix: str, code: str, folder: Path, options: tuple[str, ...]) -> str:
-    """Why a small shared library cannot be made; empty when it can."""
+def _compile_error(
+    compiler: str, suffix: str, code: str, folder: Path, options: tuple[str, ...]
+) -> str:
+    """The compiler's error for a small shared library; empty if it compiles."""
     source = folder / f"number.{suffix}"
     source.write_text(code, encoding="utf-8")
     command = [compiler, str(source), "-shared", "-fPIC", "-o", f"{source}.so", *options]

@@ -1,4 +1,4 @@
-"""NVIDIA's driver, as NVML tells it, and whether it is new enough for torch's CUDA build."""
+"""Checks that the NVIDIA driver works and is new enough for torch's CUDA build."""
 
 from typing import Final
 
@@ -7,8 +7,8 @@ import pynvml
 from worker.devices.gpus import NO_GPU, nvml
 from worker.doctor.check import Context, Finding, failed, not_run, ok
 
-# A driver runs every build of the CUDA generation that it was made for, and of older ones
-# (NVIDIA's "minor version compatibility"). Generation → the first driver for it on Linux.
+# A driver runs all builds of its own major CUDA version and of older ones (NVIDIA's "minor version
+# compatibility"). Major version → the first Linux driver that supports it.
 OLDEST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 
@@ -20,16 +20,16 @@ def driver(context: Context) -> Finding:
     except NO_GPU as error:
         return not_run("not run", reason=f"no NVIDIA driver is loaded here ({error})")
     except pynvml.NVMLError as error:
-        return _silent(error)
+        return _not_responding(error)
     return _compare(version, newest, context)
 
 
-def _silent(error: pynvml.NVMLError) -> Finding:
+def _not_responding(error: pynvml.NVMLError) -> Finding:
     return failed(
-        "NVIDIA's driver does not answer",
+        "NVIDIA's driver does not respond",
         reason=str(error),
-        remedy="Restart the machine: a driver that was updated while it was in use answers so. In "
-        "a container, start it with the GPUs (`--gpus all`, or docker-compose.gpu.yml).",
+        remedy="Restart the machine if the driver was updated while in use. If this is a "
+        "container, start it with the GPUs (`--gpus all`, or docker-compose.gpu.yml).",
     )
 
 

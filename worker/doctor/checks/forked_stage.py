@@ -1,4 +1,4 @@
-"""A stage that is forked from a process which has imported torch, and multiplies on the device."""
+"""Checks that a stage forked from a process that has imported torch can use the device."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from worker.doctor.check import Context, Finding, failed, not_run, ok
-from worker.doctor.forked_product import ROOM
+from worker.doctor.forked_product import SIZE
 from worker.doctor.specs import plain_spec
 from worker.processes import fork_client
 from worker.processes.child import Child
@@ -30,34 +30,34 @@ def forked_stage(context: Context) -> Finding:
     if not settings.warm_start:
         return not_run("not run", reason="FINETUNE_WARM_START is false: stages are not forked here")
     if any(gpu.get("mig") for gpu in context.gpus):
-        return not_run("not run", reason="on a machine with MIG instances stages are not forked")
+        return not_run("not run", reason="stages are not forked on a machine with MIG instances")
     gpus = [str(gpu["uuid"]) for gpu in context.gpus[:1]] if context.device == "cuda" else []
     environment = stage_environment(settings, Stage.TRAIN, gpus)
     imports = fork_client.IMPORTS_WITH_GPU if gpus else fork_client.IMPORTS
-    warm = ForkClient(environment, modules=(_MODULE,), imports=imports)
-    starts = _Starts(warm)
+    client = ForkClient(environment, modules=(_MODULE,), imports=imports)
+    start = _RecordingStart(client)
     try:
-        warm.ensure_server()
-        status, seconds = _run(starts, environment, context.scratch)
+        client.ensure_server()
+        status, seconds = _run(start, environment, context.scratch)
     finally:
-        warm.close()
-    return _finding(context, status, seconds, is_forked=starts.is_forked)
+        client.close()
+    return _finding(context, status, seconds, is_forked=start.is_forked)
 
 
-class _Starts:
-    """Starts by forking, and notes whether that was how it began."""
+class _RecordingStart:
+    """Starts a stage through the fork server and records whether it was forked."""
 
-    def __init__(self, warm: ForkClient) -> None:
-        self._warm = warm
+    def __init__(self, client: ForkClient) -> None:
+        self._client = client
         self.is_forked = False
 
-    def __call__(self, wanted: Launch) -> Process:
-        process = self._warm.start(wanted)
+    def __call__(self, launch: Launch) -> Process:
+        process = self._client.start(launch)
         self.is_forked = not isinstance(process, subprocess.Popen)
         return process
 
 
-def _run(starts: _Starts, environment: dict[str, str], folder: Path) -> tuple[int, float]:
+def _run(start: _RecordingStart, environment: dict[str, str], folder: Path) -> tuple[int, float]:
     request = StageRequest(
         job_id="doctor",
         stage=Stage.TRAIN,
@@ -72,7 +72,7 @@ def _run(starts: _Starts, environment: dict[str, str], folder: Path) -> tuple[in
     file.write_text(request.model_dump_json(), encoding="utf-8")
     command = [sys.executable, "-P", "-m", _MODULE, str(file)]
     started = time.monotonic()
-    with Child(command, environment, folder, folder / "log", start=starts) as child:
+    with Child(command, environment, folder, folder / "log", start=start) as child:
         while not child.at_end:
             child.read(10)
         return child.reap(), time.monotonic() - started
@@ -82,7 +82,7 @@ def _finding(context: Context, status: int, seconds: float, *, is_forked: bool) 
     log = (context.scratch / "log").read_text(encoding="utf-8", errors="replace")
     file = context.scratch / "product.json"
     result = json.loads(file.read_bytes()) if file.is_file() else {}
-    if status or result.get("total") != float(ROOM**3) or result.get("device") != context.device:
+    if status or result.get("total") != float(SIZE**3) or result.get("device") != context.device:
         return failed(
             f"the stage ended with status {status} and {result or 'no result'}",
             reason=log[-1500:].strip(),

@@ -1,4 +1,4 @@
-"""Code that is compiled where it runs: a Triton kernel, and a function under torch.compile."""
+"""Checks that Triton kernels and torch.compile work on this machine."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from worker.doctor.check import Context, Finding, failed, ok
 
 _NUMBERS: Final = 4096
 _REMEDY: Final = (
-    "See the line `compiler`. If that is ok, install the Triton that came with this torch "
+    "See the check `compiler`. If it is ok, install the Triton that came with this torch "
     "(`pip install --force-reinstall -c constraints.txt torch triton`). Until then train without "
     "`torch_compile`."
 )
@@ -21,30 +21,30 @@ def triton_kernel(_: Context) -> Finding:
     try:
         total = add(left, left)
     except Exception as error:  # whatever a compiler, a linker or a driver raises
-        return failed("a Triton kernel cannot be built", reason=_told(error), remedy=_REMEDY)
+        return failed("a Triton kernel cannot be built", reason=_describe(error), remedy=_REMEDY)
     if not torch.equal(total, left + left):
         return failed(
-            "a Triton kernel gives wrong numbers",
-            reason="x + x differs from torch's own.",
+            "a Triton kernel computes wrong numbers",
+            reason="Its x + x differs from the sum that torch computes.",
             remedy=_REMEDY,
         )
-    return ok("a Triton kernel was built and adds as torch does")
+    return ok("a Triton kernel was compiled and adds correctly")
 
 
 def torch_compile(context: Context) -> Finding:
-    """A function of four operations, forwards and backwards, against the same without."""
+    """Compare a compiled function and its gradient with the plain function."""
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(64, 64, generator=generator).to(context.device)
     try:
         compiled = _value_and_gradient(torch.compile(_function), values)
     except Exception as error:  # whatever the compiler's stages raise
-        return failed("torch.compile fails", reason=_told(error), remedy=_REMEDY)
+        return failed("torch.compile fails", reason=_describe(error), remedy=_REMEDY)
     plain = _value_and_gradient(_function, values)
     difference = max(float((a - b).abs().max()) for a, b in zip(compiled, plain, strict=True))
     if not difference < 1e-3:
         return failed(
-            "a compiled function gives other numbers",
-            reason=f"The largest difference is {difference:.2g}, of numbers around 1.",
+            "a compiled function computes different numbers",
+            reason=f"The largest difference is {difference:.2g}, for values around 1.",
             remedy=_REMEDY,
             difference=difference,
         )
@@ -66,5 +66,5 @@ def _value_and_gradient(function: Any, values: torch.Tensor) -> tuple[torch.Tens
     return result.detach(), given.grad
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[-1000:]}"

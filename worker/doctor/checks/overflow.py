@@ -1,4 +1,4 @@
-"""fp16: a step whose gradients overflow is skipped."""
+"""Checks that a step whose fp16 gradients overflow is skipped."""
 
 import json
 import math
@@ -8,13 +8,13 @@ from service.contract.stages import StageRequest
 from worker.doctor.check import Context, Finding, failed, ok
 from worker.doctor.jobs import Jobs, replace
 
-_BAD_STEP = 2  # from 1
-_SEEN = "overflow.json"
-_REMEDY = "Use `precision: fp32`, or bf16 where the GPU has it, and send this report."
+_BAD_STEP = 2  # counted from 1
+_RECORD = "overflow.json"
+_REMEDY = "Use `precision: fp32`, or bf16 if the GPU supports it, and send this report."
 
 
 def overflow(context: Context) -> Finding:
-    """One step gets infinite gradients: weights and schedule stay, the loss scale is halved."""
+    """A step with infinite gradients must halve the loss scale and change nothing else."""
     jobs = Jobs.of(context)
     on_gpu = context.device == "cuda"
     ended = jobs.train(
@@ -23,34 +23,34 @@ def overflow(context: Context) -> Finding:
         lr_scheduler_type="linear",
     )
     if not ended.finished:
-        return failed("a job with fp16 failed", reason=ended.how, remedy=_REMEDY)
-    seen = json.loads((ended.request.attempt_dir / _SEEN).read_text())
-    wrong = list(_wrong(seen)) + _not_finite(ended.losses)
-    if wrong:
-        summary = "a step with an overflow is not left out as it should be"
-        return failed(summary, reason="; ".join(wrong), remedy=_REMEDY, steps=seen)
+        return failed("a job with fp16 failed", reason=ended.ending, remedy=_REMEDY)
+    steps = json.loads((ended.request.attempt_dir / _RECORD).read_text())
+    errors = list(_errors(steps)) + _not_finite(ended.losses)
+    if errors:
+        summary = "a step with an overflow is not skipped correctly"
+        return failed(summary, reason="; ".join(errors), remedy=_REMEDY, steps=steps)
     where = "fp16" if on_gpu else "float32 with a loss scale (fp16 needs a GPU)"
-    return ok(f"{where}: the step with an overflow was left out", steps=seen)
+    return ok(f"{where}: the step with an overflow was skipped", steps=steps)
 
 
-def _wrong(seen: list[dict[str, Any]]) -> list[str]:
-    """Of each step: what it was before, and the same after it."""
-    wrong = []
-    for number, step in enumerate(seen, start=1):
+def _errors(steps: list[dict[str, Any]]) -> list[str]:
+    """The errors in the recorded states before and after each step."""
+    errors = []
+    for number, step in enumerate(steps, start=1):
         before, after = step["before"], step["after"]
         if number != _BAD_STEP:
             for what in ("weights", "learning_rate"):
                 if before[what] == after[what]:
-                    wrong.append(f"step {number} did not change the {what.replace('_', ' ')}")
+                    errors.append(f"step {number} did not change the {what.replace('_', ' ')}")
             continue
         for what in ("weights", "learning_rate"):
             if before[what] != after[what]:
-                wrong.append(f"the step with the overflow changed the {what.replace('_', ' ')}")
+                errors.append(f"the step with the overflow changed the {what.replace('_', ' ')}")
         if after["scale"] != before["scale"] / 2:
-            wrong.append(f"the loss scale went from {before['scale']} to {after['scale']}")
-    if len(seen) < _BAD_STEP:
-        wrong.append(f"only {len(seen)} steps were made")
-    return wrong
+            errors.append(f"the loss scale went from {before['scale']} to {after['scale']}")
+    if len(steps) < _BAD_STEP:
+        errors.append(f"only {len(steps)} steps ran")
+    return errors
 
 
 def _not_finite(losses: list[float]) -> list[str]:
@@ -65,22 +65,22 @@ def _force_overflow(request: StageRequest) -> None:
     from worker.training import loop
     from worker.training.run import TrainingRun
 
-    plain, seen = loop.train_step, []
+    plain, steps = loop.train_step, []
 
-    def watched(run: TrainingRun, micro_batches: Any) -> Any:
+    def recording(run: TrainingRun, micro_batches: Any) -> Any:
         before = _state(run)
         if run.state.progress.step == _BAD_STEP - 1:
             _overflow_next(run)
         found = plain(run, micro_batches)
-        seen.append({"before": before, "after": _state(run)})
-        (request.attempt_dir / _SEEN).write_text(json.dumps(seen))
+        steps.append({"before": before, "after": _state(run)})
+        (request.attempt_dir / _RECORD).write_text(json.dumps(steps))
         return found
 
-    replace(loop, "train_step", watched)
+    replace(loop, "train_step", recording)
 
 
 def _overflow_next(run: Any) -> None:
-    """Give the next update infinite gradients, as a backward pass that overflows leaves them."""
+    """Make the next update's gradients infinite, as an overflow in the backward pass does."""
     strategy = run.state.strategy
     plain = strategy.step
 
@@ -104,7 +104,7 @@ def _state(run: Any) -> dict[str, float]:
 
 
 def _scale_on_cpu(request: StageRequest) -> None:
-    """Jobs on a CPU refuse fp16; with a loss scale in float32 the loop takes the same way."""
+    """Jobs on a CPU refuse fp16; float32 with a loss scale runs the same code."""
     import torch
 
     from worker.training import build

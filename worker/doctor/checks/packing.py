@@ -1,18 +1,18 @@
-"""Batches without padding give the losses of padded ones."""
+"""Checks that batches without padding give the same losses as padded ones."""
 
 from typing import Any
 
 from worker.doctor.check import Context, Finding, failed, ok, warning
 from worker.doctor.jobs import Ended, Jobs, has_bf16_gpu
 
-_NEAR = {"fp32": 2e-3, "bf16": 2e-2}
+_TOLERANCES = {"fp32": 2e-3, "bf16": 2e-2}
 _REMEDY = "Set `training.padding_free: false` in jobs on this machine, and send this report."
 
 
 def packing(context: Context) -> Finding:
-    """For texts of uneven lengths, and for documents that share a block."""
+    """Compare the losses for texts of uneven lengths and for documents that share a block."""
     jobs = Jobs.of(context)
-    # In bfloat16 a GPU takes the kernel `varlen`, in float32 `efficient`.
+    # A GPU uses the kernel `varlen` in bfloat16 and `efficient` in float32.
     precision = "bf16" if has_bf16_gpu(context) else "fp32"
     bodies = {
         "texts": jobs.body("token-classification", dropout=0.0),
@@ -22,26 +22,26 @@ def packing(context: Context) -> Finding:
     used = []
     for name, body in bodies.items():
         packed, padded = (
-            jobs.train(body, padding_free=way, learning_rate=1e-3, precision=precision)
-            for way in (None, False)
+            jobs.train(body, padding_free=padding_free, learning_rate=1e-3, precision=precision)
+            for padding_free in (None, False)
         )
         for ended in (packed, padded):
             if not ended.finished:
-                return failed(f"a job with {name} failed", reason=ended.how, remedy=_REMEDY)
+                return failed(f"a job with {name} failed", reason=ended.ending, remedy=_REMEDY)
         data[name] = {"packed": packed.losses, "padded": padded.losses}
-        if not _near(packed, padded, _NEAR[precision]):
+        if not _near(packed, padded, _TOLERANCES[precision]):
             reason = f"{name}: losses {packed.losses}, padded {padded.losses}"
-            summary = "batches without padding give other losses"
+            summary = "batches without padding give different losses"
             return failed(summary, reason=reason, remedy=_REMEDY, **data)
         used += [name] if _was_packed(packed) else []
     if not used:
         return warning(
             "no batch was computed without padding",
             reason="; ".join(packed.notices),
-            remedy="Batches of uneven lengths are slower than they could be; nothing is wrong.",
+            remedy="No action needed: trainings work, but batches of uneven lengths are slower.",
             **data,
         )
-    return ok(f"the same losses without padding: {', '.join(used)}", **data)
+    return ok(f"losses are the same without padding: {', '.join(used)}", **data)
 
 
 def _near(some: Ended, others: Ended, share: float) -> bool:

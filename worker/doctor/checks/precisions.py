@@ -1,4 +1,4 @@
-"""One matrix product in each precision, and what `precision: auto` comes to here."""
+"""Checks a matrix product in each precision, and what `precision: auto` chooses here."""
 
 import json
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from worker.doctor.specs import plain_spec
 from worker.training import precision
 
 SIZE: Final = 512
-"""Rows and columns of the matrices, filled with normal numbers."""
+"""Rows and columns of the matrices, which hold normally distributed numbers."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`tolerance`: of ||product - exact|| / ||exact||. About three times what rounding the inputs
-    to so many bits costs with random numbers (bfloat16 has 8 bits, float16 and TF32 11, float32
-    24); a broken product is off by hundreds of times as much."""
+    """`tolerance`: the largest ||product - exact|| / ||exact||, about three times the error from
+    rounding random inputs to the bits of the type (bfloat16 has 8, float16 and TF32 11, float32
+    24); the error of a broken product is hundreds of times larger."""
 
     name: str
     dtype: torch.dtype
@@ -34,7 +34,7 @@ FP16: Final = Kind("fp16", torch.float16, 2e-3)
 
 
 def products(context: Context) -> Finding:
-    """On each GPU, else on the CPU."""
+    """Multiply on each GPU, or on the CPU if there is none."""
     on_gpu = context.device == "cuda"
     places = [f"cuda:{gpu['index']}" for gpu in context.torch.devices] if on_gpu else ["cpu"]
     errors: dict[str, JsonValue] = {}
@@ -43,17 +43,17 @@ def products(context: Context) -> Finding:
         for kind in (FP32, TF32, BF16, FP16) if on_gpu else (FP32, BF16):
             error = relative_error(kind, torch.device(place))
             errors[f"{place} {kind.name}"] = error
-            if not error <= kind.tolerance:  # also of NaN
+            if not error <= kind.tolerance:  # also if it is NaN
                 wrong.append(f"{kind.name} on {place}: {error:.2g} (at most {kind.tolerance:g})")
     names = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
     if wrong:
         return failed(
             "a matrix product is wrong",
             reason="Relative error against float64: " + "; ".join(wrong),
-            remedy="A GPU that computes wrong is broken, too hot or overclocked: look for Xid "
-            "errors in `dmesg`, and for ECC errors with `nvidia-smi -q -d ECC`. Do not train on it."
+            remedy="A GPU that computes wrong results is broken, too hot or overclocked: check for "
+            "Xid errors in `dmesg` and ECC errors with `nvidia-smi -q -d ECC`. Do not train on it."
             if on_gpu
-            else "Install torch again; if it stays so, send this report.",
+            else "Reinstall torch; if that does not help, send this report.",
             relative_errors=errors,
         )
     return ok(
@@ -74,7 +74,7 @@ def relative_error(kind: Kind, device: torch.device) -> float:
 
 
 def automatic(context: Context) -> Finding:
-    """By the function that a training asks, on the configuration of a plain model."""
+    """Call the function that a training uses, with the configuration of a plain model."""
     model = context.scratch / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
@@ -85,7 +85,7 @@ def automatic(context: Context) -> Finding:
         return warning(
             summary,
             reason="This GPU has neither bfloat16 nor fast float16, so `auto` takes float32.",
-            remedy="The results are right. For speed use a GPU with tensor cores (compute "
+            remedy="Results are correct. To train faster, use a GPU with tensor cores (compute "
             "capability 7.0 or newer).",
             precision=chosen,
         )

@@ -1,4 +1,4 @@
-"""How fast a job trains here, against `transformers.Trainer` on the same model and data."""
+"""Compares a job's training speed with `transformers.Trainer` on the same model and data."""
 
 import json
 import time
@@ -10,8 +10,8 @@ from worker.doctor import tiny
 from worker.doctor.check import Context, Finding, failed, ok, warning
 from worker.doctor.jobs import Ended, Jobs, replace
 
-_SLOWER: Final = 0.8
-"""Of the Trainer's speed: below it a GPU's owner should know."""
+_MIN_RATIO: Final = 0.8
+"""Warn if a training on a GPU is slower than this share of Trainer's speed."""
 _MEASURED: Final = "speed.json"
 _ON_CPU: Final = {"hidden_size": 64, "intermediate_size": 128}
 _ON_GPU: Final = {
@@ -24,12 +24,12 @@ _ON_GPU: Final = {
     "max_position_embeddings": 512,
 }
 _LENGTH: Final = 64
-_WARM: Final = 3
-"""Steps before the clock starts."""
+_WARMUP_STEPS: Final = 3
+"""Steps that are not timed."""
 
 
 def speed(context: Context) -> Finding:
-    """Tokens a second, the share of the device's peak, and memory; with 0 and 2 loader workers."""
+    """Tokens per second, MFU and peak memory, with 0 and 2 loader workers."""
     jobs = Jobs.of(context)
     on_gpu = context.device == "cuda"
     body = jobs.body("causal-lm", block_size=_LENGTH, copies=300 if on_gpu else 20)
@@ -49,31 +49,31 @@ def speed(context: Context) -> Finding:
         ended = jobs.train(body, prelude=prelude, dataloader_num_workers=workers, **options)
         file = ended.request.attempt_dir / _MEASURED
         if not file.exists():
-            remedy = "See the line `tasks`; and send this report."
-            return failed(f"{name}: nothing was measured", reason=ended.how, remedy=remedy)
+            remedy = "See the check `tasks`, and send this report."
+            return failed(f"{name}: nothing was measured", reason=ended.ending, remedy=remedy)
         measured[name] = json.loads(file.read_text()) | _mfu(ended)
     return _compared(measured, on_gpu=on_gpu)
 
 
 def _compared(measured: dict[str, Any], *, on_gpu: bool) -> Finding:
     rates = {name: numbers["tokens_per_second"] for name, numbers in measured.items()}
-    theirs = rates.pop("Trainer")
+    trainer = rates.pop("Trainer")
     best = max(rates.values())
-    words = f"{best:,.0f} tokens/s, {best / theirs:.2f} times Trainer's"
+    summary = f"{best:,.0f} tokens/s, {best / trainer:.2f} times Trainer's"
     mfu = max(numbers.get("mfu", 0.0) for numbers in measured.values())
-    words += f", MFU {mfu:.1%}" if mfu else ""
-    if not on_gpu or best >= _SLOWER * theirs:
-        return ok(words, **measured)
+    summary += f", MFU {mfu:.1%}" if mfu else ""
+    if not on_gpu or best >= _MIN_RATIO * trainer:
+        return ok(summary, **measured)
     return warning(
-        words,
-        reason=f"Trainer makes {theirs:,.0f} tokens/s",
-        remedy="Nothing is wrong, but it could be faster. Please send this report.",
+        summary,
+        reason=f"Trainer reaches {trainer:,.0f} tokens/s",
+        remedy="Trainings work, but they could be faster. Please send this report.",
         **measured,
     )
 
 
 def _mfu(ended: Ended) -> dict[str, float]:
-    """Of the whole training, its first steps included; empty where the device's peak is unknown."""
+    """MFU of the whole training, including its first steps; empty if the peak is unknown."""
     if not ended.finished or "train_mfu" not in ended.result.metrics:
         return {}
     return {"mfu": ended.result.metrics["train_mfu"]}
@@ -83,7 +83,7 @@ def _mfu(ended: Ended) -> dict[str, float]:
 
 
 class _Clock:
-    """Times the steps of a training from the end of step `_WARM` to that of the last one."""
+    """Times a training from the end of step `_WARMUP_STEPS` to the end of the last step."""
 
     def __init__(self, request: StageRequest) -> None:
         assert request.prepared is not None
@@ -94,18 +94,18 @@ class _Clock:
         self._begin = 0.0
 
     def step(self, number: int) -> None:
-        if number in (_WARM, self._steps):
-            _await_device()
-        if number == _WARM:
+        if number in (_WARMUP_STEPS, self._steps):
+            _synchronize()
+        if number == _WARMUP_STEPS:
             self._begin = time.perf_counter()
         if number == self._steps:
             seconds = time.perf_counter() - self._begin
-            rate = (self._steps - _WARM) * self._tokens / seconds
+            rate = (self._steps - _WARMUP_STEPS) * self._tokens / seconds
             found = {"tokens_per_second": rate, "peak_memory_bytes": _peak_bytes()}
             self._file.write_text(json.dumps(found))
 
 
-def _await_device() -> None:
+def _synchronize() -> None:
     import torch
 
     if torch.cuda.is_initialized():
@@ -133,7 +133,7 @@ def _time_ours(request: StageRequest) -> None:
 
 
 def _train_by_trainer(request: StageRequest) -> None:
-    """Let `transformers.Trainer` train in the place of the stage."""
+    """Train with `transformers.Trainer` instead of the stage."""
     from worker.stages import train
 
     replace(train, "main", _trainer(request))

@@ -1,4 +1,4 @@
-"""Whether FINETUNE_HOME can hold what the service puts there: a SQLite database and file locks."""
+"""Checks that SQLite and file locks work under FINETUNE_HOME."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from typing import Final
 from service.settings import Settings
 from worker.doctor.check import Context, Finding, failed, ok, warning
 
-# Shared by several machines: SQLite's log and its locks do not work across them.
+# Network file systems: SQLite's write-ahead log and locks do not work across machines.
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "lustre", "ceph"})
 
 
@@ -23,22 +23,22 @@ def home(_: Context) -> Finding:
             fault = _sqlite_fault(Path(own)) or _lock_fault(Path(own))
     except OSError as error:
         return failed(
-            "FINETUNE_HOME cannot be written",
+            "FINETUNE_HOME is not writable",
             reason=f"{error.strerror}: {folder}",
-            remedy="Give this user the folder (`chown`), or set FINETUNE_HOME to another one.",
+            remedy="Make this user its owner (`chown`), or set FINETUNE_HOME to another folder.",
         )
     if fault:
         return failed(
             "FINETUNE_HOME has no working file locks",
             reason=fault,
             remedy="Put FINETUNE_HOME on a local disk, or set FINETUNE_DATABASE_URL to a Postgres "
-            "database if only SQLite is at fault.",
+            "database if only SQLite fails.",
         )
     kind = file_system(folder)
     if kind in _NETWORK and Settings().database_url is None:
         return warning(
             f"FINETUNE_HOME is on {kind}, and so is the SQLite database",
-            reason="SQLite's write-ahead log is not safe on a file system that machines share.",
+            reason="SQLite's write-ahead log is not safe on a file system shared by machines.",
             remedy="Set FINETUNE_DATABASE_URL to a Postgres database, or use a local disk.",
             file_system=kind,
         )
@@ -46,7 +46,7 @@ def home(_: Context) -> Finding:
 
 
 def _sqlite_fault(folder: Path) -> str:
-    """Two connections, as two processes have them: the second must not write with the first."""
+    """Two connections, as in two processes: the second must not write while the first does."""
     file = folder / "probe.db"
     try:
         with (
@@ -70,7 +70,7 @@ def _sqlite_fault(folder: Path) -> str:
 
 
 def _lock_fault(folder: Path) -> str:
-    """Two descriptors, as two processes have them: the second must not get the lock."""
+    """Two descriptors, as in two processes: the second must not acquire the lock."""
     file = folder / "probe.lock"
     with file.open("w") as first, file.open("w") as second:
         try:
@@ -85,7 +85,7 @@ def _lock_fault(folder: Path) -> str:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """As the kernel calls it (`ext4`, `nfs4`, …); `unknown` where it does not say."""
+    """The kernel's name for it (`ext4`, `nfs4`, …), or `unknown`."""
     best, kind = "", "unknown"
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""A tiny job of every task, from its data to the finished model."""
+"""Trains a tiny job of every task, from its data to the finished model."""
 
 import json
 import math
@@ -21,35 +21,35 @@ _OPTIONS: Final[dict[str, Any]] = {
     "eval_strategy": "steps",
     "eval_steps": 4,
 }
-_NEAR = 2e-3
-"""Between the losses of the first step on a GPU and on the CPU, both in float32."""
+_TOLERANCE = 2e-3
+"""Relative difference of the first loss on a GPU and on the CPU, both in float32."""
 _SYNC = re.compile("synchronizing CUDA operation")
 _PLACES = 3
 _SYNCS = "syncs.json"
 
 
 def tasks(context: Context) -> Finding:
-    """Losses fall; on a GPU the first is the CPU's, and steps do not wait for the device."""
+    """Losses must fall; on a GPU the first must equal the CPU's, and steps must not wait for it."""
     jobs = Jobs.of(context)
     losses: dict[str, JsonValue] = {}
     syncs: dict[str, JsonValue] = {}
     for task in tiny.TASKS:
         body = jobs.body(task, dropout=0.0)
         ended = jobs.train(body, prelude=_prelude(context), **_OPTIONS)
-        fault = _fault(ended)
-        if fault is None and context.device == "cuda":
-            fault = _differs(ended, jobs.train(body, resources={"gpus": 0}, **_OPTIONS))
+        problem = _problem(ended)
+        if problem is None and context.device == "cuda":
+            problem = _differs(ended, jobs.train(body, resources={"gpus": 0}, **_OPTIONS))
             syncs[task] = _syncs(ended)
-        if fault is not None:
+        if problem is not None:
             return failed(
-                f"a tiny job of {task} failed", reason=fault, remedy=_REMEDY, losses=losses
+                f"a tiny job of {task} failed", reason=problem, remedy=_REMEDY, losses=losses
             )
         losses[task] = [ended.losses[0], ended.losses[-1]]
     if any(syncs.values()):
         return warning(
             "every task trains, but steps wait for the device",
-            reason=f"waits in each step: {json.dumps(syncs)}",
-            remedy="It only costs time. Please send this report.",
+            reason=f"waits per step: {json.dumps(syncs)}",
+            remedy="Results are correct, but training is slower. Please send this report.",
             losses=losses,
             syncs=syncs,
         )
@@ -57,14 +57,14 @@ def tasks(context: Context) -> Finding:
 
 
 _REMEDY = (
-    "Run `make test` on this machine with the versions of constraints.txt; if that passes, send "
+    "Run `make test` on this machine with the versions of constraints.txt; if it passes, send "
     "this report."
 )
 
 
-def _fault(ended: Ended) -> str | None:
+def _problem(ended: Ended) -> str | None:
     if not ended.finished:
-        return ended.how
+        return ended.ending
     losses = ended.losses
     if not all(map(math.isfinite, losses)):
         return f"a loss is not finite: {losses}"
@@ -75,9 +75,9 @@ def _fault(ended: Ended) -> str | None:
 
 def _differs(ended: Ended, on_cpu: Ended) -> str | None:
     if not on_cpu.finished:
-        return f"on the CPU {on_cpu.how}"
+        return f"on the CPU: {on_cpu.ending}"
     here, there = ended.losses[0], on_cpu.losses[0]
-    if math.isclose(here, there, rel_tol=_NEAR):
+    if math.isclose(here, there, rel_tol=_TOLERANCE):
         return None
     return f"the first step's loss is {here} on the GPU and {there} on the CPU"
 
@@ -90,7 +90,7 @@ def _prelude(context: Context) -> Any:
 
 
 def _count_syncs(request: StageRequest) -> None:
-    """Note where each optimizer step but the first makes the host wait for the device."""
+    """Record where optimizer steps after the first make the host wait for the device."""
     import torch
 
     from worker.training import loop
@@ -98,7 +98,7 @@ def _count_syncs(request: StageRequest) -> None:
 
     plain, places = loop.train_step, Counter[str]()
 
-    def watched(run: TrainingRun, micro_batches: Any) -> Any:
+    def recording(run: TrainingRun, micro_batches: Any) -> Any:
         if run.state.progress.step == 0:
             return plain(run, micro_batches)
         with warnings.catch_warnings(record=True) as caught:
@@ -112,11 +112,11 @@ def _count_syncs(request: StageRequest) -> None:
                 places.update(f"{Path(each.filename).name}:{each.lineno}" for each in found)
                 (request.attempt_dir / _SYNCS).write_text(json.dumps(places))
 
-    replace(loop, "train_step", watched)
+    replace(loop, "train_step", recording)
 
 
 def _syncs(ended: Ended) -> dict[str, JsonValue]:
-    """Place → waits in each step, the most frequent first."""
+    """Code location → waits per step, the most frequent first."""
     file = ended.request.attempt_dir / _SYNCS
     counted = Counter(json.loads(file.read_text())) if file.exists() else Counter[str]()
     steps = len(ended.losses) - 1

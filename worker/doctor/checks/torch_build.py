@@ -1,4 +1,4 @@
-"""Which torch is installed, and why CUDA is or is not available in it."""
+"""Checks which torch is installed and whether it can use the GPUs."""
 
 from typing import Final
 
