@@ -110,10 +110,11 @@ class Settings(BaseSettings):
         "job can have more.",
     )
     warm_start: bool = Field(
-        True, description="Fork stages from a process that has imported torch already; Linux only."
+        default=True,
+        description="Fork stages from a process that has imported torch already; Linux only.",
     )
     doctor_at_start: bool = Field(
-        True,
+        default=True,
         description="A worker runs the checks of `finetune doctor --quick` when it starts, in the "
         "background; GET /v1/workers shows what they found.",
     )

@@ -132,7 +132,7 @@ def list_files(
     """Sorted by upload time, the newest first unless `order` is `asc`."""
     with database.read() as session:
         rows, has_more = files.page(session, after=after, limit=limit, order=order, purpose=purpose)
-    return FileList.of(rows, has_more)
+    return FileList.of(rows, has_more=has_more)
 
 
 @router.get("/{file_id}", summary="One file", responses=problems(401, 404, 422, 503))

@@ -13,22 +13,22 @@ from service.cli.submit import show_submitted
 from service.contract.states import Action
 
 
-def pause_job(job_id: str, json: output.AsJson = False) -> None:
+def pause_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Stop a job at its next checkpoint, and keep it for later."""
     _show(lambda client: client.act(job_id, Action.PAUSE), json=json)
 
 
-def resume_job(job_id: str, json: output.AsJson = False) -> None:
+def resume_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Resume a paused job."""
     _show(lambda client: client.act(job_id, Action.RESUME), json=json)
 
 
-def cancel_job(job_id: str, json: output.AsJson = False) -> None:
+def cancel_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Ask a job to stop."""
     _show(lambda client: client.act(job_id, Action.CANCEL), json=json)
 
 
-def retry_job(job_id: str, json: output.AsJson = False) -> None:
+def retry_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Retry a failed or cancelled job from the stage that failed."""
     _show(lambda client: client.retry(job_id), json=json)
 
@@ -45,6 +45,7 @@ def _show(call: Callable[[Client], Json], *, json: bool) -> None:
 def clone_job(
     job_id: str,
     changes: Changes = None,
+    *,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the clone to its end.")] = False,
     idempotency_key: Annotated[
         str | None,
@@ -59,7 +60,7 @@ def clone_job(
         show_submitted(client, job, watch=watch, json=json)
 
 
-def delete_job(job_id: str, json: output.AsJson = False) -> None:
+def delete_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Delete an ended job with its files; its MLflow run and Hub repository stay."""
     with Client.from_environment() as client:
         deleted = client.delete_job(job_id)

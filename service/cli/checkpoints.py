@@ -16,6 +16,7 @@ def show_checkpoints(
         typer.Option(metavar="STEP", help="Save this one as a tar archive instead."),
     ] = None,
     to: Annotated[Path, typer.Option(help="Folder; made if it is missing.")] = Path(),
+    *,
     json: output.AsJson = False,
 ) -> None:
     """List a job's checkpoints by step, including those that were removed."""
@@ -45,7 +46,7 @@ def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -
         typer.echo(str(target))
 
 
-def promote_checkpoint(job_id: str, step: int, json: output.AsJson = False) -> None:
+def promote_checkpoint(job_id: str, step: int, *, json: output.AsJson = False) -> None:
     """Make a checkpoint the model of an ended job, and publish it as before."""
     with Client.from_environment() as client:
         _show(client.promote(job_id, step), json=json)
@@ -54,6 +55,7 @@ def promote_checkpoint(job_id: str, step: int, json: output.AsJson = False) -> N
 def publish_job(
     job_id: str,
     model_id: Annotated[str, typer.Option(help="Repository on the Hub, for example org/name.")],
+    *,
     public: Annotated[
         bool, typer.Option("--public", help="If the push creates the repository.")
     ] = False,

@@ -14,6 +14,7 @@ _NEEDED = ("torch", "transformers", "accelerate", "pynvml", "psutil")
 
 
 def doctor(
+    *,
     quick: Annotated[bool, typer.Option("--quick", help="Only what takes seconds.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="This check; may be repeated.")

@@ -18,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Uploaded data sets.")
 def upload(
     path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)],
     purpose: str = "fine-tune",
+    *,
     json: output.AsJson = False,
 ) -> None:
     """Upload a file; prints the id that a spec names in `dataset`."""
@@ -30,7 +31,7 @@ def upload(
 
 
 @app.command("list")
-def list_files(json: output.AsJson = False) -> None:
+def list_files(*, json: output.AsJson = False) -> None:
     """All uploaded files."""
     with Client.from_environment() as client:
         files = list(client.pages("/v1/files"))
@@ -50,6 +51,7 @@ def check(
         list[str] | None, typer.Option(help="The task's column and yours: context=passage.")
     ] = None,
     max_bad_fraction: float = MAX_BAD_FRACTION,
+    *,
     json: output.AsJson = False,
 ) -> None:
     """Check a file's rows as a job would; exits with 1 if a job could not use the file as it is."""
@@ -95,7 +97,7 @@ def _show(found: Json) -> None:
 
 
 @app.command()
-def delete(file_id: str, json: output.AsJson = False) -> None:
+def delete(file_id: str, *, json: output.AsJson = False) -> None:
     """Delete a file."""
     with Client.from_environment() as client:
         deleted = client.delete_file(file_id)

@@ -24,6 +24,7 @@ def list_jobs(
     name: str | None = None,
     limit: Annotated[int, typer.Option(min=1, max=100)] = 20,
     after: Annotated[str | None, typer.Option(help="Start after this job id.")] = None,
+    *,
     json: output.AsJson = False,
 ) -> None:
     """Jobs, the newest first."""
@@ -50,7 +51,7 @@ def _row(job: Json) -> Json:
     return {**job, "percent": progress.get("percent"), "created_at": job["created_at"][:19]}
 
 
-def get_job(job_id: str, json: output.AsJson = False) -> None:
+def get_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Show one job."""
     with Client.from_environment() as client:
         job = client.get(f"/v1/jobs/{job_id}")
@@ -64,6 +65,7 @@ def get_job(job_id: str, json: output.AsJson = False) -> None:
 
 def show_logs(
     job_id: str,
+    *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Until the job has ended.")
     ] = False,
@@ -91,7 +93,7 @@ def _show_part(part: Json, *, json: bool) -> None:
         typer.echo(part["content"], nl=False)
 
 
-def show_events(job_id: str, json: output.AsJson = False) -> None:
+def show_events(job_id: str, *, json: output.AsJson = False) -> None:
     """The job's history. With --json: one line per event."""
     with Client.from_environment() as client:
         events = client.pages(f"/v1/jobs/{job_id}/events", cursor="seq")
@@ -107,6 +109,7 @@ def download(
     job_id: str,
     names: Annotated[list[str] | None, typer.Argument(help="Artifacts; none: all.")] = None,
     to: Annotated[Path, typer.Option(help="Folder; made if it is missing.")] = Path(),
+    *,
     json: output.AsJson = False,
 ) -> None:
     """Download what a job made: the model, predictions, the model card."""

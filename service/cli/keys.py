@@ -39,6 +39,7 @@ def _row(key: ApiKeyRow) -> dict[str, str | None]:
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="Who or what will use it.")],
+    *,
     json: output.AsJson = False,
 ) -> None:
     """Make a key. It is shown this once: only its hash is kept."""
@@ -53,7 +54,7 @@ def create(
 
 
 @app.command("list")
-def list_keys(json: output.AsJson = False) -> None:
+def list_keys(*, json: output.AsJson = False) -> None:
     """List all keys ever made, without the secrets."""
     with _database() as database, database.read() as session:
         rows = [_row(row) for row in keys.list_all(session)]
@@ -64,7 +65,7 @@ def list_keys(json: output.AsJson = False) -> None:
 
 
 @app.command()
-def revoke(key_id: str, json: output.AsJson = False) -> None:
+def revoke(key_id: str, *, json: output.AsJson = False) -> None:
     """Revoke a key."""
     with _database() as database, database.write() as session:
         revoked = keys.revoke(session, key_id)

@@ -25,6 +25,7 @@ def submit(
         Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
     ],
     changes: Changes = None,
+    *,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the job to its end.")] = False,
     idempotency_key: Annotated[
         str | None,

@@ -203,7 +203,7 @@ def watch(client: Client, job_id: str, *, json: bool) -> int:
     return exit_status(job)
 
 
-def watch_command(job_id: str, json: output.AsJson = False) -> None:
+def watch_command(job_id: str, *, json: output.AsJson = False) -> None:
     """Follow a job to its end. With --json: its page, one line each time it changes."""
     with Client.from_environment() as client:
         raise typer.Exit(watch(client, job_id, json=json))

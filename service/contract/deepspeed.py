@@ -58,16 +58,16 @@ class DeepSpeedSpec(SpecModel):
         500_000_000, ge=2, multiple_of=2, description="Weight elements that are gathered at once."
     )
     overlap_comm: bool = Field(
-        False, description="Send gradients during the backward pass; takes more memory."
+        default=False, description="Send gradients during the backward pass; takes more memory."
     )
     contiguous_gradients: bool = Field(
-        True, description="Copy gradients into one buffer as they are made."
+        default=True, description="Copy gradients into one buffer as they are made."
     )
     reduce_scatter: bool = Field(
-        True, description="Each process receives only the sums of its shard."
+        default=True, description="Each process receives only the sums of its shard."
     )
     round_robin_gradients: bool = Field(
-        False, description="With `offload_optimizer_device: cpu`: copy in parallel."
+        default=False, description="With `offload_optimizer_device: cpu`: copy in parallel."
     )
 
     @model_validator(mode="before")

@@ -41,7 +41,7 @@ class Metric(_Event):
     epoch: float | None = None
     values: dict[str, float]
     is_remade: bool = Field(
-        False,
+        default=False,
         description="The training was rolled back past this step: these numbers replace earlier "
         "ones.",
     )

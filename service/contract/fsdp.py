@@ -52,7 +52,7 @@ class FSDPSpec(SpecModel):
         1800, ge=1, le=7 * 86400, description="Seconds that a process waits for the others."
     )
     reshard_after_forward: bool = Field(
-        True,
+        default=True,
         description="Free a block's gathered weights after its forward pass and gather them again "
         "for the backward pass; false takes more memory and sends less.",
     )
@@ -68,14 +68,15 @@ class FSDPSpec(SpecModel):
         None, ge=1, description="With `size_based_wrap`; default: 100,000,000."
     )
     cpu_offload: bool = Field(
-        False, description="Keep weights, gradients and optimizer state on the CPU between uses."
+        default=False,
+        description="Keep weights, gradients and optimizer state on the CPU between uses.",
     )
     mixed_precision_policy: MixedPrecisionPolicySpec | None = Field(
         None,
         description=f"`{{param_dtype: …, reduce_dtype: …}}`, `float32` or `bfloat16`; {_ON_GPUS}.",
     )
     sync_each_batch: bool = Field(
-        False,
+        default=False,
         description="Sum gradients up over the processes after each part of an accumulated batch: "
         "less memory, more is sent.",
     )

@@ -16,7 +16,9 @@ class HubSpec(SpecModel):
         description="`namespace/name`; a name alone is in the namespace of the operator's token. "
         "`prepare` asks the Hub whether the token may write there, and creates the repository.",
     )
-    private: bool = Field(True, description="Whether a repository that the job creates is private.")
+    private: bool = Field(
+        default=True, description="Whether a repository that the job creates is private."
+    )
     revision: Text = Field("main", description="Branch to commit to; created if it is missing.")
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
     license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(

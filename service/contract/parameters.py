@@ -18,7 +18,7 @@ class QuestionAnsweringSpec(TaskParametersModel):
 
     type: Literal["question-answering"] = "question-answering"
     version_2_with_negative: bool = Field(
-        False, description="Some questions have no answer (SQuAD v2)."
+        default=False, description="Some questions have no answer (SQuAD v2)."
     )
     max_seq_length: int = Field(384, ge=8, description="Tokens of question, context and specials.")
     doc_stride: int = Field(128, ge=1, description="Tokens that two windows of a context share.")
@@ -102,12 +102,12 @@ class CausalLMSpec(_TextSpec):
         "limit.",
     )
     separate_documents: bool = Field(
-        False,
+        default=False,
         description="No attention across the border of two rows in a block; positions restart at "
         "0.",
     )
     keep_linebreaks: bool = Field(
-        True, description="In plain text files a line's end is part of the text."
+        default=True, description="In plain text files a line's end is part of the text."
     )
 
     max_new_tokens: int | None = Field(
@@ -144,9 +144,11 @@ class MaskedLMSpec(_TextSpec):
         lt=1,
         description="Share of tokens to predict: 80 % masked, 10 % random, 10 % left as they are.",
     )
-    whole_word_mask: bool = Field(False, description="All tokens of a word, or none of them.")
+    whole_word_mask: bool = Field(
+        default=False, description="All tokens of a word, or none of them."
+    )
     line_by_line: bool = Field(
-        False, description="Each row is an example; otherwise rows are joined and cut."
+        default=False, description="Each row is an example; otherwise rows are joined and cut."
     )
     max_seq_length: int | None = Field(
         None,
@@ -206,7 +208,7 @@ class TokenClassificationSpec(TaskParametersModel):
         "places in it. Default: the training rows' tags, sorted.",
     )
     label_all_tokens: bool = Field(
-        False,
+        default=False,
         description="Train on every token of a word, those behind the first with I- for B-; "
         "else on its first only. Evaluation always uses the first token.",
     )

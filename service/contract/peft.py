@@ -123,11 +123,13 @@ class LoraSpec(_Targeting):
     lora_alpha: int = Field(8, ge=1, description="The change is scaled by lora_alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     bias: Literal["none", "all", "lora_only"] = Field("none", description="Biases to train.")
-    use_rslora: bool = Field(False, description="Scale by lora_alpha / √r instead.")
-    use_dora: bool = Field(False, description="Train the magnitude of each weight separately.")
-    lora_bias: bool = Field(False, description="The low-rank change has a bias as well.")
+    use_rslora: bool = Field(default=False, description="Scale by lora_alpha / √r instead.")
+    use_dora: bool = Field(
+        default=False, description="Train the magnitude of each weight separately."
+    )
+    lora_bias: bool = Field(default=False, description="The low-rank change has a bias as well.")
     init_lora_weights: Literal["gaussian", "orthogonal"] | Literal[True] = Field(
-        True, description="How the change begins; each way it is zero."
+        default=True, description="How the change begins; each way it is zero."
     )
     layers_to_transform: Annotated[list[int], Field(min_length=1), ShortEnough] | None = Field(
         None, description="Only in the layers of these numbers."
@@ -144,7 +146,7 @@ class LoraSpec(_Targeting):
         None, description="Load the base weights in 8 or 4 bits."
     )
     merge: bool = Field(
-        False, description="Add the change to the base weights before the model is saved."
+        default=False, description="Add the change to the base weights before the model is saved."
     )
 
     @property
@@ -232,7 +234,7 @@ class PrefixTuningSpec(_Prompting):
     """Trained keys and values before those of the text, in every layer."""
 
     method: Literal["prefix-tuning"] = "prefix-tuning"
-    prefix_projection: bool = Field(False, description="Make them by a small network.")
+    prefix_projection: bool = Field(default=False, description="Make them by a small network.")
     encoder_hidden_size: int | None = Field(
         None, ge=1, description="Its width; default: the model's."
     )

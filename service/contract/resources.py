@@ -31,10 +31,12 @@ class DDPSpec(SpecModel):
         "with `activation_checkpointing`, as in Trainer.",
     )
     bucket_cap_mb: int = Field(25, ge=1, description="Gradients that are sent at once.")
-    broadcast_buffers: bool = Field(True, description="Buffers follow the first process's.")
-    gradient_as_bucket_view: bool = Field(False, description="Saves a copy of the gradients.")
+    broadcast_buffers: bool = Field(default=True, description="Buffers follow the first process's.")
+    gradient_as_bucket_view: bool = Field(
+        default=False, description="Saves a copy of the gradients."
+    )
     static_graph: bool = Field(
-        False, description="The same weights get gradients in every step of the training."
+        default=False, description="The same weights get gradients in every step of the training."
     )
 
 

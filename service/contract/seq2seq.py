@@ -65,10 +65,11 @@ class Seq2SeqSpec(TaskParametersModel):
     )
     source_prefix: Prefix = Field("", description="Put before every source, as T5 expects it.")
     ignore_pad_token_for_loss: bool = Field(
-        True, description="false: the padding of targets counts in the loss."
+        default=True, description="false: the padding of targets counts in the loss."
     )
     predict_with_generate: bool = Field(
-        True, description="Generate in evaluations and score the texts; false: the loss only."
+        default=True,
+        description="Generate in evaluations and score the texts; false: the loss only.",
     )
     forced_bos_token: Text | None = Field(
         None,

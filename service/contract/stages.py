@@ -108,7 +108,7 @@ class TrainResult(_Frozen):
         None, description="Whose weights the finished model has; None in results of older releases."
     )
     is_promoted: bool = Field(
-        False, description="The model was chosen by the user after the training."
+        default=False, description="The model was chosen by the user after the training."
     )
     weights_sha256: str | None = Field(
         description="sha256 of the model's safetensors, in name order; None as above."
@@ -161,7 +161,7 @@ class StageRequest(_Frozen):
     trained: TrainResult | None = None
     resume_from: Path | None = Field(None, description="A registered, verified checkpoint.")
     promotes: bool = Field(
-        False, description="`resume_from` becomes the job's model, without another step."
+        default=False, description="`resume_from` becomes the job's model, without another step."
     )
     checkpoints: list[Path] = Field(
         default_factory=list,

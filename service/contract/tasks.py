@@ -1,7 +1,7 @@
 """What the service can teach a model, described for clients: columns and parameters."""
 
 import builtins
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import BaseModel
@@ -19,7 +19,7 @@ from service.contract.seq2seq import SummarizationSpec, TranslationSpec
 @dataclass(frozen=True)
 class Column:
     name: str
-    required: bool
+    required: bool = field(kw_only=True)
     description: str
 
 
@@ -38,15 +38,15 @@ TASKS: Final[dict[str, TaskDescription]] = {
         type="question-answering",
         title="Extractive question answering (SQuAD v1.1 and v2.0)",
         columns=(
-            Column("question", True, "The question, text."),
-            Column("context", True, "The passage that holds the answer, text."),
+            Column("question", "The question, text.", required=True),
+            Column("context", "The passage that holds the answer, text.", required=True),
             Column(
                 "answers",
-                True,
                 "{text: [str], answer_start: [int]}, characters into the context; empty lists "
                 "when there is no answer (v2). Not needed in the test split.",
+                required=True,
             ),
-            Column("id", False, "Unique id of the question; default: the row's number."),
+            Column("id", "Unique id of the question; default: the row's number.", required=False),
         ),
         parameters=QuestionAnsweringSpec,
         metrics=("loss", "exact_match", "f1"),
@@ -54,14 +54,14 @@ TASKS: Final[dict[str, TaskDescription]] = {
     "causal-lm": TaskDescription(
         type="causal-lm",
         title="Causal language modelling",
-        columns=(Column("text", True, "A document, text."),),
+        columns=(Column("text", "A document, text.", required=True),),
         parameters=CausalLMSpec,
         metrics=("loss", "perplexity", "accuracy"),
     ),
     "masked-lm": TaskDescription(
         type="masked-lm",
         title="Masked language modelling",
-        columns=(Column("text", True, "A document, or a line of one, text."),),
+        columns=(Column("text", "A document, or a line of one, text.", required=True),),
         parameters=MaskedLMSpec,
         metrics=("loss", "perplexity", "accuracy"),
     ),
@@ -69,13 +69,13 @@ TASKS: Final[dict[str, TaskDescription]] = {
         type="text-classification",
         title="Text classification",
         columns=(
-            Column("text", True, "The text, or the first of a pair."),
-            Column("text_pair", False, "The second text of a pair."),
+            Column("text", "The text, or the first of a pair.", required=True),
+            Column("text_pair", "The second text of a pair.", required=False),
             Column(
                 "label",
-                True,
                 "One label, text or whole number; a list of them; or a number to predict. Not "
                 "needed in the test split.",
+                required=True,
             ),
         ),
         parameters=TextClassificationSpec,
@@ -95,11 +95,11 @@ TASKS: Final[dict[str, TaskDescription]] = {
         type="token-classification",
         title="Token classification",
         columns=(
-            Column("tokens", True, "The words, a list of texts."),
+            Column("tokens", "The words, a list of texts.", required=True),
             Column(
                 "tags",
-                True,
                 "A tag for each word, text or whole number. Not needed in the test split.",
+                required=True,
             ),
         ),
         parameters=TokenClassificationSpec,
@@ -109,8 +109,8 @@ TASKS: Final[dict[str, TaskDescription]] = {
         type="summarization",
         title="Summarization",
         columns=(
-            Column("text", True, "The long text."),
-            Column("summary", True, "The short text. Not needed in the test split."),
+            Column("text", "The long text.", required=True),
+            Column("summary", "The short text. Not needed in the test split.", required=True),
         ),
         parameters=SummarizationSpec,
         metrics=("loss", "rouge1", "rouge2", "rougeL", "rougeLsum", "gen_len"),
@@ -119,13 +119,15 @@ TASKS: Final[dict[str, TaskDescription]] = {
         type="translation",
         title="Translation",
         columns=(
-            Column("source", True, "The text to translate, unless `translation` is given."),
+            Column(
+                "source", "The text to translate, unless `translation` is given.", required=True
+            ),
             Column(
                 "target",
-                True,
                 "Its translation, unless `translation` is given. Not needed in the test split.",
+                required=True,
             ),
-            Column("translation", False, "Both as the Hub has them: {en: str, ro: str}."),
+            Column("translation", "Both as the Hub has them: {en: str, ro: str}.", required=False),
         ),
         parameters=TranslationSpec,
         metrics=("loss", "bleu", "gen_len"),

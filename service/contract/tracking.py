@@ -33,9 +33,11 @@ class TrackingSpec(SpecModel):
     tags: dict[Name, Annotated[str, StringConstraints(max_length=5000)]] = Field(
         default_factory=dict, max_length=50
     )
-    log_model: bool = Field(True, description="Log the finished model as an MLflow artifact.")
+    log_model: bool = Field(
+        default=True, description="Log the finished model as an MLflow artifact."
+    )
     tensorboard: bool = Field(
-        False,
+        default=False,
         description="Write TensorBoard's event file of the training, as an artifact of the job "
         "and of its run: `tensorboard/events.out.tfevents.<job id>`.",
     )

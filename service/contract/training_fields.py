@@ -83,7 +83,7 @@ class TrainingOptions(SpecModel):
     )
 
     auto_find_batch_size: bool = Field(
-        False,
+        default=False,
         description="When memory runs out: smaller batches and more accumulation, so that the "
         "large batch stays the same. An evaluation computes a batch that does not fit in parts, "
         "whatever this is.",
@@ -154,7 +154,7 @@ class TrainingOptions(SpecModel):
         "random", description="Order of examples in an epoch."
     )
     dataloader_drop_last: bool = Field(
-        False, description="Leave out an epoch's last batch when it is smaller."
+        default=False, description="Leave out an epoch's last batch when it is smaller."
     )
     dataloader_num_workers: int | None = Field(
         None,
@@ -163,9 +163,9 @@ class TrainingOptions(SpecModel):
         description="Processes that make batches ahead; 0: the training itself. null: 2 for each "
         "process that trains on a GPU, else 0.",
     )
-    dataloader_pin_memory: bool = Field(True, description="Without a GPU it does nothing.")
+    dataloader_pin_memory: bool = Field(default=True, description="Without a GPU it does nothing.")
     dataloader_persistent_workers: bool = Field(
-        False, description="Keep those processes from one epoch to the next."
+        default=False, description="Keep those processes from one epoch to the next."
     )
     dataloader_prefetch_factor: int | None = Field(
         None, ge=1, description="Batches that each of them makes ahead; default: 2."
@@ -186,16 +186,21 @@ class TrainingOptions(SpecModel):
         "and with `fsdp` or `deepspeed`; else fp32. A training that is resumed keeps what it began "
         "with. `bf16: false` is fp32.",
     )
-    bf16: bool = Field(False, description="bfloat16 autocast; weights and optimizer stay fp32.")
-    fp16: bool = Field(False, description="float16 autocast with loss scaling; needs a GPU.")
-    use_cpu: bool = Field(False, description="As `resources.gpus: 0`.")
+    bf16: bool = Field(
+        default=False, description="bfloat16 autocast; weights and optimizer stay fp32."
+    )
+    fp16: bool = Field(
+        default=False, description="float16 autocast with loss scaling; needs a GPU."
+    )
+    use_cpu: bool = Field(default=False, description="As `resources.gpus: 0`.")
     tf32: bool | None = Field(
         None, description="TF32 products of float32 on Ampere GPUs or newer; null: torch's default."
     )
     bf16_full_eval: bool = Field(
-        False, description="The finished model's evaluation and predictions in pure bfloat16."
+        default=False,
+        description="The finished model's evaluation and predictions in pure bfloat16.",
     )
-    fp16_full_eval: bool = Field(False, description="The same in float16.")
+    fp16_full_eval: bool = Field(default=False, description="The same in float16.")
     activation_checkpointing: bool | None = Field(
         None, description="Compute activations again in the backward pass: less memory, slower."
     )
@@ -203,7 +208,7 @@ class TrainingOptions(SpecModel):
         None, description="Of torch.utils.checkpoint, for example `use_reentrant`."
     )
     torch_compile: bool = Field(
-        False,
+        default=False,
         description="Compile the model with torch.compile; on a CPU that is slower than without. "
         "Later jobs of the kind find what was compiled.",
     )
@@ -214,7 +219,7 @@ class TrainingOptions(SpecModel):
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = Field(None, description="Implies torch_compile.")
     compile_if_faster: bool = Field(
-        True,
+        default=True,
         description="On a GPU, without `torch_compile`: before a training of half an hour or more "
         "measure on its first batches whether compiled layers are faster, and use them if they "
         "are, and if they compute the same. `full_determinism` measures nothing.",
@@ -231,7 +236,7 @@ class TrainingOptions(SpecModel):
         None, ge=0, lt=2**32, description="Order of examples; default: seed."
     )
     full_determinism: bool = Field(
-        False,
+        default=False,
         description="Deterministic kernels only; slower, and an error where there is none. On GPUs "
         "a training that is repeated or resumed gives the same bits only so, and only on the same "
         "GPU model with the same software (docs/gpu.md).",
@@ -240,7 +245,9 @@ class TrainingOptions(SpecModel):
     # Logging, evaluation, checkpoints
     logging_strategy: IntervalStrategy = Field("steps", description="When the loss is reported.")
     logging_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
-    logging_first_step: bool = Field(False, description="Report the first step's loss, too.")
+    logging_first_step: bool = Field(
+        default=False, description="Report the first step's loss, too."
+    )
     include_num_input_tokens_seen: Annotated[
         Literal["no", "all", "non_padding"], BeforeValidator(_from_bool)
     ] = Field("no", description="Log how many tokens were read; `true` is `all`.")
@@ -248,7 +255,7 @@ class TrainingOptions(SpecModel):
         "no", description="When to evaluate, in addition to the start and the end."
     )
     eval_on_start: bool = Field(
-        True,
+        default=True,
         description="Evaluate before the first step, too: what training is compared with. A job "
         "without validation data does not.",
     )
@@ -277,12 +284,12 @@ class TrainingOptions(SpecModel):
         "docs/checkpoints.md.",
     )
     async_save: bool = Field(
-        True,
+        default=True,
         description="Write checkpoints in the background, from a copy in RAM: of what "
         "trains, and of the optimizer's state. false: the training waits while they are written.",
     )
     load_best_model_at_end: bool = Field(
-        False,
+        default=False,
         description="The finished model is that of the best evaluation, not the last one. Each new "
         "best is saved when it occurs, whatever `save_strategy` and `save_steps` are.",
     )

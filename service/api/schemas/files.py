@@ -42,7 +42,7 @@ class FileList(BaseModel):
     has_more: bool
 
     @classmethod
-    def of(cls, rows: list[FileRow], has_more: bool) -> "FileList":
+    def of(cls, rows: list[FileRow], *, has_more: bool) -> "FileList":
         data = [FileObject.of(row) for row in rows]
         return cls(
             data=data,
@@ -68,7 +68,8 @@ class FileCheck(BaseModel):
     split: str
     format: str | None = Field(None, description="As it was given or recognised.")
     complete: bool = Field(
-        False, description="false: the time was not enough for all rows, or `failure` is set."
+        default=False,
+        description="false: the time was not enough for all rows, or `failure` is set.",
     )
     rows_read: int = 0
     rows_usable: int = 0

@@ -41,6 +41,7 @@ def convert_command(
         str | None,
         typer.Option(help=f"Which script reads a file of JSON: {', '.join(SCRIPTS)}."),
     ] = None,
+    *,
     json: output.AsJson = False,
 ) -> None:
     """Turn a command line of a reference script of transformers into a spec.

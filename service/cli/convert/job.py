@@ -182,7 +182,9 @@ def _convert_hub(conversion: Conversion, *, trains: bool) -> None:
     if not is_on(conversion.take("push_to_hub")):
         return
     if not trains:
-        conversion.leave_out("push_to_hub", True, "a job that does not train makes no model")
+        conversion.leave_out(
+            "push_to_hub", given=True, reason="a job that does not train makes no model"
+        )
         return
     name = given["model_id"] or older or conversion.spec.get("name")
     hub = {"model_id": f"{organization}/{name}" if organization else name}

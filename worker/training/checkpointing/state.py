@@ -186,9 +186,11 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         cursor = _cursor(plan, state.progress.step)
         if not same_length:
             cursor["total_steps"] = saved["data"]["total_steps"]
-        _require(saved["data"] == cursor, f"it stands at {saved['data']}, this job at {cursor}")
+        if saved["data"] != cursor:
+            raise ValueError(f"it stands at {saved['data']}, this job at {cursor}")
         state.plan = plan
-        _require(saved["base"] == state.base, "the base model's weights have changed since")
+        if saved["base"] != state.base:
+            raise ValueError("the base model's weights have changed since")
         _load_weights(state, folder)
         # Each process takes its own part: mapped, all of them share the same pages of the file.
         optimizer = _read_torch(folder / "optimizer.pt", mmap=state.ranks.world_size > 1)
@@ -239,12 +241,8 @@ def _read_torch(path: Path, *, mmap: bool = False) -> Any:
 
 def _require_intact(folder: Path, *, only: str | None = None) -> None:
     reason = atomic_dir.why_unusable(folder, only=only)
-    _require(reason is None, reason or "")
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
+    if reason is not None:
+        raise ValueError(reason)
 
 
 @contextmanager

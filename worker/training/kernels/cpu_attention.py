@@ -48,7 +48,7 @@ def attention(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    is_causal: bool | None = None,
+    is_causal: bool | None = None,  # noqa: FBT001 - the signature is transformers'
     sequences: Sequences | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -168,7 +168,7 @@ class _Attention(torch.autograd.Function):
         scale: float,
         dropout: float,
         tiles: list[_Tile],
-        causal: bool,
+        causal: bool,  # noqa: FBT001 - `apply` takes no keyword arguments
     ) -> torch.Tensor:
         query = query * scale
         ctx.scale, ctx.tiles, ctx.rescale = scale, tiles, 1 / (1 - dropout)

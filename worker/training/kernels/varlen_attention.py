@@ -56,7 +56,7 @@ def attention(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    is_causal: bool | None = None,
+    is_causal: bool | None = None,  # noqa: FBT001 - the signature is transformers'
     sequences: Sequences | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -134,7 +134,7 @@ def _efficient(
         sequences.longest,
         dropout,
         int(causal),
-        True,
+        compute_log_sumexp=True,
         scale=scale,
     )[0]
     return mixed
