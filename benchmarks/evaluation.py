@@ -16,6 +16,7 @@ import json
 import os
 import statistics
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def _after(said: dict[str, float]) -> float:
     return said["after"]
 
 
-def _median(rows: Any, place: int, of: Any) -> float:
+def _median(rows: Any, place: int, of: Callable[[Any], float]) -> float:
     return statistics.median(of(row[place]) for row in rows)
 
 

@@ -161,7 +161,10 @@ class FaultStack(Stack):
             page.update(self.job(job_id))
             if page["state"] in ENDED:
                 raise AssertionError(f"ended before step {step}: {page['state']} {page['failure']}")
-            return page["stage"] == "train" and (page["progress"] or {}).get("step", 0) >= step
+            if page["stage"] != "train":
+                return False
+            made: int = (page["progress"] or {}).get("step", 0)
+            return made >= step
 
         self.wait(reached, JOB_SECONDS, f"step {step} of {job_id}")
         return page

@@ -21,6 +21,7 @@ from service.store import schema
 from service.store.database import Database
 from service.store.models import Base
 from tests.support import distribution, mlflow_server, services, shared_servers
+from tests.support.packages import UnavailableError
 
 # Stages are started with -P, and some of those that tests start are modules of the tests.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
@@ -56,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution
     return distribution.ByUnit(config, log)
 
 
-def _unavailable(error: services.UnavailableError) -> None:
+def _unavailable(error: UnavailableError) -> None:
     if os.environ.get("CI") == "true" or os.environ.get("FINETUNE_TEST_REQUIRE_ALL") == "1":
         pytest.fail(f"nothing may be left out here: {error}")
     pytest.skip(str(error))
@@ -67,7 +68,7 @@ def postgres_url() -> Iterator[str]:
     """A migrated Postgres database of this test process."""
     try:
         server = services.find_postgres()
-    except services.UnavailableError as error:
+    except UnavailableError as error:
         _unavailable(error)
         raise
     with services.postgres_database(server) as url:
@@ -115,7 +116,7 @@ def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
     find = services.valkey_binary if request.param == "valkey" else services.redis_binary
     try:
         binary = find()
-    except services.UnavailableError as error:
+    except UnavailableError as error:
         _unavailable(error)
         raise
     with services.broker(binary) as url:

@@ -47,7 +47,7 @@ def write(
     problem = Policy(skips, max_bad_fraction).problem([split])
     if problem is not None:
         raise problem
-    rows = datasets.Dataset.from_file(str(target / "e.arrow")).to_list()
+    rows: list[dict[str, Any]] = datasets.Dataset.from_file(str(target / "e.arrow")).to_list()
     assert counts[-1] == tally.used == len(rows)
     return rows
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -134,7 +133,7 @@ def _behave(behaviour: str, request: StageRequest) -> None:
 
 
 def result(request: StageRequest) -> BaseModel:
-    results: dict[Stage, Any] = {
+    results: dict[Stage, BaseModel] = {
         Stage.PREPARE: PrepareResult(
             prepared_dir=request.cache_dir,
             model_dir=request.cache_dir,

@@ -35,7 +35,7 @@ def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return [item for unit in order for item in units[unit]]
 
 
-class ByUnit(LoadScopeScheduling):
+class ByUnit(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each process one unit after another."""
 
     def _split_scope(self, nodeid: str) -> str:

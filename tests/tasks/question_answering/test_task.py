@@ -249,7 +249,7 @@ class _TokenModel:
 
 def _mean_loss(objective: QuestionAnsweringObjective, model: Any, split: PreparedSplit) -> float:
     """One window at a time, by the model itself."""
-    losses = []
+    losses: list[float] = []
     for feature in split.features:
         with torch.no_grad():
             losses.append(model(**objective.collate([feature])).loss.item())

@@ -39,7 +39,7 @@ def read_until(running: Running, seen: Callable[[StageEvent], bool]) -> Recorder
 
 
 def newest(job: Job, recorder: Recorder) -> Path:
-    return job.workspace / recorder.of(CheckpointSaved)[-1].path
+    return job.workspace / str(recorder.of(CheckpointSaved)[-1].path)
 
 
 @pytest.mark.parametrize(
