@@ -1,4 +1,4 @@
-"""`python -m chaos`: run the attacks and print their table; exit status 1 if one broke."""
+"""`python -m chaos`: run the attacks and print a table; exit status 1 if a promise was broken."""
 
 import argparse
 import logging
@@ -16,11 +16,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=ATTACKS, metavar="NAME", default=[*ATTACKS])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true", help="as `make heavy`, about ten minutes")
+    parser.add_argument(
+        "--short", action="store_true", help="as in `make heavy`, about ten minutes"
+    )
     arguments = parser.parse_args()
-    # What the service's own code warns of, where an attack calls it, is what is wanted here.
+    # Where an attack calls the service's own code, its warnings are expected.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    # An attack that is ended takes its processes with it.
+    # An attack that is terminated ends its processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scale = Scale.SHORT if arguments.short else Scale.FULL
     print(table([]), flush=True)
@@ -29,7 +31,7 @@ def main() -> None:
         try:
             row = ATTACKS[name](arguments.seed, scale)
         except UnavailableError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+            print(f"{name} skipped: {error}", file=sys.stderr, flush=True)
             continue
         print(line(row), flush=True)
         ok = ok and row.ok

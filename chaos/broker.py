@@ -1,4 +1,4 @@
-"""The broker forgets everything, restarts, and is away, while one job runs and others arrive."""
+"""The broker loses its data, restarts, and is unreachable, while a job runs and others arrive."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from chaos.work import stub_body
 
 HOLDS: Final = (
     "no job is lost; queued work starts within 30 s of the broker's return; the running stage "
-    "goes on in the same attempt; every worker consumes again"
+    "continues in the same attempt; every worker receives messages again"
 )
 
 _START_SECONDS: Final = 30.0
@@ -21,12 +21,12 @@ _ENDLESS: Final = 10_000_000
 
 
 def run(_seed: int, scale: Scale) -> Row:
-    away = scale.pick(short=3.0, full=150.0)
-    # What an operator has; the short version must not wait half a minute for each.
-    usual = {"FINETUNE_REPUBLISH_SECONDS": "30", "FINETUNE_RECONCILE_SECONDS": "1"}
-    variables: dict[str, str] = scale.pick(short={}, full=usual)
+    outage_seconds = scale.pick(short=3.0, full=150.0)
+    # The default settings; the short version cannot wait half a minute for each of them.
+    defaults = {"FINETUNE_REPUBLISH_SECONDS": "30", "FINETUNE_RECONCILE_SECONDS": "1"}
+    variables: dict[str, str] = scale.pick(short={}, full=defaults)
     with (
-        timed("broker forgets, restarts, is away", HOLDS) as report,
+        timed("broker loses its data, restarts, unreachable", HOLDS) as report,
         running(workers=2, stubs=True, variables=variables) as stack,
     ):
         long = stack.submit(_endless(stack, scale))
@@ -34,24 +34,30 @@ def run(_seed: int, scale: Scale) -> Row:
         busy = stack.job(long)["worker"]
         waits = {}
         jobs = []
-        for name, disturb in (("FLUSHALL", _flush), ("restart", _restart), ("away", _away)):
+        for name, disturb in (
+            *(("FLUSHALL", _flush), ("restart", _restart)),
+            ("outage", _outage),
+        ):
             before = _step(stack, long)
-            job_id = disturb(stack, away)
+            job_id = disturb(stack, outage_seconds)
             waits[name] = _seconds_to_start(stack, job_id)
             jobs.append(job_id)
             stack.wait_for_ends([job_id])
             if _step(stack, long) <= before:
-                report.faults.append(f"{name}: the running job stood still at step {before}")
+                report.faults.append(f"{name}: the running job made no step after {before}")
         if _train_epoch(stack, long, stack.job(long)) != epoch:
             report.faults.append("the running job was started again")
         stack.request("POST", f"/v1/jobs/{long}/cancel")
-        jobs += _until_it_works(stack, str(busy))
+        jobs += _run_until_used(stack, str(busy))
         stack.wait_for_ends([*jobs, long])
         report.faults += _late(waits)
         whole = stack.undisturbed(stub_body())
         report.faults += checker.broken(stack, {long: None, **dict.fromkeys(jobs, whole)})
         report.faults += checker.left_over(stack)
-        report.done = f"FLUSHALL, a restart with nothing saved, {away:.0f} s away; one job running"
+        report.done = (
+            f"FLUSHALL, a restart without saved data, {outage_seconds:.0f} s unreachable; one job "
+            "running"
+        )
         starts = ", ".join(f"{seconds:.1f} s after {name}" for name, seconds in waits.items())
         report.outcome = f"queued work started {starts}; the running job kept its attempt"
     return report.row()
@@ -63,12 +69,12 @@ def _endless(stack: FaultStack, scale: Scale) -> dict[str, Any]:
     return stub_body(steps=_ENDLESS, seconds=0.2)
 
 
-# ---- what is done to the broker -----------------------------------------------------------------
-# Each returns a job that was submitted before the broker came back.
+# ---- attacks on the broker ----------------------------------------------------------------------
+# Each returns a job that was submitted before the broker was reachable again.
 
 
-def _flush(stack: FaultStack, _away: float) -> str:
-    """Its message lies in the broker, because no free worker is there to take it."""
+def _flush(stack: FaultStack, _outage_seconds: float) -> str:
+    """The job's message waits in the broker, because no free worker runs."""
     free = _free_worker(stack)
     stack.parts[free].stop()
     job_id = stack.submit(stub_body())
@@ -77,17 +83,17 @@ def _flush(stack: FaultStack, _away: float) -> str:
     return job_id
 
 
-def _restart(stack: FaultStack, _away: float) -> str:
+def _restart(stack: FaultStack, _outage_seconds: float) -> str:
     stack.broker.stop()
     job_id = stack.submit(stub_body())
     stack.broker.start()
     return job_id
 
 
-def _away(stack: FaultStack, away: float) -> str:
+def _outage(stack: FaultStack, outage_seconds: float) -> str:
     stack.broker.stop()
     job_id = stack.submit(stub_body())
-    time.sleep(away)
+    time.sleep(outage_seconds)
     stack.broker.start()
     return job_id
 
@@ -96,11 +102,11 @@ def _free_worker(stack: FaultStack) -> str:
     return next(name for name in stack.workers if not stages(stack.parts[name]))
 
 
-# ---- what came of it ----------------------------------------------------------------------------
+# ---- the results --------------------------------------------------------------------------------
 
 
 def _seconds_to_start(stack: FaultStack, job_id: str) -> float:
-    """From now, when the broker is back, until a worker has claimed the job."""
+    """From now, when the broker is reachable again, until a worker claims the job."""
     started = time.monotonic()
     stack.wait(lambda: stack.job(job_id)["state"] != "queued", 120, f"the start of {job_id}")
     return time.monotonic() - started
@@ -112,8 +118,8 @@ def _late(waits: dict[str, float]) -> Iterator[str]:
             yield f"{name}: queued work started only after {seconds:.1f} s"
 
 
-def _until_it_works(stack: FaultStack, worker: str) -> list[str]:
-    """Jobs that were submitted until the worker that was busy all the time took one."""
+def _run_until_used(stack: FaultStack, worker: str) -> list[str]:
+    """Submit jobs until `worker`, busy during the attack, takes one; their ids."""
     jobs = []
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -123,7 +129,7 @@ def _until_it_works(stack: FaultStack, worker: str) -> list[str]:
         events = [event for job_id in pair for event in stack.pages(f"/v1/jobs/{job_id}/events")]
         if any(event["data"].get("worker") == worker for event in events):
             return jobs
-    raise TimeoutError(f"{worker} takes no job any more")
+    raise TimeoutError(f"{worker} no longer takes jobs")
 
 
 def _step(stack: FaultStack, job_id: str) -> int:
@@ -131,6 +137,6 @@ def _step(stack: FaultStack, job_id: str) -> int:
 
 
 def _train_epoch(stack: FaultStack, job_id: str, page: dict[str, Any]) -> tuple[str, int]:
-    """State and claim of the job, to be compared later."""
+    """The job's state and its newest epoch."""
     events = stack.pages(f"/v1/jobs/{job_id}/events")
     return page["state"], max(event["epoch"] for event in events)

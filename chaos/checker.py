@@ -1,6 +1,6 @@
 """Whether the service kept its promises: reads only the API and the events table.
 
-Each function returns the broken promises as sentences; none is a good sign.
+Each function returns a sentence for each broken promise.
 """
 
 import fcntl
@@ -20,16 +20,16 @@ from service.store.database import Database
 from service.store.models import EventRow
 from tests.e2e.stack import ENDED
 
-# What a running stage says: only the attempt that holds the job may.
-_SAID_BY_A_STAGE = frozenset(
+# Events of a running stage: only the attempt that holds the job may record them.
+_STAGE_EVENTS = frozenset(
     {"phase", "notice", "checkpoint", "checkpoint_pruned", "artifact", "resumed"}
 )
 
 
 def broken(stack: FaultStack, expected: Mapping[str, Undisturbed | None]) -> list[str]:
-    """All that is wrong with the jobs; job id → what it must have come to, None: any end will do.
+    """All faults of the jobs. `expected`: job id → its result; None if any final state is right.
 
-    MLflow, where the stack has one, must tell the same numbers as the API.
+    If the stack has an MLflow, it must hold the same numbers as the API.
     """
     histories = _events(stack, list(expected))
     faults = []
@@ -48,13 +48,13 @@ def broken(stack: FaultStack, expected: Mapping[str, Undisturbed | None]) -> lis
 
 
 def left_over(stack: FaultStack) -> list[str]:
-    """Stops the stack; what of it still runs then, in the process table or on a device."""
+    """Stop the stack; the processes and device locks that are left."""
     try:
         stack.stop()
     except TimeoutExpired as slow:
         return [f"{slow.cmd} did not end within {slow.timeout:.0f} s of SIGTERM"]
     running = [
-        f"process {process.pid} is left: {' '.join(process.cmdline())[:200]}"
+        f"process {process.pid} still runs: {' '.join(process.cmdline())[:200]}"
         for process in stack.left_over()
     ]
     locks = sorted(stack.home.glob("cache/devices/*.lock"))
@@ -62,7 +62,7 @@ def left_over(stack: FaultStack) -> list[str]:
 
 
 def is_free(device_lock: Path) -> bool:
-    """Whether no training is on it (worker/devices/gpu_locks.py,
+    """Whether no training uses it (worker/devices/gpu_locks.py,
     worker/training/device_lock.py)."""
     with device_lock.open() as file:
         try:
@@ -89,7 +89,7 @@ def _events(stack: FaultStack, job_ids: Sequence[str]) -> dict[str, list[EventRo
 
 
 def history_faults(events: Sequence[EventRow], state: str) -> list[str]:
-    """What is wrong with a job's history, the job being in `state`."""
+    """The faults in the history of a job that is in `state`."""
     return [
         *_numbering(events),
         *_chain(events, state),
@@ -104,7 +104,7 @@ def _numbering(events: Sequence[EventRow]) -> Iterator[str]:
 
 
 def _chain(events: Sequence[EventRow], state: str) -> Iterator[str]:
-    """Each change of state starts where the one before has led, the last one leads to `state`."""
+    """Each change of state starts where the previous one ended; the last one ends in `state`."""
     now: str | None = None
     for event in events:
         if "to" in event.data:
@@ -116,7 +116,7 @@ def _chain(events: Sequence[EventRow], state: str) -> Iterator[str]:
 
 
 def _endings(events: Sequence[EventRow]) -> Iterator[str]:
-    """One terminal state, and one more for every time that the user asked for a retry."""
+    """One terminal state, and another one for each retry by the user."""
     ends = [event for event in events if event.data.get("to") in ENDED]
     retries = [event for event in events if event.data.get("from") in ENDED]
     if len(ends) != len(retries) + 1:
@@ -130,7 +130,7 @@ def _endings(events: Sequence[EventRow]) -> Iterator[str]:
 
 
 def _attempts(events: Sequence[EventRow]) -> Iterator[str]:
-    """Epochs strictly rise, and nobody but the holder of the newest one says anything."""
+    """Epochs strictly increase, and only the holder of the newest one records stage events."""
     epoch, is_held = 0, False
     for event in events:
         if event.type == "stage_started":
@@ -139,7 +139,7 @@ def _attempts(events: Sequence[EventRow]) -> Iterator[str]:
             if event.epoch <= epoch:
                 yield f"event {event.seq} starts epoch {event.epoch} after {epoch}"
             epoch, is_held = event.epoch, True
-        elif event.type in _SAID_BY_A_STAGE:
+        elif event.type in _STAGE_EVENTS:
             if not is_held or event.epoch != epoch:
                 yield f"event {event.seq}, {event.type}, of epoch {event.epoch}; {epoch} was last"
         elif event.data.get("to") not in (None, "pausing", "cancelling"):
@@ -156,16 +156,16 @@ def _page_faults(
         yield f"the job is {page['state']}"
     path = f"/v1/jobs/{page['id']}"
     if len(stack.pages(f"{path}/events")) != len(events):
-        yield "the API tells another number of events than the table holds"
-    said = {event.data["step"] for event in events if event.type == "checkpoint"}
+        yield "the API returns another number of events than the table holds"
+    recorded = {event.data["step"] for event in events if event.type == "checkpoint"}
     answer = stack.request("GET", f"{path}/checkpoints", params={"limit": 1000})
     registered = {row["step"] for row in answer.raise_for_status().json()["data"]}
-    if registered != said:
-        yield f"checkpoints {sorted(registered)}, the events tell of {sorted(said)}"
-    told = {event.data["name"] for event in events if event.type == "artifact"}
+    if registered != recorded:
+        yield f"checkpoints {sorted(registered)}, the events report {sorted(recorded)}"
+    reported = {event.data["name"] for event in events if event.type == "artifact"}
     listed = {artifact["name"] for artifact in (page["result"] or {}).get("artifacts", [])}
-    if not listed <= told:
-        yield f"artifacts that no event tells of: {sorted(listed - told)}"
+    if not listed <= reported:
+        yield f"artifacts that no event reports: {sorted(listed - reported)}"
     yield from _metric_faults(stack.pages(f"{path}/metrics"))
 
 
@@ -176,7 +176,7 @@ def _metric_faults(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"of {len(rows)} metrics up to number {max(numbers)} these are missing: {lost[:5]}"
     twice = [key for key, n in Counter((r["kind"], r["step"]) for r in rows).items() if n > 1]
     if twice:
-        yield f"metrics stand twice: {twice}"
+        yield f"duplicate metrics: {twice}"
 
 
 def _success_faults(

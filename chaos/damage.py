@@ -1,4 +1,4 @@
-"""Checkpoints that are no longer what was written: truncated, bit-flipped, mixed up."""
+"""Damaged checkpoints: truncated, bit-flipped, mixed up."""
 
 import json
 import os
@@ -32,31 +32,31 @@ _STEPS = 4
 def run(seed: int, scale: Scale) -> Row:
     rounds = scale.pick(short=12, full=400)
     loads = scale.pick(short=2, full=60)
-    holds = "an older checkpoint that verifies is taken, or the job says checkpoint_unreadable"
+    holds = "an older checkpoint that verifies is used, or the job fails with checkpoint_unreadable"
     draw = random.Random(seed)
-    told: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     with timed("damaged checkpoints", holds) as report, ExitStack() as parts:
         home = Path(parts.enter_context(TemporaryDirectory()))
         written = _write(home)
-        choice = _Choice(home, written)
-        parts.callback(choice.close)
+        choices = _Choices(home, written)
+        parts.callback(choices.close)
         for number in range(rounds):
-            _choose(choice, draw, told, report, number)
+            _choose(choices, draw, outcomes, report, number)
         for _ in range(loads):
-            _load(written, draw, told, report)
+            _load(written, draw, outcomes, report)
     report.done = f"{rounds} jobs with 1 to {_STEPS} damaged checkpoints; {loads} loaded directly"
-    report.outcome = ", ".join(f"{count} {word}" for word, count in sorted(told.items()))
+    report.outcome = ", ".join(f"{count} {word}" for word, count in sorted(outcomes.items()))
     return report.row()
 
 
 def _write(home: Path) -> Job:
-    """A job of the real train stage and its checkpoints of each step."""
+    """A job of the real train stage with a checkpoint of each step."""
     (home / "training").mkdir()
     job = Job(home / "training", {"max_steps": _STEPS, "save_steps": 1, "learning_rate": 1e-2})
     nursery().start(job.request())
-    words = [word for word, _ in nursery().words()]
-    assert words.count(REGISTERED) == _STEPS, words
-    assert DONE in words, words
+    kinds = [kind for kind, _ in nursery().messages()]
+    assert kinds.count(REGISTERED) == _STEPS, kinds
+    assert DONE in kinds, kinds
     return job
 
 
@@ -78,7 +78,7 @@ def _flip(path: Path, draw: random.Random, _: Path) -> None:
 
 
 def _zero(path: Path, draw: random.Random, _: Path) -> None:
-    """A page that a crash left without its content."""
+    """A page whose content a crash lost."""
     content = bytearray(path.read_bytes())
     start = draw.randrange(len(content))
     page = slice(start, min(start + 4096, len(content)))
@@ -99,7 +99,7 @@ def _lose(path: Path, _draw: random.Random, _: Path) -> None:
 
 
 def _mix_up(path: Path, _draw: random.Random, other: Path) -> None:
-    """The file of another step's checkpoint, sound in itself; the whole of it if they are equal."""
+    """The intact file of another step's checkpoint, or its whole folder if the files are equal."""
     if path.read_bytes() == (other / path.name).read_bytes():
         shutil.rmtree(path.parent)
         shutil.copytree(other, path.parent)
@@ -113,18 +113,18 @@ _DAMAGE: Sequence[Callable[[Path, random.Random, Path], None]] = (
 )
 
 
-def _harm(folder: Path, other: Path, draw: random.Random) -> str:
-    """What was done to which file."""
+def _damage_file(folder: Path, other: Path, draw: random.Random) -> str:
+    """Damage a file; which one, and how."""
     path = draw.choice(sorted(folder.iterdir()))
-    damage = draw.choice(_DAMAGE)
-    damage(path, draw, other)
-    return f"{damage.__name__.strip('_')} {path.name}"
+    method = draw.choice(_DAMAGE)
+    method(path, draw, other)
+    return f"{method.__name__.strip('_')} {path.name}"
 
 
-# ---- what the supervisor hands on -------------------------------------------------------------
+# ---- what the supervisor chooses -------------------------------------------------------------
 
 
-class _Choice:
+class _Choices:
     """Jobs in SQL whose registered checkpoints are copies of the written ones."""
 
     def __init__(self, home: Path, written: Job) -> None:
@@ -168,39 +168,41 @@ def _saved(workspace: Path, step: int) -> CheckpointSaved:
 
 
 def _choose(
-    choice: _Choice, draw: random.Random, told: Counter[str], report: Report, number: int
+    choices: _Choices, draw: random.Random, outcomes: Counter[str], report: Report, number: int
 ) -> None:
-    claim, workspace = choice.job()
+    claim, workspace = choices.job()
     damaged = draw.sample(range(1, _STEPS + 1), draw.randint(1, _STEPS))
-    others = {step: _folder(choice._written.workspace, step % _STEPS + 1) for step in damaged}
-    harm = {s: _harm(_folder(workspace, s), others[s], draw) for s in sorted(damaged)}
-    sound = [step for step in range(1, _STEPS + 1) if step not in damaged]
-    wanted = str(_folder(workspace, max(sound))) if sound else FailureCode.CHECKPOINT_UNREADABLE
+    others = {step: _folder(choices._written.workspace, step % _STEPS + 1) for step in damaged}
+    damage = {s: _damage_file(_folder(workspace, s), others[s], draw) for s in sorted(damaged)}
+    intact = [step for step in range(1, _STEPS + 1) if step not in damaged]
+    wanted = str(_folder(workspace, max(intact))) if intact else FailureCode.CHECKPOINT_UNREADABLE
     try:
-        chosen = str(choice.resume_from(claim))
+        chosen = str(choices.resume_from(claim))
     except StageError as error:
         chosen = error.failure.code
     if chosen != wanted:
-        report.faults.append(f"round {number}: {harm}: {chosen} instead of {wanted}")
-    told["fell back to an older one" if sound else "said checkpoint_unreadable"] += 1
+        report.faults.append(f"round {number}: {damage}: {chosen} instead of {wanted}")
+    outcomes["fell back to an older one" if intact else "checkpoint_unreadable"] += 1
     shutil.rmtree(workspace)
 
 
 # ---- what the stage loads ---------------------------------------------------------------------
 
 
-def _load(written: Job, draw: random.Random, told: Counter[str], report: Report) -> None:
-    """Even when such a folder is handed to the stage, it is not loaded."""
+def _load(written: Job, draw: random.Random, outcomes: Counter[str], report: Report) -> None:
+    """Even if the stage is given such a folder, it does not load it."""
     step = draw.randint(1, _STEPS - 1)
     folder = written.workspace / "damaged" / str(step)
     shutil.copytree(_folder(written.workspace, step), folder)
-    harm = ""
-    while not harm or atomic_dir.verify(folder):  # another whole checkpoint is no damage here
-        harm = _harm(folder, _folder(written.workspace, step + 1), draw)
+    damage = ""
+    while not damage or atomic_dir.verify(
+        folder
+    ):  # the intact checkpoint of another step is no damage
+        damage = _damage_file(folder, _folder(written.workspace, step + 1), draw)
     nursery().start(written.request(2, folder))
-    words = dict(nursery().words())
-    failure: dict[str, Any] = json.loads(words[FAILED]) if FAILED in words else {}
+    messages = dict(nursery().messages())
+    failure: dict[str, Any] = json.loads(messages[FAILED]) if FAILED in messages else {}
     if failure.get("code") != FailureCode.CHECKPOINT_UNREADABLE:
-        report.faults.append(f"{harm}: {words}")
-    told["not loaded"] += 1
+        report.faults.append(f"{damage}: {messages}")
+    outcomes["not loaded"] += 1
     shutil.rmtree(folder)

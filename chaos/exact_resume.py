@@ -1,7 +1,7 @@
-"""Every task, interrupted again and again: the weights and the losses of the undisturbed run.
+"""Interrupted trainings of every task reach the weights and losses of an undisturbed run.
 
 `python -m chaos.exact_resume [--seed N] [--only CASE …]` prints a row for each case. The
-real supervisor runs the real stages; a pause and a worker's shutdown are asked for as in service.
+real supervisor runs the real stages; a pause and a worker's shutdown are requested as in service.
 """
 
 import argparse
@@ -60,7 +60,7 @@ _BY_LENGTH: Final = {"train_sampling_strategy": "group_by_length"}
 _BF16: Final = {"bf16": True}
 _LORA: Final = {"peft": {"method": "lora", "r": 4, "lora_dropout": 0.1}}
 _TWO: Final = {"resources": {"gpus": 0, "num_processes": 2}}
-# Of tokens: it is the number of interruptions that counts here.
+# Few tokens: the number of interruptions matters, not the length.
 _SHORTER: Final[dict[str, dict[str, Any]]] = {
     "causal-lm": {"block_size": 64},
     "masked-lm": {"max_seq_length": 32},
@@ -101,7 +101,7 @@ class Case:
 
 
 def _as_path(value: Any) -> Any:
-    """Also of several named sets."""
+    """The absolute path of a file, or of each of several named files."""
     if isinstance(value, dict):
         return {name: _as_path(file) for name, file in value.items()}
     return str((EXAMPLES / value).resolve())
@@ -143,7 +143,7 @@ CASES: Final = (
 
 
 def run(seed: int, scale: Scale) -> Row:
-    """All cases; SHORT: one, interrupted twice. `main` has a row for each."""
+    """All cases; SHORT: one, interrupted twice. `main` prints a row for each."""
     cases = scale.pick(short=CASES[:1], full=CASES)
     kinds = scale.pick(short=INTERRUPTIONS[1::2], full=INTERRUPTIONS)
     holds = "the weights' sha256 and every later step's loss are the undisturbed run's"
@@ -162,9 +162,9 @@ def run(seed: int, scale: Scale) -> Row:
 class Result:
     case: str
     instants: list[str]
-    """What was done to it, and after which step."""
+    """The interruptions, and after which step each came."""
     compared: int
-    """Losses; those of steps that were made again count again."""
+    """Losses; those of a repeated step count each time."""
     faults: list[str]
 
     def line(self) -> str:
@@ -176,21 +176,21 @@ def attack(case: Case, seed: int, kinds: Sequence[str] = INTERRUPTIONS) -> Resul
     """Train twice, once interrupted by each kind in an order and at steps that `seed` draws."""
     draw = random.Random(f"{seed} {case.name}")
     kinds = draw.sample(kinds, len(kinds))
-    # A quarter of the training for each, but for the rest that a late one needs to be seen.
+    # The last quarter of the training is left for a late interruption to take effect.
     share = STEPS * 3 // 4 // len(kinds)
     with TemporaryDirectory() as folder, _service(Path(folder)) as service:
         spec = JobSpec.model_validate(case.body(Path(folder)))
-        whole = service.train(spec)
+        undisturbed = service.train(spec)
         instants = [place * share + draw.randint(1, share) for place in range(len(kinds))]
         broken = service.train(spec, list(zip(kinds, instants, strict=True)))
     faults = [
-        f"the loss of step {step} is {loss!r}, not {whole.losses[0][1][step]!r}"
+        f"the loss of step {step} is {loss!r}, not {undisturbed.losses[0][1][step]!r}"
         for _, losses in broken.losses
         for step, loss in losses.items()
-        if loss != whole.losses[0][1][step]
+        if loss != undisturbed.losses[0][1][step]
     ]
-    if broken.sha256 != whole.sha256:
-        faults.append(f"weights {broken.sha256}, not {whole.sha256}")
+    if broken.sha256 != undisturbed.sha256:
+        faults.append(f"weights {broken.sha256}, not {undisturbed.sha256}")
     if len(broken.instants) < len(kinds):
         faults.append(f"only {len(broken.instants)} interruptions came before its end")
     return Result(
@@ -207,7 +207,7 @@ class _Trained:
 
 
 class _Service:
-    """Database, settings and a supervisor; the reconciler's part is played by the caller."""
+    """Database, settings and a supervisor; the caller does what the reconciler would do."""
 
     def __init__(self, home: Path) -> None:
         self.settings = Settings(
@@ -221,8 +221,8 @@ class _Service:
         self.settings.home.mkdir()
         self.database = Database(self.settings.sqlalchemy_url)
         schema.upgrade(self.database.engine)
-        self.warm = fork_client.make(self.settings, [])
-        self.heard: list[StageEvent] = []
+        self.fork_client = fork_client.make(self.settings, [])
+        self.events: list[StageEvent] = []
         self._prepared: dict[str, Any] | None = None
 
     def train(self, spec: JobSpec, interruptions: Sequence[tuple[str, int]] = ()) -> _Trained:
@@ -232,14 +232,14 @@ class _Service:
         self._prepare(job_id)
         left = list(interruptions)
         while (row := self._row(job_id)).stage == Stage.TRAIN:
-            self._again(row)
+            self._requeue(row)
             kind, step = left.pop(0) if left else ("", 0)
             self._attempt(job_id, kind, step, trained)
         trained.sha256 = row.results[Stage.TRAIN]["weights_sha256"]
         return trained
 
     def _prepare(self, job_id: str) -> None:
-        """Once; a second job of the same spec is given what the first one's stage found."""
+        """Run `prepare` once; a second job of the same spec gets the first one's result."""
         claimed = self._claim(job_id)
         if self._prepared is None:
             self._supervisor().supervise(claimed)
@@ -252,7 +252,7 @@ class _Service:
             finished = endings.Ending.finished(self._prepared)
             endings.end(session, job_id, claimed.epoch, finished, policy)
 
-    def _again(self, row: JobRow) -> None:
+    def _requeue(self, row: JobRow) -> None:
         if row.state == JobState.FAILED:
             raise RuntimeError(f"the job has failed: {row.failure}")
         with self.database.write() as session:
@@ -262,21 +262,21 @@ class _Service:
 
     def _attempt(self, job_id: str, kind: str, step: int, trained: _Trained) -> None:
         shutdown, over = Shutdown(), threading.Event()
-        self.heard.clear()
+        self.events.clear()
         claimed = self._claim(job_id)
         attacker = _Attacker(self, claimed, shutdown, over)
-        thread = threading.Thread(target=attacker.strike, args=(kind, step))
+        thread = threading.Thread(target=attacker.interrupt, args=(kind, step))
         thread.start()
         self._supervisor(shutdown).supervise(claimed)
         over.set()
         thread.join()
-        losses = {e.step: e.values["loss"] for e in self.heard if _is_loss(e)}
+        losses = {e.step: e.values["loss"] for e in self.events if _is_loss(e)}
         trained.losses.append((claimed.epoch, losses))
-        if attacker.struck_after is not None and self._row(job_id).stage == Stage.TRAIN:
-            trained.instants.append(f"{kind} after {attacker.struck_after}")
+        if attacker.interrupted_after is not None and self._row(job_id).stage == Stage.TRAIN:
+            trained.instants.append(f"{kind} after {attacker.interrupted_after}")
 
     def _supervisor(self, shutdown: Shutdown | None = None) -> Supervisor:
-        start = spawn.new_interpreter if self.warm is None else self.warm.start
+        start = spawn.new_interpreter if self.fork_client is None else self.fork_client.start
         return Supervisor(
             self.database, self.settings, NullTracker(), start=start, shutdown=shutdown
         )
@@ -294,7 +294,7 @@ class _Service:
             return session.get_one(JobRow, job_id)
 
     def last_step(self) -> int:
-        return max((event.step for event in list(self.heard) if _is_loss(event)), default=0)
+        return max((event.step for event in list(self.events) if _is_loss(event)), default=0)
 
 
 def _is_loss(event: StageEvent) -> TypeGuard[Metric]:
@@ -302,7 +302,7 @@ def _is_loss(event: StageEvent) -> TypeGuard[Metric]:
 
 
 class _Attacker:
-    """Waits on a thread for its step, and strikes once."""
+    """Waits for its step in a thread, and interrupts the training once."""
 
     def __init__(
         self, service: _Service, claimed: Claim, shutdown: Shutdown, over: threading.Event
@@ -311,13 +311,13 @@ class _Attacker:
         self._claim = claimed
         self._shutdown = shutdown
         self._over = over
-        self.struck_after: int | None = None
+        self.interrupted_after: int | None = None
 
-    def strike(self, kind: str, step: int) -> None:
+    def interrupt(self, kind: str, step: int) -> None:
         while not self._over.wait(0.002):
             if kind and self._service.last_step() >= step and self._is_time(kind):
                 self._act(kind)
-                self.struck_after = self._service.last_step()
+                self.interrupted_after = self._service.last_step()
                 return
 
     def _is_time(self, kind: str) -> bool:
@@ -342,12 +342,12 @@ class _Attacker:
 
 @contextmanager
 def _service(home: Path) -> Iterator[_Service]:
-    """With ears: SQL keeps the first loss of a step alone, and here each one is to be compared."""
+    """A service that keeps all events: SQL has only a step's first loss, and all are compared."""
     service = _Service(home)
     original = EventRecorder.add
 
     def add(self: EventRecorder, event: StageEvent) -> None:
-        service.heard.append(event)
+        service.events.append(event)
         original(self, event)
 
     EventRecorder.add = add  # type: ignore[method-assign]
@@ -355,18 +355,18 @@ def _service(home: Path) -> Iterator[_Service]:
         yield service
     finally:
         EventRecorder.add = original  # type: ignore[method-assign]
-        if service.warm is not None:
-            service.warm.close()
+        if service.fork_client is not None:
+            service.fork_client.close()
         service.database.dispose()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m chaos.exact_resume")
-    parser.add_argument("--only", nargs="+", metavar="CASE", help="words of the cases' names")
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="parts of the cases' names")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    sys.stdout.write("| case | interrupted | what came out |\n|---|---|---|\n")
+    sys.stdout.write("| case | interrupted | result |\n|---|---|---|\n")
     faults = False
     for case in CASES:
         if arguments.only is None or any(word in case.name for word in arguments.only):

@@ -1,4 +1,4 @@
-"""Messages and rows that no honest part of this version would write."""
+"""Messages and rows that no part of this version would write."""
 
 import uuid
 from pathlib import Path
@@ -18,7 +18,7 @@ from service.store.database import Database
 from service.store.models import JobRow
 from tests.stubs.forged_messages import SIGNS, send_forged
 
-HOLDS: Final = "each is refused and logged; nothing of it is run; the worker lives and works"
+HOLDS: Final = "each is refused and logged, none is run, and the worker continues to work"
 
 _NEWER: Final = "a newer version"
 
@@ -31,7 +31,7 @@ def run(_seed: int, scale: Scale) -> Row:
     ):
         [worker] = stack.workers
         trap = stack.home / "trapped"
-        # While nobody is there to run it as it is.
+        # The job must not run before it is changed.
         stack.parts[worker].stop()
         newer = _job_of_a_newer_version(stack)
         stack.start_worker()
@@ -40,10 +40,10 @@ def run(_seed: int, scale: Scale) -> Row:
             send_forged(stack.broker.url, trap)
             _enqueue(stack, "job-unknown")
             _enqueue(stack, newer)
-        honest = stack.submit(stub_body())
-        stack.wait_for_ends([honest])
-        said = (stack.home / f"{worker}.log").read_text()
-        report.faults += [f"not logged: {sign}" for sign in (*SIGNS, _NEWER) if sign not in said]
+        valid = stack.submit(stub_body())
+        stack.wait_for_ends([valid])
+        log = (stack.home / f"{worker}.log").read_text()
+        report.faults += [f"not logged: {sign}" for sign in (*SIGNS, _NEWER) if sign not in log]
         if trap.exists():
             report.faults.append("the pickle was opened")
         if stack.parts[worker].process.pid != pid:
@@ -51,14 +51,14 @@ def run(_seed: int, scale: Scale) -> Row:
         if stack.job(newer)["state"] != "queued":
             report.faults.append(f"the job of a newer version is {stack.job(newer)['state']}")
         stack.request("POST", f"/v1/jobs/{newer}/cancel").raise_for_status()
-        expected = {honest: stack.undisturbed(stub_body()), newer: None}
+        expected = {valid: stack.undisturbed(stub_body()), newer: None}
         report.faults += checker.broken(stack, expected)
         report.faults += checker.left_over(stack)
         report.done = (
             f"{rounds} times a pickle, broken JSON, wrong arguments, an unknown task, an unknown "
-            "job, a job of a newer version; then an honest job"
+            "job, a job of a newer version; then a valid job"
         )
-        report.outcome = "all refused and logged; the same process ran the honest job"
+        report.outcome = "all refused and logged; the same process ran the valid job"
     return report.row()
 
 

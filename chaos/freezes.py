@@ -1,4 +1,4 @@
-"""SIGSTOP for three lease lengths, then SIGCONT: who wakes up late may write nothing."""
+"""SIGSTOP for three lease lengths, then SIGCONT: a process that wakes up late must not write."""
 
 import os
 import random
@@ -20,7 +20,7 @@ HOLDS: Final = (
 )
 
 _LEASES: Final = 3
-# Frozen with these, the job goes to another worker; with the others it stays where it is.
+# If one of these is frozen, the job moves to another worker; otherwise it stays.
 _LOSE_THE_JOB: Final = ("worker", "supervisor")
 _KEEP_THE_JOB: Final = ("stage", "api", "reconciler")
 
@@ -37,7 +37,7 @@ def run(seed: int, scale: Scale) -> Row:
         jobs: dict[str, Undisturbed | None] = {}
         job_id = ""
         for victim in victims:
-            if not job_id or not _has_far_to_go(stack, job_id):
+            if not job_id or not _has_enough_left(stack, job_id):
                 stack.wait_for_ends(list(jobs))  # it would keep the other worker from taking over
                 job_id = stack.submit(body)
                 jobs[job_id] = undisturbed
@@ -56,27 +56,27 @@ def run(seed: int, scale: Scale) -> Row:
 
 
 def _body(stack: FaultStack, scale: Scale) -> dict[str, Any]:
-    """It trains for several times as long as a freeze."""
+    """A job that trains several times as long as a freeze."""
     if scale is Scale.SHORT:
         return stub_body(steps=80, seconds=0.2)
     return stack.material.body(steps=8_000, save_steps=200, logging_steps=100)
 
 
-def _has_far_to_go(stack: FaultStack, job_id: str) -> bool:
+def _has_enough_left(stack: FaultStack, job_id: str) -> bool:
     page = stack.job(job_id)
     progress = page["progress"] or {"step": 0, "of": 1}
     return page["state"] not in ENDED and progress["step"] < progress["of"] * 0.6
 
 
 def _freeze(stack: FaultStack, job_id: str, victim: str) -> list[str]:
-    """The job's own processes, or those of the control plane; what went wrong."""
+    """Freeze processes of the job or of the control plane; the faults."""
     page, epoch = stack.job(job_id), _epoch(stack, job_id)
     if (page["state"], page["stage"]) != ("running", "train"):
-        return [f"{job_id} was not training any more when its {victim} was to be frozen"]
+        return [f"{job_id} no longer trained when its {victim} should have been frozen"]
     frozen = _processes(stack, str(page["worker"]), victim)
     _send(frozen, signal.SIGSTOP)
     time.sleep(_LEASES * LEASE_SECONDS)
-    # The frozen API does not answer, so nothing is asked before.
+    # A frozen API cannot answer the request that follows.
     if victim == "api":
         _send(frozen, signal.SIGCONT)
     now = _epoch(stack, job_id)
@@ -93,7 +93,7 @@ def _epoch(stack: FaultStack, job_id: str) -> int:
 
 
 def _processes(stack: FaultStack, worker_id: str, victim: str) -> list[int]:
-    """Of the worker that has this id, or of the API or the reconciler."""
+    """Processes of the worker with this id, of the API, or of the reconciler."""
     if victim in ("api", "reconciler"):
         return [process.pid for process in stack.parts[victim].family()]
     name = stack.worker_named(worker_id)

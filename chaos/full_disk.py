@@ -1,4 +1,4 @@
-"""The disk under FINETUNE_HOME fills up while jobs run: database, logs, caches and models."""
+"""The disk under FINETUNE_HOME, with database, logs, caches and models, is full while jobs run."""
 
 import random
 import shutil
@@ -18,7 +18,7 @@ from service.contract.failures import FailureCode
 
 HOLDS: Final = (
     "each job fails with disk_full or succeeds with the undisturbed weights; once there is space "
-    "again, everything goes on by itself"
+    "again, everything continues without intervention"
 )
 _MEBIBYTES: Final = 64
 _STEPS: Final = 60
@@ -40,7 +40,7 @@ def run(seed: int, scale: Scale) -> Row:
         jobs = {}
         for number in range(rounds):
             moment = _MOMENTS[number % len(_MOMENTS)]
-            # Or `prepare` would find the data of the one before.
+            # Otherwise `prepare` would find the previous job's data.
             shutil.rmtree(disk / "cache" / "prepared", ignore_errors=True)
             job_id = _fill(stack, disk, moment, body | {"name": f"{number}"}, draw)
             stack.wait_for_ends([job_id])
@@ -60,7 +60,7 @@ def run(seed: int, scale: Scale) -> Row:
 def _fill(
     stack: FaultStack, disk: Path, moment: str, body: dict[str, Any], draw: random.Random
 ) -> str:
-    """Submit the job and fill the disk at that moment of it, for a few seconds; its id."""
+    """Submit a job and fill the disk for a few seconds at the given moment; the job's id."""
     left, seconds = draw.randrange(200_000), draw.uniform(2, 6)
     if moment == "submit":
         leave_free(disk, 0)

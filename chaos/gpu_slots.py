@@ -1,4 +1,4 @@
-"""SIGKILL of whoever holds GPUs: two workers that see the same two, jobs for one and for both."""
+"""SIGKILL of processes that hold GPUs: two workers see the same two, jobs need one or both."""
 
 import random
 import time
@@ -15,7 +15,7 @@ from chaos.stack import FaultStack, running
 from chaos.work import stub_body
 
 HOLDS = (
-    "no GPU is given to two attempts at a time, each attempt sees the GPUs that its job asks for, "
+    "no two attempts have the same GPU, each attempt sees as many GPUs as its job requests, "
     "all jobs succeed, no lock is left"
 )
 _KINDS, _WEIGHTS = ("stage", "supervisor", "worker"), (3, 3, 1)
@@ -28,21 +28,21 @@ def run(seed: int, scale: Scale) -> Row:
         stub_body(steps=20, seconds=0.1) | {"resources": {"gpus": count}} for count in (1, 2, 1)
     ]
     with (
-        timed("SIGKILL of who holds GPUs", HOLDS) as report,
+        timed("SIGKILL of GPU holders", HOLDS) as report,
         running(workers=2, stubs=True, gpus=True) as stack,
     ):
         work = Work(stack, bodies)
         for _ in range(6):
             work.submit()
         killed: Counter[str] = Counter()
-        looks = 0
+        samples = 0
         while killed.total() < kills:
             until = time.monotonic() + rng.expovariate(1 / 0.7)
             while time.monotonic() < until:
                 report.faults += _shared(stack)
-                looks += 1
+                samples += 1
             stack.revive()
-            work.go_on()
+            work.ensure_open_job()
             kind = rng.choices(_KINDS, _WEIGHTS)[0]
             killed[kind] += kill_one(stack, kind, rng) is not None
         stack.wait_for_ends(list(work.expected))
@@ -52,12 +52,14 @@ def run(seed: int, scale: Scale) -> Row:
         counts = ", ".join(f"{killed[kind]} {kind}" for kind in _KINDS)
         jobs = len(work.expected)
         report.done = f"{killed.total()} SIGKILLs over {jobs} jobs ({counts}), seed {seed}"
-        report.outcome = f"{jobs} of {jobs} succeeded, no GPU with two attempts in {looks} looks"
+        report.outcome = (
+            f"{jobs} of {jobs} succeeded, no GPU with two attempts in {samples} samples"
+        )
     return report.row()
 
 
 def _shared(stack: FaultStack) -> list[str]:
-    """GPUs that stages of two attempts see at this moment."""
+    """GPUs that stages of two attempts see now."""
     users: dict[str, set[tuple[str, int]]] = {}
     for process in marked(stack.mark):
         attempt = attempt_of(process)
@@ -67,17 +69,17 @@ def _shared(stack: FaultStack) -> list[str]:
             visible = process.environ().get("CUDA_VISIBLE_DEVICES", "")
             for gpu in filter(None, visible.split(",")):
                 users.setdefault(gpu, set()).add(attempt)
-    return [f"{gpu} is with {sorted(who)}" for gpu, who in users.items() if len(who) > 1]
+    return [f"{gpu} is used by {sorted(who)}" for gpu, who in users.items() if len(who) > 1]
 
 
 def _wrong_counts(stack: FaultStack, job_ids: list[str]) -> list[str]:
-    """Attempts of `train` that were given other than the number of GPUs that their job asks for."""
+    """Attempts of `train` that had another number of GPUs than their job requests."""
     faults = []
     for job_id in job_ids:
-        asked = stack.job(job_id)["spec"]["resources"]["gpus"]
+        requested = stack.job(job_id)["spec"]["resources"]["gpus"]
         for event in stack.pages(f"/v1/jobs/{job_id}/events"):
             if event["type"] == "stage_started":
-                wanted = asked if event["data"]["stage"] == "train" else 0
+                wanted = requested if event["data"]["stage"] == "train" else 0
                 if len(event["data"]["gpus"]) != wanted:
                     faults.append(f"{job_id}: {event['data']}")
     return faults

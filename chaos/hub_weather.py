@@ -1,4 +1,4 @@
-"""The Hub behind bad weather: what is fetched is right, and what is pushed is one commit."""
+"""The Hub behind an unreliable network: downloads are correct, and each push is one commit."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from chaos.weather import Storm, WeatherProxy
 from tests.fakes.hub import HubDouble
 
 HOLDS: Final = (
-    "prepare and publish are repeated alone; train runs once, on the right model and data; in the "
-    "end one commit with the right files"
+    "only prepare and publish are repeated; train runs once, on the right model and data; the "
+    "result is one commit with the right files"
 )
 _TOKEN: Final = "hf_" + "weather" * 5
 
@@ -22,12 +22,12 @@ def run(seed: int, scale: Scale) -> Row:
     storm = Storm(seed, share=0.15)
     storm.is_over = True
     with (
-        timed("the Hub away, slow, 429, 5xx, truncated", HOLDS) as report,
+        timed("the Hub unreachable, slow, 429, 5xx, truncated", HOLDS) as report,
         HubDouble({_TOKEN: {"org"}}) as hub,
         WeatherProxy(hub.endpoint, storm) as proxy,
         running(workers=scale.pick(short=1, full=2), variables=_variables(proxy)) as stack,
     ):
-        hub.endpoint = proxy.url  # what it tells its clients to upload to
+        hub.endpoint = proxy.url  # where its clients upload to
         local = stack.material.body(steps=8)
         undisturbed = stack.undisturbed(local)
         storm.is_over = False
@@ -40,9 +40,9 @@ def run(seed: int, scale: Scale) -> Row:
             report.faults += _attempt_faults(stack, job_id, attempts)
             report.faults += _commit_faults(stack, job_id, hub, _target(number))
         report.faults += checker.left_over(stack)
-    report.done = f"{jobs} jobs from and to the Hub; {storm.told()}"
-    told = ", ".join(f"{count} of {stage}" for stage, count in attempts.items())
-    report.outcome = f"attempts: {told}; {jobs} commits, all weights equal"
+    report.done = f"{jobs} jobs from and to the Hub; {storm.summary()}"
+    stages = ", ".join(f"{count} of {stage}" for stage, count in attempts.items())
+    report.outcome = f"attempts: {stages}; {jobs} commits, all weights equal"
     return report.row()
 
 
@@ -61,7 +61,7 @@ def _target(number: int) -> str:
 def _from_the_hub(
     hub: HubDouble, stack: FaultStack, local: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """The same job, with model and data of repositories that nobody has downloaded yet."""
+    """The same job, with model and data from repositories that were never downloaded."""
     folder = stack.material.folder
     names = ("train.jsonl", "validation.jsonl")
     hub.add_repo(f"org/model-{number}", folder / "tiny-gpt2")
@@ -80,11 +80,11 @@ def _attempt_faults(stack: FaultStack, job_id: str, attempts: Counter[str]) -> I
     started = Counter(e["data"]["stage"] for e in events if e["type"] == "stage_started")
     attempts.update(started)
     if started["train"] != 1:
-        yield f"{job_id}: train was begun {started['train']} times"
+        yield f"{job_id}: train was started {started['train']} times"
 
 
 def _commit_faults(stack: FaultStack, job_id: str, hub: HubDouble, target: str) -> Iterator[str]:
-    """The repository has, beside its creation, one commit: that of the result, with all files."""
+    """After its creation the repository has one commit, which holds all files of the result."""
     repo = hub.find("model", target)
     if repo is None or len(repo.commits) != 2:
         yield f"{job_id}: {target} has {len(repo.commits) if repo else 'no'} commits"
@@ -93,14 +93,14 @@ def _commit_faults(stack: FaultStack, job_id: str, hub: HubDouble, target: str) 
     pushed = dict(repo.commits[-1].files)
     pushed.pop(".gitattributes", None)
     if repo.commits[-1].sha not in str(page):
-        yield f"{job_id}: its page does not tell of commit {repo.commits[-1].sha}"
+        yield f"{job_id}: its page does not name commit {repo.commits[-1].sha}"
     path = f"/v1/jobs/{job_id}/artifacts"
     answer = stack.request("GET", path, params={"limit": 100}).raise_for_status().json()
     named = [item["name"] for item in answer["data"] if item["name"].startswith("model/")]
     files = {name: stack.request("GET", f"{path}/{name}").content for name in named}
     model = {name.removeprefix("model/"): content for name, content in files.items()}
     if pushed.keys() != model.keys():
-        yield f"{job_id}: pushed {sorted(pushed)}, made {sorted(model)}"
+        yield f"{job_id}: pushed {sorted(pushed)}, artifacts {sorted(model)}"
     for name in pushed.keys() & model.keys():
         if pushed[name] != model[name]:
-            yield f"{job_id}: {name} on the Hub is not the one that was made"
+            yield f"{job_id}: {name} on the Hub differs from the artifact"

@@ -1,4 +1,4 @@
-"""SIGKILL at random instants, of every kind of process that the service has."""
+"""SIGKILL of every kind of process of the service, at random moments."""
 
 import os
 import random
@@ -16,8 +16,8 @@ from chaos.work import Undisturbed, stub_body
 from tests.e2e.stack import Part
 
 HOLDS: Final = (
-    "each job reaches one terminal state, none succeeds twice, epochs rise, the weights are the "
-    "undisturbed run's, MLflow holds each number once, no process is left"
+    "each job reaches one terminal state, none succeeds twice, epochs increase, the weights are "
+    "the undisturbed run's, MLflow holds each number once, no process is left"
 )
 
 _KINDS: Final = ("stage", "supervisor", "helper", "worker", "api", "reconciler")
@@ -57,7 +57,7 @@ def _bodies(stack: FaultStack, scale: Scale) -> list[dict[str, Any]]:
 
 
 class Work:
-    """Jobs of a few specs in turn, and what each must come to."""
+    """Jobs of a few specs in turn, and the expected result of each."""
 
     def __init__(self, stack: FaultStack, bodies: list[dict[str, Any]]) -> None:
         self._stack = stack
@@ -69,8 +69,8 @@ class Work:
         turn = len(self.expected) % len(self._bodies)
         self.expected[self._stack.submit(self._bodies[turn])] = self._undisturbed[turn]
 
-    def go_on(self) -> None:
-        """There is always a job to be disturbed."""
+    def ensure_open_job(self) -> None:
+        """Submit a job if all have ended."""
         params = {"state": _OPEN, "limit": 1}
         if not self._stack.request("GET", "/v1/jobs", params=params).json()["data"]:
             self.submit()
@@ -79,23 +79,23 @@ class Work:
 def _kill_many(
     stack: FaultStack, rng: random.Random, kills: int, mean_gap: float, work: Work
 ) -> Counter[str]:
-    """How many were killed of each kind."""
+    """How many processes of each kind were killed."""
     killed: Counter[str] = Counter()
     while killed.total() < kills:
         time.sleep(rng.expovariate(1 / mean_gap))
         stack.revive()
-        work.go_on()
+        work.ensure_open_job()
         kind = rng.choices(_KINDS, _WEIGHTS)[0]
         victim = kill_one(stack, kind, rng)
         if victim is not None:
             killed[kind] += 1
-            # The full attack takes long: one that is ended early has told what it did.
+            # The full attack takes long; if it is interrupted, its progress is known.
             sys.stderr.write(f"SIGKILL {killed.total()} of {kills}: {kind} {victim}\n")
     return killed
 
 
 def kill_one(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
-    """The process of the kind that got a SIGKILL; None when there is none, or it had just ended."""
+    """Kill a process of the kind; its pid, or None if there was none or it had just ended."""
     victim = _find(stack, kind, rng)
     if victim is not None:
         try:
@@ -106,8 +106,8 @@ def kill_one(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
 
 
 def _find(stack: FaultStack, kind: str, rng: random.Random) -> int | None:
-    """A process of the kind, waited for a while; None when there is none."""
-    # Not every job and not every moment needs a helper: a fork server, or one that uploads.
+    """Wait a while for a process of the kind; None if there is none."""
+    # Helpers, such as fork servers and uploads, run only some of the time.
     deadline = time.monotonic() + (0.5 if kind == "helper" else _SEARCH_SECONDS)
     while time.monotonic() < deadline:
         candidates = _candidates(stack, kind)
@@ -128,10 +128,10 @@ def _candidates(stack: FaultStack, kind: str) -> list[int]:
         case "helper":
             return [process.pid for part in workers for process in helpers(part)]
         case "worker":
-            return [part.process.pid for part in workers if _lives(part)]
+            return [part.process.pid for part in workers if _is_alive(part)]
         case _:
-            return [stack.parts[kind].process.pid] if _lives(stack.parts[kind]) else []
+            return [stack.parts[kind].process.pid] if _is_alive(stack.parts[kind]) else []
 
 
-def _lives(part: Part) -> bool:
+def _is_alive(part: Part) -> bool:
     return part.process.poll() is None

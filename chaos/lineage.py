@@ -1,4 +1,4 @@
-"""SIGKILL of jobs that build on what another one made: its model, its training, its checkpoint."""
+"""SIGKILL of jobs that start from another job's model, training or checkpoint."""
 
 import random
 import time
@@ -13,16 +13,16 @@ from chaos.work import Undisturbed
 from tests.e2e.stack import ENDED
 
 HOLDS: Final = (
-    "`model.job`, `resume_from` and `promote` come to the undisturbed weights and losses, no job "
-    "succeeds twice, MLflow holds each number once, the job they began with is as it was"
+    "`model.job`, `resume_from` and `promote` reach the undisturbed weights and losses, no job "
+    "succeeds twice, MLflow holds each number once, the job they started from is unchanged"
 )
 _KINDS: Final = ("stage", "supervisor", "worker")
 _WEIGHTS: Final = (4, 2, 1)
 _KEPT: Final[dict[str, Any]] = {"save_total_limit": 10}
-_A_ROUND: Final = 5
-"""SIGKILLs for each three jobs at most."""
+_KILLS_PER_ROUND: Final = 5
+"""At most so many SIGKILLs for every three jobs."""
 _STEP: Final = 4
-"""The checkpoint that is promoted, neither the first job's last nor its best."""
+"""The checkpoint that is promoted: neither the last nor the best of the first job."""
 
 
 def run(seed: int, scale: Scale) -> Row:
@@ -46,18 +46,18 @@ def run(seed: int, scale: Scale) -> Row:
             jobs = dict(zip(map(stack.submit, bodies), known, strict=True))
             _promote(stack, ended)
             jobs[ended] = promoted
-            left = min(kills - killed.total(), _A_ROUND)
+            left = min(kills - killed.total(), _KILLS_PER_ROUND)
             killed += _kill_some(stack, rng, left, list(jobs))
             stack.wait_for_ends(list(jobs))
             expected |= jobs
         report.faults += checker.broken(stack, expected)
         if _state(stack, source) != before:
-            report.faults.append(f"{source}, which they began with, has changed")
+            report.faults.append(f"{source}, from which they started, has changed")
         report.faults += checker.left_over(stack)
         counts = ", ".join(f"{killed[kind]} {kind}" for kind in _KINDS)
         report.done = (
-            f"{killed.total()} SIGKILLs over {len(expected)} jobs ({counts}), a third each begun "
-            f"with a model, continued, promoted, seed {seed}"
+            f"{killed.total()} SIGKILLs over {len(expected)} jobs ({counts}), a third each started "
+            f"from a model, continued, promoted, seed {seed}"
         )
         report.outcome = f"{len(expected)} of {len(expected)} as undisturbed"
     return report.row()
@@ -107,7 +107,7 @@ def _state(stack: FaultStack, job_id: str) -> tuple[Any, ...]:
 def _kill_some(
     stack: FaultStack, rng: random.Random, kills: int, job_ids: list[str]
 ) -> Counter[str]:
-    """How many were killed of each kind until there were `kills`, or all jobs had ended."""
+    """Kill until there were `kills` or all jobs have ended; how many of each kind."""
     killed: Counter[str] = Counter()
     deadline = time.monotonic() + JOB_SECONDS
     while killed.total() < kills and time.monotonic() < deadline:

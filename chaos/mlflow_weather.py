@@ -1,4 +1,4 @@
-"""MLflow behind bad weather, and killed: the jobs must not notice, and it must lack nothing."""
+"""MLflow behind an unreliable network, and killed: no job is affected, and no number is missing."""
 
 import signal
 import tempfile
@@ -16,8 +16,8 @@ from chaos.work import stub_body
 from tests.support.mlflow_server import MlflowServer, shared_uri
 
 HOLDS: Final = (
-    "no job fails or is repeated for it; each job has one run with all its numbers, none doubled, "
-    "and with the job's status"
+    "no job fails or is repeated because of it; each job has one run with all its numbers, none "
+    "twice, and with the job's status"
 )
 # Longer than the worker waits for an answer.
 _SLOW_SECONDS: Final = 6.0
@@ -28,7 +28,7 @@ def run(seed: int, scale: Scale) -> Row:
     full = scale is Scale.FULL
     storm = Storm(seed, share=0.4)
     with (
-        timed("MLflow away, slow, 429, 5xx, truncated", HOLDS) as report,
+        timed("MLflow unreachable, slow, 429, 5xx, truncated", HOLDS) as report,
         tempfile.TemporaryDirectory() as folder,
         MlflowServer(Path(folder)) if full else nullcontext() as server,
         WeatherProxy(_uri(server), storm, _SLOW_SECONDS) as proxy,
@@ -38,7 +38,7 @@ def run(seed: int, scale: Scale) -> Row:
             stubs=not full,
         ) as stack,
     ):
-        stack.mlflow_uri = _uri(server)  # the checker looks past the weather
+        stack.mlflow_uri = _uri(server)  # the checker does not use the proxy
         storm.is_over = True
         body = stack.material.body(steps=60) if full else stub_body(steps=60, seconds=0.1)
         undisturbed = stack.undisturbed(body)
@@ -46,7 +46,7 @@ def run(seed: int, scale: Scale) -> Row:
         expected = {stack.submit(body): undisturbed for _ in range(jobs)}
         ends = dict.fromkeys(expected, "succeeded")
         if full:
-            ends |= _others(stack)
+            ends |= _failed_and_cancelled(stack)
             time.sleep(5)
             assert server is not None
             server.stop(signal.SIGKILL)
@@ -58,8 +58,8 @@ def run(seed: int, scale: Scale) -> Row:
         for job_id, state in ends.items():
             report.faults += _job_faults(stack, job_id, state)
         report.faults += checker.left_over(stack)
-    killed = ", MLflow killed and away for 20 s" if full else ""
-    report.done = f"{len(ends)} jobs; {storm.told()}{killed}"
+    killed = ", MLflow killed and unreachable for 20 s" if full else ""
+    report.done = f"{len(ends)} jobs; {storm.summary()}{killed}"
     report.outcome = f"{len(ends)} runs complete, each point once, each with its job's status"
     return report.row()
 
@@ -68,7 +68,7 @@ def _uri(server: MlflowServer | None) -> str:
     return shared_uri() if server is None else server.uri
 
 
-def _others(stack: FaultStack) -> dict[str, str]:
+def _failed_and_cancelled(stack: FaultStack) -> dict[str, str]:
     """A job that fails and one that is cancelled while it trains."""
     failing = stack.submit(stack.material.body(learning_rate=1e30))
     endless = stack.submit(stack.material.body(steps=1_000_000))
@@ -84,4 +84,4 @@ def _job_faults(stack: FaultStack, job_id: str, state: str) -> Iterator[str]:
     events = stack.pages(f"/v1/jobs/{job_id}/events")
     started = [event["data"]["stage"] for event in events if event["type"] == "stage_started"]
     if len(started) != len(set(started)):
-        yield f"{job_id} was begun again: {started}"
+        yield f"{job_id} was started again: {started}"

@@ -1,4 +1,4 @@
-"""What MLflow holds of a job, against what the API tells of it."""
+"""Compares a job's numbers in MLflow with those of the API."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,35 +9,35 @@ from mlflow import MlflowClient
 from chaos.stack import FaultStack
 from worker.tracking.trackers import JOB_ID_TAG
 
-# The reconciler rings half a minute after an end that no worker has told MLflow of.
+# The reconciler sends ended jobs that no worker has reported to MLflow after half a minute.
 _COMPLETE_SECONDS: Final = 120.0
 _PREFIX: Final = {"train": "", "eval": "eval_"}
 _STATUS: Final = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 
 
 def mlflow_faults(stack: FaultStack, page: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong in MLflow with an ended job: no run or two, a status, a number lost or twice.
+    """The faults of an ended job in MLflow: no run or two, a wrong status, numbers lost or twice.
 
-    A job that never had a number may have no run.
+    A job without numbers may have no run.
     """
     assert stack.mlflow_uri is not None
     client = MlflowClient(stack.mlflow_uri)
-    told = _told(stack, page["id"])
+    expected = _expected(stack, page["id"])
     status = _STATUS[page["state"]]
     try:
         stack.wait(lambda: _statuses(client, page["id"]) == [status], _COMPLETE_SECONDS, "the run")
     except TimeoutError:
         found = _statuses(client, page["id"])
-        if found or told:
+        if found or expected:
             yield f"its runs in MLflow are {found}, the job is {page['state']}"
         return
     [run] = _runs(client, page["id"])
-    for name, expected in told.items():
+    for name, wanted in expected.items():
         points = [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, name)]
-        if sorted(points) != sorted(expected):
-            lost, more = set(expected) - set(points), set(points) - set(expected)
+        if sorted(points) != sorted(wanted):
+            lost, more = set(wanted) - set(points), set(points) - set(wanted)
             yield (
-                f"{name} in MLflow: {len(points)} points, {len(expected)} told; lost "
+                f"{name} in MLflow: {len(points)} points, {len(wanted)} expected; lost "
                 f"{sorted(lost)[:3]}, foreign {sorted(more)[:3]}"
             )
 
@@ -51,12 +51,12 @@ def _statuses(client: MlflowClient, job_id: str) -> list[str]:
     return [run.info.status for run in _runs(client, job_id)]
 
 
-def _told(stack: FaultStack, job_id: str) -> dict[str, list[tuple[int, float]]]:
-    """Name in MLflow → points of training and of evaluations, as the API tells them."""
-    told: dict[str, list[tuple[int, float]]] = defaultdict(list)
+def _expected(stack: FaultStack, job_id: str) -> dict[str, list[tuple[int, float]]]:
+    """Name in MLflow → points of training and evaluations, as the API returns them."""
+    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in stack.pages(f"/v1/jobs/{job_id}/metrics"):
         if row["kind"] in _PREFIX:
             for name, value in row["values"].items():
                 prefix = _PREFIX[row["kind"]]
-                told[prefix + name.removeprefix(prefix)].append((row["step"], float(value)))
-    return told
+                points[prefix + name.removeprefix(prefix)].append((row["step"], float(value)))
+    return points

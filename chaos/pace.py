@@ -1,4 +1,4 @@
-"""Holds a training back, so that it is not over before an attack is, however fast the machine."""
+"""Slows a training down, so that it outlasts an attack on a machine of any speed."""
 
 import os
 import signal
@@ -13,15 +13,15 @@ import psutil
 from chaos.processes import attempt_of, stages
 from tests.e2e.stack import Part
 
-_LOOK_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
 
 class Pace:
-    """Lets the job's `train` make `limit` steps, and not more than so many a second.
+    """Limits the job's `train` to `limit` steps and to a number of steps per second.
 
-    The steps are those of its checkpoints on disk, of which there should be many; it is stopped
-    (SIGSTOP) while it is ahead, with all its processes. A context manager; at its end the training
-    runs free. A few steps more than `limit` can be made before the stop arrives.
+    It reads the steps from the checkpoints on disk, of which there should be many, and stops
+    (SIGSTOP) all processes of the training while it is ahead. A context manager; after it the
+    training is no longer limited. A few steps more than `limit` can be made before it stops.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Pace:
 
     @property
     def step(self) -> int:
-        """Of the newest checkpoint."""
+        """The step of the newest checkpoint."""
         found = self._workspace.glob("attempts/*/checkpoints/*")
         return max((int(path.name) for path in found if path.name.isdigit()), default=0)
 
@@ -54,24 +54,26 @@ class Pace:
         return self.step >= self._limit
 
     def _run(self) -> None:
-        begun, first = time.monotonic(), self.step
-        while not self._over.wait(_LOOK_SECONDS):
-            seconds = time.monotonic() - begun
+        started, first = time.monotonic(), self.step
+        while not self._over.wait(_POLL_SECONDS):
+            seconds = time.monotonic() - started
             due = self._limit if self._rate is None else first + self._rate * seconds
             if self.step >= min(due, self._limit):
                 self._halt()
             else:
-                self._go_on()
-        self._go_on()
+                self._continue()
+        self._continue()
 
     def _halt(self) -> None:
         if not self._halted:
             self._halted = {
-                member.pid for process in self._trainers() for member in (process, *_below(process))
+                member.pid
+                for process in self._trainers()
+                for member in (process, *_descendants(process))
             }
             self._send(signal.SIGSTOP)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._send(signal.SIGCONT)
         self._halted = set()
 
@@ -85,7 +87,7 @@ class Pace:
                 os.kill(pid, number)
 
 
-def _below(process: psutil.Process) -> list[psutil.Process]:
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return process.children(recursive=True)
     return []

@@ -1,4 +1,4 @@
-"""Postgres that breaks connections during COMMIT, is restarted, and is away."""
+"""Postgres breaks connections during COMMIT, is restarted, and is unreachable."""
 
 import random
 import signal
@@ -18,18 +18,18 @@ from chaos.work import Undisturbed, stub_body
 from tests.support import services
 from tests.support.postgres_server import PostgresServer
 
-# What the attack is about: a cut in each of them must have been seen, of every kind in full.
-_OF_INTEREST: Final = (
+# Each of these must have been cut, in the full attack in all three ways.
+_MUST_BE_CUT: Final = (
     *("submitted", "stage_started", "stage_finished", "beat", "checkpoint"),
     *("cancel_requested", "cancelled"),
 )
-# Of the training that outages must not disturb: slow, but several in each of them.
+# The training that outages must not disturb is slow, but makes several steps during each.
 _STEPS_PER_SECOND: Final = 12
 
 
 def cut_commits(seed: int, scale: Scale) -> Row:
-    """A share of all COMMITs, of every process, gets no answer; stages that do nothing are quick,
-    so that there are many."""
+    """A share of the COMMITs of every process gets no answer. The stages do nothing, so there are
+    many COMMITs."""
     jobs = scale.pick(short=5, full=60)
     holds = (
         "nothing lost, nothing twice: one terminal state, events without gaps or doubles, no "
@@ -52,19 +52,19 @@ def cut_commits(seed: int, scale: Scale) -> Row:
         cutter.enabled = False
         report.faults += checker.broken(stack, expected)
         report.faults += _cancel_faults(stack, answers)
-        report.faults += _losses(stack, list(expected))
+        report.faults += _lost_attempts(stack, list(expected))
         report.faults += _unknown_jobs(stack, set(expected))
         report.faults += checker.left_over(stack)
     _require_cuts(cutter, scale, report)
-    report.done = f"{jobs} jobs, {len(answers)} cancelled; {cutter.told()}"
-    report.outcome = f"all {jobs} ended once, as asked; cut in: {cutter.told_by_label()}"
+    report.done = f"{jobs} jobs, {len(answers)} cancelled; {cutter.summary()}"
+    report.outcome = f"all {jobs} ended once, as requested; cut in: {cutter.summary_by_label()}"
     return report.row()
 
 
 def _submit_and_cancel(
     stack: FaultStack, jobs: int, draw: random.Random
 ) -> tuple[dict[str, Undisturbed | None], dict[str, str]]:
-    """Job → weights that it must end with, None for those that were cancelled; → the answers."""
+    """Two maps: job → expected result, None if it was cancelled; job → answer to the cancel."""
     expected: dict[str, Undisturbed | None] = {}
     answers: dict[str, str] = {}
     for _ in range(jobs):
@@ -72,7 +72,7 @@ def _submit_and_cancel(
         body = stub_body(prepare="hang") if hangs else stub_body()
         job_id = stack.submit(body | {"priority": 0 if hangs else 5})
         expected[job_id] = stack.undisturbed(stub_body())
-        if hangs:  # until it is cancelled, here before a worker has it or a while after
+        if hangs:  # cancelled here, before or after a worker has claimed it
             if draw.random() < 0.7:
                 _wait_for_a_worker(stack, job_id)
             answer = stack.request("POST", f"/v1/jobs/{job_id}/cancel")
@@ -86,15 +86,15 @@ def _wait_for_a_worker(stack: FaultStack, job_id: str) -> None:
 
 
 def _cancel_faults(stack: FaultStack, answers: dict[str, str]) -> Iterator[str]:
-    """A job whose cancel was accepted, or was lost and asked for again, is cancelled."""
+    """A job whose cancel was accepted, at once or when it was repeated, is cancelled."""
     for job_id, answer in answers.items():
         state = stack.job(job_id)["state"]
         if answer in ("cancelling", "cancelled") and state != "cancelled":
             yield f"{job_id}: the cancel was answered {answer}, the job is {state}"
 
 
-def _losses(stack: FaultStack, job_ids: list[str]) -> Iterator[str]:
-    """Nobody died here: an attempt that was given up as lost is one that an answer was lost of."""
+def _lost_attempts(stack: FaultStack, job_ids: list[str]) -> Iterator[str]:
+    """No process died here: an attempt that counts as lost only missed an answer."""
     for job_id in job_ids:
         for event in stack.pages(f"/v1/jobs/{job_id}/events"):
             if event["type"] == "lease_expired":
@@ -106,33 +106,33 @@ def _unknown_jobs(stack: FaultStack, known: set[str]) -> Iterator[str]:
     page = stack.request("GET", "/v1/jobs", params={"limit": 100}).json()
     for job in page["data"]:
         if job["id"] not in known:
-            yield f"{job['id']} was made, and no answer told of it"
+            yield f"{job['id']} was created, but no answer named it"
 
 
 def _require_cuts(cutter: Cutter, scale: Scale, report: Report) -> None:
-    wanted = [(label, cut) for label in _OF_INTEREST for cut in Cut]
+    wanted = [(label, cut) for label in _MUST_BE_CUT for cut in Cut]
     missing = [f"{label} {cut}" for label, cut in wanted if not cutter.cuts[label, cut]]
     if scale is Scale.FULL and missing:
-        report.faults.append(f"this seed cuts too little: never {', '.join(missing)}")
+        report.faults.append(f"this seed never cuts {', '.join(missing)}")
 
 
-# ---- away -------------------------------------------------------------------------------------
+# ---- outages ----------------------------------------------------------------------------------
 
 
-def away(seed: int, scale: Scale) -> Row:
-    """While a job trains and others wait: all connections break, the server is restarted, in good
-    order and by crashing, and it cannot be reached for a while."""
+def outages(seed: int, scale: Scale) -> Row:
+    """While a job trains and others wait, the server is restarted, crashes, and is unreachable for
+    a while; each time all connections break."""
     seconds = scale.pick(short=2.0, full=30.0)
     rounds = scale.pick(short=1, full=3)
-    holds = "running work goes on: same attempt, same epoch, same weights; all others are run"
+    holds = "running work continues: same attempt, same epoch, same weights; waiting jobs are run"
     draw = random.Random(seed)
     steps = int(_STEPS_PER_SECOND * rounds * (seconds + 15))
     with (
-        timed("Postgres: restarted, away", holds) as report,
+        timed("Postgres: restarted, unreachable", holds) as report,
         _own_server() as server,
         PostgresProxy(_port(server), lambda _: None) as proxy,
         running(
-            # The lease that operators have: a restart may last, too, where others want the machine.
+            # The default lease: on a busy machine a restart takes long, too.
             variables=_variables(server, proxy, lease=60, beat=1),
             stubs=scale is Scale.SHORT,
         ) as stack,
@@ -155,7 +155,7 @@ def away(seed: int, scale: Scale) -> Row:
         expected: dict[str, Undisturbed | None] = {long: undisturbed}
         expected |= dict.fromkeys(waiting)
         report.faults += checker.broken(stack, expected)
-        report.faults += _losses(stack, list(expected))
+        report.faults += _lost_attempts(stack, list(expected))
         report.faults += [
             f"{job_id} ended as {state}"
             for job_id in expected
@@ -163,12 +163,12 @@ def away(seed: int, scale: Scale) -> Row:
         ]
         attempts = _train_attempts(stack, long)
         if attempts != 1:
-            report.faults.append(f"the running training was begun {attempts} times")
+            report.faults.append(f"the running training was started {attempts} times")
         if during["state"] != "running":
             report.faults.append(f"after the last outage the training is {during['state']}")
         report.faults += checker.left_over(stack)
     report.done = (
-        f"{rounds} times: restart, crash, {seconds:.0f} s away, while a job trains and 2 wait"
+        f"{rounds} times: restart, crash, {seconds:.0f} s unreachable; one job trains, 2 wait"
     )
     report.outcome = "one attempt of train, the weights equal, the waiting jobs succeeded"
     return report.row()
@@ -181,7 +181,7 @@ def _body(stack: FaultStack, scale: Scale, steps: int) -> dict[str, Any]:
 
 
 def _pace(stack: FaultStack, job_id: str, steps: int) -> Pace:
-    """Until a few steps before the end; outages on a slow machine last longer than planned."""
+    """Up to a few steps before the end: outages on a slow machine last longer than planned."""
     [worker] = stack.workers
     workspace = stack.home / "jobs" / job_id
     rate, limit = _STEPS_PER_SECOND, steps - 20
@@ -191,19 +191,19 @@ def _pace(stack: FaultStack, job_id: str, steps: int) -> Pace:
 def _restart(server: PostgresServer, _proxy: PostgresProxy, _seconds: float) -> None:
     server.end()
     server.start()
-    _until_it_answers(server)
+    _wait_until_ready(server)
 
 
 def _crash(server: PostgresServer, _proxy: PostgresProxy, _seconds: float) -> None:
     server.end(signal.SIGQUIT)
     server.start()
-    _until_it_answers(server)
+    _wait_until_ready(server)
 
 
 def _unreachable(_server: PostgresServer, proxy: PostgresProxy, seconds: float) -> None:
-    proxy.away()
+    proxy.disconnect()
     time.sleep(seconds)
-    proxy.back()
+    proxy.listen()
 
 
 def _train_attempts(stack: FaultStack, job_id: str) -> int:
@@ -218,13 +218,13 @@ def _train_attempts(stack: FaultStack, job_id: str) -> int:
 def _own_server() -> Iterator[PostgresServer]:
     server = PostgresServer(services.free_port())
     try:
-        _until_it_answers(server)
+        _wait_until_ready(server)
         yield server
     finally:
         server.stop()
 
 
-def _until_it_answers(server: PostgresServer) -> None:
+def _wait_until_ready(server: PostgresServer) -> None:
     services.wait_until(lambda: services.postgres_answers(server.url), 60, "our own Postgres")
 
 

@@ -1,8 +1,8 @@
-"""Stands between the service and Postgres, reads their protocol, and cuts connections at COMMIT.
+"""A proxy in front of Postgres that reads the protocol and cuts connections at COMMIT.
 
 The three cuts are the ways in which a client can be left without an answer to its COMMIT: the
-server never got it, the server has done it, and the server will do it in a moment, when the
-client is already back on another connection.
+server never received it, has executed it, or will execute it a moment later, when the client
+already uses another connection.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-# The first message of a connection has no type; these numbers stand where its version would.
+# The first message of a connection has no type; it has one of these numbers instead of a version.
 _CANCEL, _SSL, _GSS = 80877102, 80877103, 80877104
 _QUERY, _PARSE, _BIND = b"Q", b"P", b"B"
 _COMPLETE, _ERROR = b"C", b"E"
 LATE_SECONDS = 0.5
-_SELDOM = 3
+_RARE = 3
 
 
 class Cut(StrEnum):
@@ -29,7 +29,7 @@ class Cut(StrEnum):
     AFTER = "after"
     """The server has committed; its answer never arrives."""
     LATE = "late"
-    """The client hears nothing more; the COMMIT arrives LATE_SECONDS after its connection broke."""
+    """The client's connection breaks; the COMMIT arrives LATE_SECONDS later."""
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Transaction:
     parameters: bytes = b""
 
     def label(self) -> str:
-        """What the service does in it: the type of its event, or what it writes without one."""
+        """What the service does in it: the type of its event, or what else it writes."""
         if any(text.startswith("INSERT INTO events") for text in self.statements):
             named = [kind for kind in _EVENTS if kind.encode() in self.parameters]
-            return named[0] if named else "said by the stage"
+            return named[0] if named else "stage event"
         texts = " ".join(self.statements)
         return next((label for part, label in _WRITES if part in texts), "other")
 
@@ -68,7 +68,7 @@ Decide = Callable[[Transaction], Cut | None]
 class Cutter:
     """Cuts a seeded share of all transactions, once it is `enabled`.
 
-    Half of those whose label it has seldom cut: beats are many, cancels are few.
+    It cuts half of those whose label was rarely cut: there are many beats and few cancels.
     """
 
     def __init__(self, seed: int, share: float) -> None:
@@ -83,22 +83,22 @@ class Cutter:
         if not self.enabled:
             return None
         label = transaction.label()
-        seldom = all(self.cuts[label, kind] < _SELDOM for kind in Cut)
-        if self._random.random() >= (max(0.5, self._share) if seldom else self._share):
+        rare = all(self.cuts[label, kind] < _RARE for kind in Cut)
+        if self._random.random() >= (max(0.5, self._share) if rare else self._share):
             return None
-        # Every label sees every cut: the one that it has had least so far.
+        # The way in which this label was cut least often.
         cut = min(Cut, key=lambda kind: self.cuts[label, kind])
         self.cuts[label, cut] += 1
         return cut
 
-    def told(self) -> str:
+    def summary(self) -> str:
         kinds = Counter[str]()
         for (_, cut), count in self.cuts.items():
             kinds[cut] += count
         how = ", ".join(f"{count} {cut}" for cut, count in sorted(kinds.items()))
         return f"{kinds.total()} of {self.commits} COMMITs cut ({how})"
 
-    def told_by_label(self) -> str:
+    def summary_by_label(self) -> str:
         labels = Counter[str]()
         for (label, _), count in self.cuts.items():
             labels[label] += count
@@ -135,21 +135,21 @@ class PostgresProxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.back()
+        self.listen()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.away()
+        self.disconnect()
         self._call(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def away(self) -> None:
-        """Break all connections and refuse new ones, as when the server's host is gone."""
+    def disconnect(self) -> None:
+        """Break all connections and refuse new ones, as if the server's host were unreachable."""
         self._call(self._close())
 
-    def back(self) -> None:
+    def listen(self) -> None:
         self._call(self._listen())
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -231,7 +231,7 @@ class _Connection:
                 task.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
         except (OSError, EOFError):
-            return  # either side has gone
+            return  # one side closed the connection
 
     async def _start(self, server: _Side) -> None:
         while True:
@@ -239,7 +239,7 @@ class _Connection:
             body = await self._client.reader.readexactly(struct.unpack("!i", size)[0] - 4)
             if struct.unpack("!i", body[:4])[0] not in (_SSL, _GSS):
                 break
-            self._client.writer.write(b"N")  # no encryption: this proxy wants to read
+            self._client.writer.write(b"N")  # no encryption: this proxy reads the protocol
         server.writer.write(size + body)
         await server.writer.drain()
 
@@ -256,13 +256,13 @@ class _Connection:
                     await asyncio.sleep(LATE_SECONDS)
             await server.send(kind, body)
             if self._cut is not None:
-                await asyncio.sleep(60)  # the other way ends this when the server has committed
+                await asyncio.sleep(60)  # _downwards ends this when the server has committed
 
     async def _downwards(self, server: _Side) -> None:
         while True:
             kind, body = await server.message()
             if self._cut is not None and kind in (_COMPLETE, _ERROR):
-                return  # committed, and nobody hears of it
+                return  # committed, but the client gets no answer
             await self._client.send(kind, body)
 
     def _note(self, kind: bytes, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Which process is what, and whether any of a stack is left; Linux only (/proc)."""
+"""Finds the processes of a stack by their role; Linux only (/proc)."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,13 @@ import psutil
 from tests.e2e.stack import Part, is_alive
 
 MARK = "FAULTS_STACK"
-"""Stands in the environment of a stack's every process; a stage inherits it, forked or not."""
+"""A variable in the environment of every process of a stack; stages inherit it, forked or not."""
 
 _ATTEMPT = re.compile(r"/jobs/(job-[0-9a-f]+)/attempts/(\d+)$")
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """All living processes of the stack, whoever their parent is by now."""
+    """All living processes of the stack, whoever their parent is now."""
     wanted = f"{MARK}={mark}".encode()
     return [process for process in psutil.process_iter() if _carries(process, wanted)]
 
@@ -28,7 +28,7 @@ def _carries(process: psutil.Process, wanted: bytes) -> bool:
 
 
 def attempt_of(process: psutil.Process) -> tuple[str, int] | None:
-    """Job and epoch of a stage's process, which works in its attempt's folder; else None."""
+    """Job and epoch of a stage's process, by its working directory; None for any other process."""
     try:
         found = _ATTEMPT.search(process.cwd())
     except (psutil.Error, OSError):
@@ -58,7 +58,7 @@ def supervisors(worker: Part) -> list[psutil.Process]:
 
 
 def helpers(worker: Part) -> list[psutil.Process]:
-    """What the worker runs beside its pool and the stages with their own children."""
+    """Processes of the worker that are neither its pool nor stages or children of stages."""
     others = {worker.process.pid, *(process.pid for process in supervisors(worker))}
     return [
         process

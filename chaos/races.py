@@ -1,4 +1,4 @@
-"""Cancels and pauses that race with the end of the job: the answer must be what is stored."""
+"""Cancels and pauses that race with the end of the job: the answer must match the stored state."""
 
 import random
 import time
@@ -15,25 +15,25 @@ from chaos.work import stub_body
 from tests.e2e.stack import ENDED
 
 HOLDS: Final = (
-    "the answer given is the state stored: a wish that was accepted is what becomes of the job, "
-    "one that came too late is refused with the job's end"
+    "each answer is the stored state: an accepted action decides the job's state, one that came "
+    "too late is refused and names the job's final state"
 )
 
 _AT_ONCE: Final = 4
-# Of the time that `publish` takes: some of the wishes come when it has ended.
+# A share of the duration of `publish`: some of the actions come after its end.
 _LATEST: Final = 1.2
-_REST: Final = (*ENDED, "paused")
+_SETTLED: Final = (*ENDED, "paused")
 
 
 @dataclass(frozen=True)
 class _Race:
     job_id: str
-    wish: str
+    action: str
     status: int
     answered: str
-    """State in the answer, or in the problem that refused the wish."""
-    rested: str
-    """State in which the job came to rest."""
+    """State in the answer, or in the problem that refused the action."""
+    final_state: str
+    """The state in which the job ended or was paused."""
 
 
 def run(seed: int, scale: Scale) -> Row:
@@ -46,11 +46,11 @@ def run(seed: int, scale: Scale) -> Row:
     ):
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             took = sorted(pool.map(lambda _: _seconds_of_publish(stack), range(_AT_ONCE)))
-            whole = took[_AT_ONCE // 2]
-            races = list(pool.map(lambda plan: _race(stack, plan[0], plan[1] * whole), plans))
+            typical = took[_AT_ONCE // 2]
+            races = list(pool.map(lambda plan: _race(stack, plan[0], plan[1] * typical), plans))
         for race in races:
-            report.faults += _lies(race)
-        paused = [race.job_id for race in races if race.rested == "paused"]
+            report.faults += _false_answers(race)
+        paused = [race.job_id for race in races if race.final_state == "paused"]
         for job_id in paused:
             stack.request("POST", f"/v1/jobs/{job_id}/resume").raise_for_status()
         stack.wait_for_ends(paused)
@@ -61,18 +61,18 @@ def run(seed: int, scale: Scale) -> Row:
             if (state := stack.job(job_id)["state"]) != "succeeded"
         ]
         report.faults += checker.left_over(stack)
-        wishes = Counter(race.wish for race in races)
-        report.done = f"{wishes['cancel']} cancels and {wishes['pause']} pauses, seed {seed}"
+        actions = Counter(race.action for race in races)
+        report.done = f"{actions['cancel']} cancels and {actions['pause']} pauses, seed {seed}"
         report.outcome = _summary(races)
     return report.row()
 
 
 def _seconds_of_publish(stack: FaultStack) -> float:
-    """From its first sight to the end of the job, while as many others run as later."""
+    """From the start of `publish` to the end of the job, with as many others running as later."""
     job_id = _submit_until_publish(stack)
-    seen = time.monotonic()
+    started = time.monotonic()
     stack.wait_for_ends([job_id])
-    return time.monotonic() - seen
+    return time.monotonic() - started
 
 
 def _submit_until_publish(stack: FaultStack) -> str:
@@ -82,38 +82,41 @@ def _submit_until_publish(stack: FaultStack) -> str:
     return job_id
 
 
-def _race(stack: FaultStack, wish: str, delay: float) -> _Race:
+def _race(stack: FaultStack, action: str, delay: float) -> _Race:
     job_id = _submit_until_publish(stack)
     time.sleep(delay)
-    answer = stack.request("POST", f"/v1/jobs/{job_id}/{wish}")
+    answer = stack.request("POST", f"/v1/jobs/{job_id}/{action}")
     answered: dict[str, Any] = answer.json()
     deadline = time.monotonic() + 120
-    while (rested := stack.job(job_id)["state"]) not in _REST and time.monotonic() < deadline:
+    while (
+        final_state := stack.job(job_id)["state"]
+    ) not in _SETTLED and time.monotonic() < deadline:
         time.sleep(0.05)
-    return _Race(job_id, wish, answer.status_code, str(answered.get("state")), rested)
+    return _Race(job_id, action, answer.status_code, str(answered.get("state")), final_state)
 
 
-def _lies(race: _Race) -> Iterator[str]:
-    """An answer that was not the truth, or did not stay it."""
+def _false_answers(race: _Race) -> Iterator[str]:
+    """An answer that contradicts the job's final state."""
     allowed: dict[str, set[str]] = {
         "cancelling": {"cancelled"},
-        # `publish` was done before it could stop.
+        # `publish` ended before it could be paused.
         "pausing": {"paused", "succeeded"},
     }
     if race.status not in (200, 202, 409):
-        yield f"{race.job_id}: {race.wish} answered {race.status}"
-    elif race.rested not in allowed.get(race.answered, {race.answered}):
-        yield f"{race.job_id}: {race.wish} answered {race.answered}, the job is {race.rested}"
+        yield f"{race.job_id}: {race.action} answered {race.status}"
+    elif race.final_state not in allowed.get(race.answered, {race.answered}):
+        answer = f"{race.action} answered {race.answered}"
+        yield f"{race.job_id}: {answer}, the job is {race.final_state}"
     elif race.status == 409 and race.answered not in ENDED:
-        yield f"{race.job_id}: {race.wish} was refused in state {race.answered}"
+        yield f"{race.job_id}: {race.action} was refused in state {race.answered}"
 
 
 def _summary(races: list[_Race]) -> str:
     """Such as `120 cancel → cancelled, 30 cancel refused, succeeded`."""
     kinds = Counter(
-        f"{race.wish} refused, {race.rested}"
+        f"{race.action} refused, {race.final_state}"
         if race.status == 409
-        else f"{race.wish} → {race.rested}"
+        else f"{race.action} → {race.final_state}"
         for race in races
     )
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

@@ -1,4 +1,4 @@
-"""Equal POSTs at once, and POSTs whose answer was cut off and that are sent again."""
+"""Equal POSTs at the same time, and POSTs that are repeated after their answer was cut off."""
 
 import json
 import random
@@ -58,7 +58,7 @@ def _all_at_once(stack: FaultStack, key: str, count: int) -> list[str]:
 
 
 def _submit(url: str, key: str) -> str:
-    """The job's id; while another request with the key is in flight asked for again."""
+    """The job's id; repeated while another request with the key is in flight."""
     with httpx.Client(base_url=url, timeout=60) as client:
         for _ in range(_TRIES):
             answer = client.post("/v1/jobs", json=_body(key), headers={"Idempotency-Key": key})
@@ -71,11 +71,11 @@ def _submit(url: str, key: str) -> str:
 
 
 def _cut_and_repeat(stack: FaultStack, key: str, seconds: float) -> list[str]:
-    _post_and_hang_up(stack.url, key, seconds)
+    _post_and_reset(stack.url, key, seconds)
     return _more_than_one(stack, key, {_submit(stack.url, key)})
 
 
-def _post_and_hang_up(url: str, key: str, seconds: float) -> None:
+def _post_and_reset(url: str, key: str, seconds: float) -> None:
     """Send the whole request, and reset the connection before the answer can have been read."""
     address = urlsplit(url)
     body = json.dumps(_body(key)).encode()
@@ -86,7 +86,7 @@ def _post_and_hang_up(url: str, key: str, seconds: float) -> None:
     with socket.create_connection((str(address.hostname), int(address.port or 80))) as connection:
         connection.sendall(head.encode() + body)
         time.sleep(seconds)
-        # On for 0 s: close sends RST.
+        # Lingers for 0 s: close sends RST.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -95,7 +95,7 @@ def _body(key: str) -> dict[str, Any]:
 
 
 def _more_than_one(stack: FaultStack, key: str, answered: set[str]) -> list[str]:
-    """Unless all answers name the one job that there is for the key."""
+    """A fault unless exactly one job has the key and all answers name it."""
     found = stack.request("GET", "/v1/jobs", params={"metadata": f"stub.key:{key}"}).json()["data"]
     stored = {job["id"] for job in found}
     if len(found) == 1 and answered == stored:

@@ -1,4 +1,4 @@
-"""Retention without its hour of grace and with no room at all, while jobs need what it wants."""
+"""Retention with neither its hour of grace nor any room, while jobs need the files."""
 
 import random
 import threading
@@ -22,41 +22,41 @@ from service.store.database import Database
 from tests.e2e.stack import ENDED
 
 HOLDS: Final = (
-    "no job that has not ended misses anything: no attempt fails, the weights are the undisturbed "
-    "run's; a retry is refused when its upload is gone; what nobody needs goes"
+    "a live job misses nothing: no attempt fails, the weights are the undisturbed run's; a retry "
+    "is refused if its upload was removed; files that nothing needs are removed"
 )
 _SWEEP_SECONDS: Final = 0.1
 _STEPS: Final = 200
 _AT_ONCE: Final = 3
-_WISHES: Final = ("none", "pause", "cancel and retry")
+_ACTIONS: Final = ("none", "pause", "cancel and retry")
 _GONE: Final = "data_gone"
 
 
 def run(seed: int, scale: Scale) -> Row:
     count = scale.pick(short=3, full=45)
     draw = random.Random(seed)
-    plans = [(_WISHES[n % len(_WISHES)], draw.uniform(0, 1.5)) for n in range(count)]
+    plans = [(_ACTIONS[n % len(_ACTIONS)], draw.uniform(0, 1.5)) for n in range(count)]
     with (
         timed("retention without grace or room", HOLDS) as report,
         running(workers=scale.pick(short=1, full=2)) as stack,
     ):
         jobs = _Jobs(stack)
         with _sweeping(stack) as removed, ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda plan: jobs.live(*plan), plans))
-            stack.wait(lambda: not list(_left(stack)), 60, "the end of what nobody needs")
+            list(pool.map(lambda plan: jobs.run(*plan), plans))
+            stack.wait(lambda: not list(_left(stack)), 60, "the removal of unneeded files")
         report.faults += checker.broken(stack, jobs.expected)
         report.faults += [fault for job_id in jobs.expected for fault in _missed(stack, job_id)]
         report.faults += [f"no {kind} was removed" for kind in _KINDS if not removed[kind]]
         report.faults += checker.left_over(stack)
     gone = ", ".join(f"{removed[kind]} {kind}" for kind in _KINDS)
     report.done = f"{count} jobs with uploads, a third paused, a third cancelled and retried"
-    wishes = ", ".join(f"{number} {wish}" for wish, number in sorted(jobs.done.items()))
-    report.outcome = f"{len(jobs.expected)} ended as asked ({wishes}); removed: {gone}"
+    actions = ", ".join(f"{number} {action}" for action, number in sorted(jobs.done.items()))
+    report.outcome = f"{len(jobs.expected)} ended as requested ({actions}); removed: {gone}"
     return report.row()
 
 
 class _Jobs:
-    """Each with uploads of its own, and data that others may have prepared, too."""
+    """Jobs with their own uploads, whose prepared data may be shared."""
 
     def __init__(self, stack: FaultStack) -> None:
         self._stack = stack
@@ -65,22 +65,22 @@ class _Jobs:
         self.expected: dict[str, Undisturbed | None] = {}
         self.done: Counter[str] = Counter()
 
-    def live(self, wish: str, seconds: float) -> None:
-        """One job from its uploads to its end; `seconds` after the wish comes its opposite."""
+    def run(self, action: str, seconds: float) -> None:
+        """One job from its uploads to its end; `seconds` after the action comes its opposite."""
         job_id = self._submit()
         self.expected[job_id] = self._undisturbed
-        if wish != "none":
+        if action != "none":
             self._stack.wait(lambda: self._is_in_train_or_over(job_id), 120, f"train of {job_id}")
-            ask, rest, opposite = {
+            request, settled, opposite = {
                 "pause": ("pause", "paused", "resume"),
                 "cancel and retry": ("cancel", "cancelled", "retry"),
-            }[wish]
-            self._ask(job_id, ask)
-            states = (rest, *ENDED)
-            self._stack.wait(lambda: self._state(job_id) in states, 60, f"{rest} of {job_id}")
+            }[action]
+            self._request(job_id, request)
+            states = (settled, *ENDED)
+            self._stack.wait(lambda: self._state(job_id) in states, 60, f"{settled} of {job_id}")
             time.sleep(seconds)
-            if self._state(job_id) == rest:
-                refusal = self._ask(job_id, opposite)
+            if self._state(job_id) == settled:
+                refusal = self._request(job_id, opposite)
                 self.done[f"{opposite} refused" if refusal else opposite] += 1
                 if refusal == _GONE:
                     self.expected[job_id] = None
@@ -92,16 +92,16 @@ class _Jobs:
         return self._body | {"dataset": {"source": "upload", **files}}
 
     def _submit(self) -> str:
-        """Without the grace an upload may be gone before a job names it: again, then."""
+        """Upload and submit again if an upload was removed before the job was created."""
         while True:
             answer = self._stack.request("POST", "/v1/jobs", json=self._uploaded())
             if answer.status_code == 201:
                 return str(answer.json()["id"])
             assert answer.status_code in (409, 422), answer.text
 
-    def _ask(self, job_id: str, wish: str) -> str | None:
-        """The problem's code, if it is refused: the job was faster, or its data is gone."""
-        answer = self._stack.request("POST", f"/v1/jobs/{job_id}/{wish}")
+    def _request(self, job_id: str, action: str) -> str | None:
+        """The code of the refusal, if any: the job was faster, or its data was removed."""
+        answer = self._stack.request("POST", f"/v1/jobs/{job_id}/{action}")
         assert answer.is_success or answer.status_code == 409, answer.text
         return None if answer.is_success else str(answer.json()["code"])
 
@@ -119,10 +119,10 @@ _KINDS: Final = ("workspace", "upload", "prepared data")
 
 @contextmanager
 def _sweeping(stack: FaultStack) -> Iterator[Counter[str]]:
-    """Sweep again and again, with nothing but the guards to stop it; what it removed, by kind."""
+    """Sweep continuously, limited only by the guards; how many of each kind it removed."""
     removed: Counter[str] = Counter()
     database = Database(stack.database_url)
-    grace, tell = retention.GRACE_SECONDS, retention._tell
+    grace, original_tell = retention.GRACE_SECONDS, retention._tell
     over = threading.Event()
     sweeps = retention.Retention(database, _no_room(stack))
     thread = threading.Thread(target=sweeps.run, args=(over,), name="sweeps")
@@ -137,7 +137,7 @@ def _sweeping(stack: FaultStack) -> Iterator[Counter[str]]:
     finally:
         over.set()
         thread.join()
-        retention.GRACE_SECONDS, retention._tell = grace, tell  # type: ignore[misc]
+        retention.GRACE_SECONDS, retention._tell = grace, original_tell  # type: ignore[misc]
         database.dispose()
 
 
@@ -156,7 +156,7 @@ def _no_room(stack: FaultStack) -> Settings:
 
 
 def _left(stack: FaultStack) -> Iterator[str]:
-    """Of uploads, prepared data and attempts, when all jobs have ended."""
+    """Uploads, prepared data and attempts that remain after all jobs have ended."""
     yield from (path.name for path in stack.home.glob("files/file-*"))
     root = stack.home / "cache" / prepared_data.FOLDER
     yield from (path.name for path in root.glob("*") if path.is_dir())
@@ -164,7 +164,7 @@ def _left(stack: FaultStack) -> Iterator[str]:
 
 
 def _missed(stack: FaultStack, job_id: str) -> Iterator[str]:
-    """Nothing failed here but for want of something."""
+    """Failed attempts: here only a missing file can be the reason."""
     for event in stack.pages(f"/v1/jobs/{job_id}/events"):
         if event["type"] in ("attempt_failed", "lease_expired"):
             yield f"{job_id}: {event['type']} {event['data']}"

@@ -1,4 +1,4 @@
-"""What an attack is, and the row of the table that it gives."""
+"""An attack, and its row in the table of results."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ _LONGEST_OUTCOME = 2000  # characters
 
 
 class Scale(Enum):
-    """SHORT is for CI, a few seconds each; FULL is what docs/reliability.md tells of."""
+    """SHORT is for CI, a few seconds each; FULL is what docs/reliability.md reports."""
 
     SHORT = auto()
     FULL = auto()
@@ -34,12 +34,12 @@ class Row:
 
 
 Attack = Callable[[int, Scale], Row]
-"""From a seed, which decides every instant and choice that is ours."""
+"""The seed decides every random moment and choice."""
 
 
 @dataclass
 class Report:
-    """Filled in while an attack runs; every entry of `faults` is a promise that was broken."""
+    """Filled in while an attack runs; every entry of `faults` is a broken promise."""
 
     attack: str
     holds: str
@@ -55,7 +55,7 @@ class Report:
 
 @contextmanager
 def timed(attack: str, holds: str) -> Iterator[Report]:
-    """A report whose `seconds` are those of the block."""
+    """A report with the duration of the block."""
     report = Report(attack, holds)
     started = time.monotonic()
     try:
@@ -66,7 +66,7 @@ def timed(attack: str, holds: str) -> Iterator[Report]:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown, as docs/reliability.md has it."""
-    head = ["| attack | what was done | what must hold | what came out | s | |"]
+    head = ["| attack | what was done | what must hold | result | s | |"]
     return "\n".join([*head, "|---|---|---|---|---|---|", *map(line, rows)])
 
 

@@ -29,31 +29,35 @@ _TRAINING: dict[str, Any] = {
 
 
 def killed_saves(seed: int, scale: Scale) -> Row:
-    """SIGKILL inside the save; every life after it goes on from what it finds on disk."""
+    """SIGKILL during a save; each restart resumes from the newest checkpoint on disk."""
     kills = scale.pick(short=6, full=200)
     holds = "each restart loads a checkpoint that verifies; the weights are the undisturbed run's"
-    with timed("SIGKILL inside the save", holds) as report, TemporaryDirectory() as folder:
+    with timed("SIGKILL during a save", holds) as report, TemporaryDirectory() as folder:
         home = Path(folder)
-        # A life is killed in its fifth save at the latest.
+        # Each process is killed in its fifth save at the latest.
         job = _job(home / "killed", max_steps=kills * 5 + 5)
-        lives = _Lives(job, random.Random(seed), report)
-        lives.live_and_die(kills)
-        weights = lives.finish()
+        restarts = _Restarts(job, random.Random(seed), report)
+        restarts.kill_in_saves(kills)
+        weights = restarts.finish()
         undisturbed = _undisturbed(_job(home / "whole", **job.training))
-    report.done = f"{lives.kills} SIGKILLs, {lives.inside} of them while a save was being made"
+    report.done = (
+        f"{restarts.kills} SIGKILLs, {restarts.inside} of them while a save was being made"
+    )
     report.outcome = (
-        f"{lives.attempt} lives, {lives.verified} checkpoints verified, the weights equal after "
-        f"{job.training['max_steps']} steps"
+        f"{restarts.attempt} lives, {restarts.verified} checkpoints verified, the weights equal "
+        f"after {job.training['max_steps']} steps"
     )
     if weights != undisturbed["sha256"]:
         report.faults.append(f"weights {weights} are not those of the undisturbed run")
-    if lives.inside < kills // 2:
-        report.faults.append(f"only {lives.inside} kills fell inside a save: this tests too little")
+    if restarts.inside < kills // 2:
+        report.faults.append(
+            f"only {restarts.inside} kills fell into a save, which tests too little"
+        )
     return report.row()
 
 
 @dataclass
-class _Lives:
+class _Restarts:
     job: Job
     random: random.Random
     report: Report
@@ -62,35 +66,35 @@ class _Lives:
     inside: int = 0
     verified: int = 0
 
-    def live_and_die(self, kills: int) -> None:
-        """Each life is killed in one of its first saves, at an instant within its length."""
+    def kill_in_saves(self, kills: int) -> None:
+        """Start processes, and kill each at a random moment of one of its first saves."""
         while self.kills < kills and not self.report.faults:
             pid = self._start()
-            seconds = self._watch_saves(self.random.randint(1, 4))
+            seconds = self._wait_for_save(self.random.randint(1, 4))
             if seconds is None:
                 return
             time.sleep(self.random.uniform(0, seconds))
             os.kill(pid, signal.SIGKILL)
             self.kills += 1
-            self.inside += SAVED not in [word for word, _ in nursery().words()]
-            self._look()
+            self.inside += SAVED not in [kind for kind, _ in nursery().messages()]
+            self._verify()
 
-    def _watch_saves(self, count: int) -> float | None:
-        """Seconds of the last whole save, once the one after it has begun; None: it has ended."""
+    def _wait_for_save(self, count: int) -> float | None:
+        """Seconds of the last full save, when the next one starts; None if the process ended."""
         begun = seconds = 0.0
         while count >= 0:
-            word, _ = nursery().word()
-            if word in (DONE, FAILED, ENDED):
-                self.report.faults.append(f"life {self.attempt} ended by itself: {word}")
+            kind, _ = nursery().message()
+            if kind in (DONE, FAILED, ENDED):
+                self.report.faults.append(f"process {self.attempt} ended by itself: {kind}")
                 return None
-            if word == SAVED:
+            if kind == SAVED:
                 seconds = time.monotonic() - begun
-            elif word == SAVING:
+            elif kind == SAVING:
                 begun, count = time.monotonic(), count - 1
         return seconds
 
     def finish(self) -> str:
-        """Live on to the end, undisturbed; the weights' sha256."""
+        """Train to the end, undisturbed; the weights' sha256."""
         self._start()
         return str(_done()["sha256"])
 
@@ -99,8 +103,8 @@ class _Lives:
         self.attempt += 1
         return nursery().start(self.job.request(self.attempt, newest))
 
-    def _look(self) -> None:
-        """Whatever has a checkpoint's name must be one. Then prune, as the supervisor does."""
+    def _verify(self) -> None:
+        """Each folder with a checkpoint's name must verify. Then prune, as the supervisor does."""
         found = list(_folders(self.job))
         for path in found:
             self.verified += 1
@@ -114,7 +118,7 @@ class _Lives:
 
 
 def _folders(job: Job) -> Iterator[Path]:
-    """What looks like a checkpoint, the oldest first; those of later attempts after earlier."""
+    """Checkpoints by name, the oldest first; of one step, those of earlier attempts first."""
     found = job.workspace.glob("attempts/*/checkpoints/*")
     whole = [path for path in found if path.name.isdigit()]
     yield from sorted(whole, key=lambda path: (int(path.name), int(path.parent.parent.name)))
@@ -131,10 +135,10 @@ def _undisturbed(job: Job) -> dict[str, Any]:
 
 
 def _done() -> dict[str, Any]:
-    words = dict(word for word in nursery().words() if word[0] in (DONE, FAILED))
-    if DONE not in words:
-        raise RuntimeError(f"a life did not come to its end: {words}")
-    result: dict[str, Any] = json.loads(words[DONE])
+    messages = dict(each for each in nursery().messages() if each[0] in (DONE, FAILED))
+    if DONE not in messages:
+        raise RuntimeError(f"the training did not finish: {messages}")
+    result: dict[str, Any] = json.loads(messages[DONE])
     return result
 
 
@@ -142,25 +146,25 @@ def _done() -> dict[str, Any]:
 
 
 def full_disk_saves(seed: int, scale: Scale) -> Row:
-    """The disk has room for a part of the second checkpoint; then it is made larger again."""
+    """The disk has room for only a part of the second checkpoint; then space is freed."""
     count = scale.pick(short=3, full=100)
-    holds = "the failure is disk_full; the checkpoint before it still loads, to the same numbers"
+    holds = "the failure is disk_full; the previous checkpoint still loads, with the same numbers"
     with timed("disk full while saving", holds) as report, TemporaryDirectory() as folder:
         home = Path(folder)
         with small_disk(home / "disk", 8) as disk:
             whole = _job(home / "whole", max_steps=3)
             undisturbed = _undisturbed(whole)
             size = sum(_pages(path) for path in (_checkpoint(whole, 1)).iterdir())
-            told: Counter[str] = Counter()
+            outcomes: Counter[str] = Counter()
             for left in _offsets(count, size, random.Random(seed)):
-                _fill_in_the_save(home, disk, left, undisturbed, told, report)
+                _fill_in_the_save(home, disk, left, undisturbed, outcomes, report)
     report.done = f"{count} free sizes from 0 to {size:,} bytes, the checkpoint's own"
-    report.outcome = f"{told[FailureCode.DISK_FULL]} times disk_full, each resumed from step 1"
+    report.outcome = f"{outcomes[FailureCode.DISK_FULL]} times disk_full, each resumed from step 1"
     return report.row()
 
 
 def _offsets(count: int, size: int, draw: random.Random) -> list[int]:
-    """Spread over the whole checkpoint, each within its own part of it."""
+    """Spread over the size of the checkpoint, one in each part of it."""
     part = size / count
     return [int(part * (number + draw.random())) for number in range(count)]
 
@@ -178,7 +182,7 @@ def _fill_in_the_save(
     disk: Path,
     left: int,
     undisturbed: dict[str, Any],
-    told: Counter[str],
+    outcomes: Counter[str],
     report: Report,
 ) -> None:
     job = _job(home / f"left-{left}", max_steps=3)
@@ -186,14 +190,14 @@ def _fill_in_the_save(
     folder.mkdir()
     (job.home / "job").symlink_to(folder)
     nursery().start(job.request(1), fill=(disk, left))
-    words = dict(nursery().words())
-    code = json.loads(words[FAILED])["code"] if FAILED in words else "none"
-    told[code] += 1
+    messages = dict(nursery().messages())
+    code = json.loads(messages[FAILED])["code"] if FAILED in messages else "none"
+    outcomes[code] += 1
     if code != FailureCode.DISK_FULL:
-        report.faults.append(f"with {left} bytes left: {words}")
+        report.faults.append(f"with {left} bytes left: {messages}")
     names = sorted(path.name for path in _checkpoint(job, 1).parent.iterdir())
     if names != ["1"] or not atomic_dir.verify(_checkpoint(job, 1)):
-        report.faults.append(f"with {left} bytes left these checkpoints stay: {names}")
+        report.faults.append(f"with {left} bytes left these checkpoints remain: {names}")
     free_again(disk)
     nursery().start(job.request(2, _checkpoint(job, 1)))
     resumed = _done()

@@ -1,4 +1,4 @@
-"""What the tests make of an attack: its short version."""
+"""Short versions of the attacks, for tests."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -10,17 +10,17 @@ from chaos.small_disk import NoMountError
 
 _SEED: Final = 1
 _EVERY_TIME: Final = frozenset({"kills", "killed-saves"})
-"""Those of what sets us apart. CI has 20 minutes."""
+"""Those of the main promises: CI has little time."""
 
 
 def chosen(attacks: Iterable[str]) -> list[Any]:
-    """The parameters of a test: all of them, most of which only `make heavy` runs."""
+    """All attacks as parameters of a test; only `make heavy` runs most of them."""
     heavy = pytest.mark.heavy
     return [pytest.param(name, marks=() if name in _EVERY_TIME else heavy) for name in attacks]
 
 
 def assert_holds(attack: Attack) -> None:
-    """Run it; skip the test where this user may not mount a small disk."""
+    """Run the attack; skip the test if this user may not mount a small disk."""
     try:
         row = attack(_SEED, Scale.SHORT)
     except NoMountError as error:

@@ -1,4 +1,4 @@
-"""A disk that is soon full: a small tmpfs."""
+"""A small tmpfs, which is easy to fill."""
 
 import errno
 import os
@@ -13,12 +13,12 @@ FILLER = "filler"
 
 
 class NoMountError(UnavailableError):
-    """This user may not mount anything, or not here."""
+    """This user may not mount a file system here."""
 
 
 @contextmanager
 def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """`folder`, empty and with so much space, for as long as the block runs.
+    """`folder`, empty and of this size, while the block runs.
 
     NoMountError where this user may not mount.
     """
@@ -29,12 +29,12 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # Lazily: what a test has started may hold a log open until it has ended, too.
+        # Lazily: a process that a test has started may still have a log open.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def leave_free(disk: Path, left: int) -> None:
-    """Fill it up to `left` bytes, in whole pages, whoever else writes to it meanwhile."""
+    """Fill the disk up to `left` bytes, in whole pages, even if others write to it meanwhile."""
     free_again(disk)
     with (disk / FILLER).open("wb") as filler:
         while True:
@@ -45,7 +45,7 @@ def leave_free(disk: Path, left: int) -> None:
             try:
                 os.posix_fallocate(filler.fileno(), 0, size)
             except OSError as error:
-                # Somebody took some of it between the two calls.
+                # Another process took some of the space between the two calls.
                 if error.errno != errno.ENOSPC:
                     raise
             else:

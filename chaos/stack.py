@@ -1,4 +1,4 @@
-"""The service under attack: processes that the harness starts again as an init system would."""
+"""The service under attack; the harness restarts its processes, as an init system would."""
 
 import tempfile
 import time
@@ -22,12 +22,12 @@ DatabaseKind = Literal["sqlite", "postgres"]
 
 LEASE_SECONDS = 3.0
 _ANSWER_SECONDS = 60.0
-# One run of it may take as long as all the others leave it a core.
+# With other work on the machine, a job can take long.
 JOB_SECONDS = 300.0
 
 
 class FaultStack(Stack):
-    """Several workers; any part may die, and `wait` and `request` bring it back."""
+    """Several workers; any part may die, and `wait` and `request` restart it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class FaultStack(Stack):
     ) -> None:
         if stubs:
             self.worker_module = f"chaos.stub_{'gpu_' if gpus else ''}worker"
-            # A stub has nothing that would be worth importing before.
+            # A stub imports nothing that takes long.
             variables = {"FINETUNE_WARM_START": "false", **variables}
         self.mark = uuid.uuid4().hex
         self.broker = broker
@@ -62,7 +62,7 @@ class FaultStack(Stack):
                 "FINETUNE_STOP_GRACE_SECONDS": "5",
                 "FINETUNE_REPUBLISH_SECONDS": "2",
                 "FINETUNE_RETRY_BACKOFF_SECONDS": "0.1",
-                # A row of kills that all hit one job is the attack's doing.
+                # Several kills of the same job are the attack's doing.
                 "FINETUNE_CRASH_LIMIT": "100",
                 **({"FINETUNE_MLFLOW_URI": mlflow_uri} if mlflow_uri is not None else {}),
                 **variables,
@@ -73,12 +73,12 @@ class FaultStack(Stack):
 
     @cached_property
     def material(self) -> Material:
-        """Made when first asked for: an attack with stubs needs no torch."""
+        """Created on first use: an attack with stubs needs no torch."""
         return Material(self.home)
 
     @property
     def database_url(self) -> str:
-        """As SQLAlchemy takes it; for those that read the tables."""
+        """The SQLAlchemy URL, to read the tables."""
         return self.env.get("FINETUNE_DATABASE_URL", f"sqlite:///{self.home / 'finetune.db'}")
 
     # ---- processes ----------------------------------------------------------------------------
@@ -93,13 +93,13 @@ class FaultStack(Stack):
         return next(name for name in self.workers if self.parts[name].process.pid == pid)
 
     def revive(self) -> None:
-        """Start again each part whose process has ended."""
+        """Restart each part whose process has ended."""
         for name, part in list(self.parts.items()):
             if part.process.poll() is not None:
                 self.start_part(name, part.arguments)
 
     def wait(self, check: Callable[[], bool], seconds: float, what: str) -> None:
-        """Until `check()`; parts that die meanwhile are started again."""
+        """Wait until `check()`; parts that die meanwhile are restarted."""
 
         def revived() -> bool:
             self.revive()
@@ -109,13 +109,13 @@ class FaultStack(Stack):
         services.wait_until(revived, seconds, what)
 
     def left_over(self) -> list[psutil.Process]:
-        """What still runs of this stack; to be asked after `stop`."""
+        """Processes of this stack that still run; call it after `stop`."""
         return marked(self.mark)
 
     # ---- what a patient user does -------------------------------------------------------------
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The answer, asked for again while there is none or the service is not ready."""
+        """The answer; repeated while there is none or the service is not ready."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:
@@ -130,10 +130,10 @@ class FaultStack(Stack):
             time.sleep(0.1)
 
     def submit(self, body: Mapping[str, Any]) -> str:
-        """As `finetune submit` does: with a key, so that a repetition makes no second job."""
+        """Submit with a key, as `finetune submit` does, so a repetition creates no second job."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         answer = self.request("POST", "/v1/jobs", json=body, headers=headers)
-        while answer.status_code == 409:  # the one before is still in flight
+        while answer.status_code == 409:  # the previous request is still in flight
             time.sleep(0.1)
             answer = self.request("POST", "/v1/jobs", json=body, headers=headers)
         assert answer.status_code == 201, answer.text
@@ -154,7 +154,7 @@ class FaultStack(Stack):
                 return items
 
     def wait_for_step(self, job_id: str, step: int) -> dict[str, Any]:
-        """The page of the job once `train` has made so many steps."""
+        """The job's page as soon as `train` has made this step."""
         page: dict[str, Any] = {}
 
         def reached() -> bool:
@@ -170,7 +170,7 @@ class FaultStack(Stack):
         return page
 
     def wait_for_ends(self, job_ids: list[str], seconds: float = JOB_SECONDS) -> None:
-        """Until each of the jobs has ended, in whatever way; `seconds` for each of them."""
+        """Wait until each of the jobs has ended, in any way; `seconds` for each of them."""
         open_ids = list(job_ids)
 
         def all_ended() -> bool:
@@ -181,7 +181,7 @@ class FaultStack(Stack):
         self.wait(all_ended, seconds * max(1, len(job_ids)), f"the end of {len(job_ids)} jobs")
 
     def undisturbed(self, body: Mapping[str, Any]) -> Undisturbed:
-        """What the job comes to when nothing disturbs it; run once for each spec, but for stubs."""
+        """The result of the job without an attack; it runs once for each spec, not for stubs."""
         known = stub_undisturbed(body)
         if known is not None:
             return known
@@ -212,12 +212,12 @@ def running(
     variables: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> Iterator[FaultStack]:
-    """A stack with a broker and a database of its own, and an MLflow if wanted, until the end.
+    """A stack with its own broker and database, and with MLflow if requested, while the block runs.
 
     With `stubs` a job of `stub_body` runs in stages without torch: for attacks that are not about
     training; with `gpus` as well, all workers see the same two GPUs. `variables` are further
-    FINETUNE_* settings; FINETUNE_DATABASE_URL overrules `database`. `home` is an empty folder;
-    without it a temporary one is made.
+    FINETUNE_* settings; FINETUNE_DATABASE_URL overrides `database`. `home` is an empty folder;
+    by default a temporary one.
     """
     with ExitStack() as parts:
         if home is None:
@@ -236,7 +236,7 @@ def running(
 
 
 def two_workers(scale: Scale) -> AbstractContextManager[FaultStack]:
-    """For attacks on processes: in short SQLite and stub stages, else Postgres and real ones."""
+    """For attacks on processes. SHORT: SQLite, stub stages; FULL: Postgres, real stages."""
     return running(
         workers=2,
         database=scale.pick(short="sqlite", full="postgres"),

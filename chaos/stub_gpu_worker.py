@@ -1,4 +1,4 @@
-"""As stub_worker, with two GPUs, which are NVML's stand-in."""
+"""As stub_worker, with two simulated GPUs (a stand-in for NVML)."""
 
 import pytest
 

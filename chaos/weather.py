@@ -1,4 +1,4 @@
-"""Bad weather between the service and an HTTP server: a proxy that loses, delays and spoils."""
+"""An unreliable network to an HTTP server: a proxy that loses, delays and damages answers."""
 
 import http.client
 import random
@@ -14,31 +14,31 @@ from urllib.parse import urlsplit
 from tests.support.local_http import BodyReader, LocalServer
 
 UPSTREAM_SECONDS = 60.0
-# Of the connection, not of what it carries.
+# Headers of the connection, not of the message.
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "content-length"})
 
 
 class Weather(StrEnum):
-    AWAY = "away"
-    """The connection breaks before the request gets through."""
+    UNREACHABLE = "unreachable"
+    """The connection breaks before the request arrives."""
     LOST = "answer lost"
-    """The server does what it is asked, and its answer never arrives."""
+    """The server handles the request, but its answer never arrives."""
     SLOW = "slow"
     LIMITED = "429"
     """With `Retry-After: 1`."""
     BROKEN = "5xx"
     TRUNCATED = "truncated"
     """Half of the answer's body, then the connection breaks."""
-    SPOILED = "broken JSON"
-    """A whole answer, status 200, of which only half of the JSON is there. Files are left alone."""
+    HALF_JSON = "broken JSON"
+    """A complete answer with status 200 that holds only half of the JSON. Files are not damaged."""
 
 
 Forecast = Callable[[str, str], Weather | None]
-"""(method, path) → what befalls the request."""
+"""(method, path) → what happens to the request."""
 
 
 class Storm:
-    """Hits a seeded share of all requests, with each kind equally often; can be ended."""
+    """Hits a seeded share of all requests, with each kind equally often, until `is_over`."""
 
     def __init__(self, seed: int, share: float) -> None:
         self._random = random.Random(seed)
@@ -58,7 +58,7 @@ class Storm:
             self.hits[kind] += 1
             return kind
 
-    def told(self) -> str:
+    def summary(self) -> str:
         kinds = ", ".join(f"{self.hits[kind]} {kind}" for kind in Weather)
         return f"{self.hits.total()} of {self.requests} requests hit ({kinds})"
 
@@ -89,14 +89,14 @@ class WeatherProxy(LocalServer):
 
 class _Handler(BodyReader):
     protocol_version = "HTTP/1.1"
-    # Or each answer waits for the acknowledgement of its own headers, 40 ms.
+    # Otherwise each answer waits 40 ms for the acknowledgement of its own headers.
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: the forecast counts."""
+        """Log nothing: the forecast counts."""
 
     def handle_one_request(self) -> None:
-        """As the base class, for every method; a client that has gone is no error here."""
+        """As in the base class, for every method; a disconnected client is no error."""
         try:
             self.raw_requestline = self.rfile.readline(65537)
             if not self.raw_requestline or not self.parse_request():
@@ -110,7 +110,7 @@ class _Handler(BodyReader):
         proxy: WeatherProxy = self.server.owner  # type: ignore[attr-defined]
         body = self.read_body()
         weather = proxy.forecast(self.command, self.path)
-        if weather is Weather.AWAY:
+        if weather is Weather.UNREACHABLE:
             self.close_connection = True
             return
         if weather is Weather.LIMITED:
@@ -125,7 +125,7 @@ class _Handler(BodyReader):
         if weather is Weather.LOST:
             self.close_connection = True
             return
-        if weather is Weather.SPOILED and answer.is_json:
+        if weather is Weather.HALF_JSON and answer.is_json:
             answer = replace(answer, body=answer.body[: len(answer.body) // 2])
         self._send(answer, cut=weather is Weather.TRUNCATED)
 
@@ -145,7 +145,7 @@ class _Handler(BodyReader):
             if name.lower() not in _HOP_BY_HOP:
                 self.send_header(name, value)
         length = str(len(answer.body))
-        if self.command == "HEAD":  # tells the size of what it does not carry
+        if self.command == "HEAD":  # the size of a body that it does not carry
             length = next((v for k, v in answer.headers if k.lower() == "content-length"), "0")
         self.send_header("Content-Length", length)
         self.end_headers()

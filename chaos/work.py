@@ -13,7 +13,7 @@ _TEXT = "the report of the water board was read by all who were there in the mor
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a job must come to, whatever is done to it on its way."""
+    """The result that a job must have, however it was attacked."""
 
     weights_sha256: str
     losses: Mapping[int, float]
@@ -21,7 +21,7 @@ class Undisturbed:
 
 
 class Material:
-    """A model and a data set on disk, in a folder that the service's specs may name."""
+    """A model and a data set in a folder that the service may read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,21 +60,21 @@ class Material:
 def stub_body(*, steps: int = 3, seconds: float = 0, **metadata: str) -> dict[str, Any]:
     """A job without torch (tests/stubs/stage.py), for a stack with `stubs`.
 
-    It trains for so many steps of so many seconds, which cost next to no processor time. Further
-    keys are stages and behaviours of the stub, such as `train="fail:disk_full"`.
+    Its training makes `steps` steps of `seconds` each, with almost no processor time. Further keys
+    are stages and behaviours of the stub, such as `train="fail:disk_full"`.
     """
-    told = metadata | {"steps": str(steps), "seconds": str(seconds)}
+    options = metadata | {"steps": str(steps), "seconds": str(seconds)}
     return {
         "task": {"type": "causal-lm"},
         "model": {"name_or_path": "org/model"},
         "dataset": {"source": "hub", "name": "squad"},
-        "metadata": {f"stub.{key}": value for key, value in told.items()},
+        "metadata": {f"stub.{key}": value for key, value in options.items()},
         "max_retries": 100,
     }
 
 
 def stub_undisturbed(body: Mapping[str, Any]) -> Undisturbed | None:
-    """What a job of `stub_body` comes to; None if this is not one."""
+    """The result of a job of `stub_body`; None for other jobs."""
     steps = body.get("metadata", {}).get("stub.steps")
     if steps is None:
         return None

@@ -10,7 +10,12 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "service/contract/events.py": ("tests/contract/test_events.py",),
     "service/jobs/submissions.py": ("tests/jobs/test_submissions.py", *_SQLITE),
     "service/jobs/reconciler.py": ("tests/jobs/test_reconciler.py", *_SQLITE),
-    "service/jobs/retention.py": ("tests/jobs/test_retention.py", *_SQLITE),
+    "service/jobs/retention.py": (
+        "tests/jobs/test_retention.py",
+        "tests/jobs/test_retention_prepared.py",
+        "tests/jobs/test_retention_uploads.py",
+        *_SQLITE,
+    ),
     "service/store/claims.py": (
         "tests/store/test_claims.py",
         "tests/store/test_endings.py",

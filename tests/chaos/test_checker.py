@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: each broken promise in a made-up history."""
+"""The checker finds each broken promise in a fabricated history."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -44,11 +44,11 @@ def test_a_good_history() -> None:
     assert history_faults(_numbered(_good()), "succeeded") == []
 
 
-def _says_late(events: list[EventRow]) -> None:
+def _records_an_event_late(events: list[EventRow]) -> None:
     events.insert(4, _event("checkpoint", 1, step=4))
 
 
-def _says_under_an_old_epoch(events: list[EventRow]) -> None:
+def _records_under_an_old_epoch(events: list[EventRow]) -> None:
     events[5].epoch = 1
 
 
@@ -76,10 +76,10 @@ def _leaves_out_a_stage(events: list[EventRow]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "fault"),
     [
-        (_says_late, "event 5, checkpoint, of epoch 1; 1 was last"),
-        (_says_under_an_old_epoch, "event 6, phase, of epoch 1; 2 was last"),
+        (_records_an_event_late, "event 5, checkpoint, of epoch 1; 1 was last"),
+        (_records_under_an_old_epoch, "event 6, phase, of epoch 1; 2 was last"),
         (_starts_while_held, "event 4 starts epoch 2 while 1 is held"),
         (_does_not_raise_the_epoch, "event 5 starts epoch 1 after 1"),
         (_finishes_twice, "finished twice: ['prepare']"),
@@ -87,10 +87,10 @@ def _leaves_out_a_stage(events: list[EventRow]) -> None:
         (_leaves_out_a_stage, "succeeded after ['prepare', 'publish']"),
     ],
 )
-def test_a_broken_promise(spoil: Callable[[list[EventRow]], None], said: str) -> None:
+def test_a_broken_promise(spoil: Callable[[list[EventRow]], None], fault: str) -> None:
     events = _good()
     spoil(events)
-    assert said in history_faults(_numbered(events), "succeeded")
+    assert fault in history_faults(_numbered(events), "succeeded")
 
 
 def test_a_lost_event() -> None:

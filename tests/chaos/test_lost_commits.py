@@ -1,4 +1,4 @@
-"""A COMMIT whose answer never comes: the wire is cut, for real, at each write that matters."""
+"""A COMMIT whose answer never arrives: the real connection is cut at each important write."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -193,7 +193,7 @@ class TestCancel:
 
 
 def test_the_released_ending_is_settled(database: Database, wire: Wire, settings: Settings) -> None:
-    """A worker that leaves while the database loses its words leaves one `released` behind."""
+    """A worker that stops while the answer to its COMMIT is lost leaves one `released`."""
     job_id = make_job(database)
     claimed = claim_job(database, job_id)
     broken = wire.broken_at("released")

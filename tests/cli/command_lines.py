@@ -1,10 +1,10 @@
-"""Command lines as people have them in their shell scripts, and the specs that say the same."""
+"""Command lines from typical shell scripts, and the equivalent specs."""
 
 from typing import Any
 
 FP32 = {"precision": "fp32"}
 
-# Name → script → the spec that is to come out.
+# Name → script and the expected spec.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qa on SQuAD": (
         r"""

@@ -29,7 +29,7 @@ class Outcome:
     err: str
 
     def json(self) -> Any:
-        """The one document on stdout; fails when anything else is there."""
+        """The only document on stdout; fails if there is anything else."""
         return loads(self.out)
 
     def json_lines(self) -> list[Any]:

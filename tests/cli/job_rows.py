@@ -1,4 +1,4 @@
-"""Jobs that the command line's tests change past the service."""
+"""Jobs that the tests of the command line change in the database."""
 
 from typing import Any
 

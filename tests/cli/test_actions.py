@@ -1,4 +1,4 @@
-"""What can be done to a job, on the command line; the rules are the API's."""
+"""Actions on a job by command line; the API has the rules."""
 
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,11 @@ class TestMergePatch:
         assert merge_patch(changes) == patch
 
     @pytest.mark.parametrize("change", ["name", "=1", "a..b=1", ".a=1"])
-    def test_what_is_no_change(self, change: str) -> None:
+    def test_an_invalid_change(self, change: str) -> None:
         with pytest.raises(UsageError, match="FIELD=VALUE"):
             merge_patch([change])
 
-    def test_into_what_was_set(self) -> None:
+    def test_a_field_of_a_plain_value(self) -> None:
         with pytest.raises(UsageError, match="set before"):
             merge_patch(["a=1", "a.b=2"])
 

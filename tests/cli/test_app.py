@@ -35,7 +35,9 @@ class TestMain:
         assert "FINETUNE_PORT: Input should be a valid integer" in outcome.err
         assert "secret-eighty" not in outcome.err
 
-    def test_a_database_that_is_away_is_3(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unreachable_database_is_status_3(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("FINETUNE_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:9/jobs")
         outcome = cli("migrate")
         assert outcome.status == 3

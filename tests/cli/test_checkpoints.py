@@ -1,4 +1,4 @@
-"""`finetune checkpoints` and what else concerns a job's checkpoints."""
+"""`finetune checkpoints` and other commands about a job's checkpoints."""
 
 import tarfile
 from pathlib import Path

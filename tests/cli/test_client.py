@@ -1,4 +1,4 @@
-"""Against a server that loses answers, as a broken connection does."""
+"""The client against a server that loses answers, like a broken connection."""
 
 import os
 import threading

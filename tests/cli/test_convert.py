@@ -1,4 +1,4 @@
-"""`finetune convert`: real command lines become specs that say the same, and validate."""
+"""`finetune convert`: real command lines become equivalent, valid specs."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ class TestCommandLines:
             ("accelerate launch --cpu --num_processes 2", {"gpus": 0, "num_processes": 2}, ""),
         ],
     )
-    def test_tell_the_resources_by_the_launcher(
+    def test_resources_follow_from_the_launcher(
         self, cli: Cli, launched: str, resources: dict[str, int] | None, note: str
     ) -> None:
         command = f"{launched} run_qa.py {TestLeftOut.BASE.partition('.py')[2]}"
@@ -154,7 +154,7 @@ class TestLeftOut:
     def test_has_its_reason(self, cli: Cli, flags: str, option: str, reason: str) -> None:
         assert reason in self.left_out(cli, self.BASE + flags)[option]
 
-    def test_is_nothing_of_what_is_at_its_default(self, cli: Cli) -> None:
+    def test_leaves_out_defaults(self, cli: Cli) -> None:
         flags = (
             "--overwrite_output_dir False --past_index -1 --save_safetensors --fp16_opt_level O1"
         )

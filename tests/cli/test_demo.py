@@ -1,4 +1,4 @@
-"""What `make demo` prints; the demo as a whole is run by the lead and by `make demo`."""
+"""What `make demo` prints; only `make demo` itself runs the complete demo."""
 
 import importlib.util
 import io

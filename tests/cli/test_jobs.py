@@ -1,4 +1,4 @@
-"""Jobs that the API has made; what a worker would write is written into the store here."""
+"""Jobs that the API has created; the tests write to the store what a worker would."""
 
 import hashlib
 import time
@@ -29,7 +29,7 @@ FAILURE = {"code": "missing_column", "message": "no context", "action": "Map it.
 def in_pauses(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, *happens: Callable[[], None]
 ) -> None:
-    """Instead of each wait of a command between two looks, the next of these happens."""
+    """A command's waits between two requests are replaced by these actions, one each."""
     coming = iter(happens)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: next(coming)())
     monkeypatch.setattr(module, "time", clock)
@@ -48,7 +48,7 @@ class TestList:
 
 
 class TestGet:
-    def test_shows_what_it_does(self, cli: Cli, job_id: str) -> None:
+    def test_shows_the_job(self, cli: Cli, job_id: str) -> None:
         assert "queued  prepare · waiting" in cli("get", job_id).out
         assert cli("get", job_id, "--json").json()["id"] == job_id
 
@@ -74,7 +74,7 @@ class TestWatch:
         assert outcome.out.splitlines()[0] == f"{job_id} succeeded"
         assert "5.125  48.25" in outcome.out
 
-    def test_a_failed_job_is_status_1_and_says_what_to_do(
+    def test_a_failed_job_is_status_1_and_shows_the_action(
         self, cli: Cli, store: Database, job_id: str
     ) -> None:
         end(store, job_id, "failed", failure=FAILURE)
@@ -113,7 +113,7 @@ class TestLogs:
         parts = cli("logs", job_id, "--json").json_lines()
         assert "".join(part["content"] for part in parts) == "one\ntwo — ü\n"
 
-    def test_follow_goes_on_until_the_job_has_ended(
+    def test_follow_ends_with_the_job(
         self,
         cli: Cli,
         home: Path,

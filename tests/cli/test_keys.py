@@ -4,7 +4,7 @@ from tests.cli.conftest import Cli
 
 
 class TestKeys:
-    def test_a_new_key_stands_alone_on_stdout_and_works(self, cli: Cli, store: Database) -> None:
+    def test_a_new_key_is_the_only_output_and_works(self, cli: Cli, store: Database) -> None:
         outcome = cli("keys", "create", "laptop")
         assert outcome.status == 0
         with store.connect() as connection:

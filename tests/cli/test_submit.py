@@ -14,7 +14,7 @@ ROWS = (
 
 
 def write_spec(folder: Path, **changes: object) -> Path:
-    """A spec whose data lies beside it."""
+    """A spec with its data next to it."""
     (folder / "train.jsonl").write_text(ROWS)
     spec = {
         "name": "from-a-file",
@@ -43,7 +43,7 @@ class TestReadSpec:
             ("a.yaml", "\x00", "cannot be read"),
         ],
     )
-    def test_says_what_is_wrong_with_a_file(
+    def test_names_the_fault_of_a_file(
         self, tmp_path: Path, name: str, text: str, message: str
     ) -> None:
         (tmp_path / name).write_text(text)
@@ -52,7 +52,7 @@ class TestReadSpec:
 
 
 class TestSubmit:
-    def test_uploads_what_lies_beside_the_spec_and_prints_the_id(
+    def test_uploads_files_next_to_the_spec_and_prints_the_id(
         self, cli: Cli, http: httpx.Client, tmp_path: Path
     ) -> None:
         outcome = cli("submit", str(write_spec(tmp_path)))
@@ -85,7 +85,7 @@ class TestSubmit:
         assert len(http.get("/v1/files").json()["data"]) == 1
 
     @pytest.mark.usefixtures("http")
-    def test_says_which_options_were_ignored(self, cli: Cli, tmp_path: Path) -> None:
+    def test_names_the_ignored_options(self, cli: Cli, tmp_path: Path) -> None:
         spec = write_spec(tmp_path, training={"past_index": -1, "log_level": "passive"})
         outcome = cli("submit", str(spec))
         assert (outcome.status, len(outcome.out.split())) == (0, 1)
@@ -123,7 +123,7 @@ class TestSubmit:
     def test_a_spec_that_is_missing_is_wrong_usage(self, cli: Cli) -> None:
         assert cli("submit", "nowhere.yaml").status == 2
 
-    def test_a_service_that_is_away_is_3(
+    def test_an_unreachable_service_is_status_3(
         self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FINETUNE_URL", "http://127.0.0.1:9")

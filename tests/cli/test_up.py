@@ -1,4 +1,4 @@
-"""`finetune up` for real: Valkey, MLflow, API, reconciler and worker, seen from outside."""
+"""The real `finetune up`: Valkey, MLflow, API, reconciler and worker, from outside."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Up:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def part(self, mark: str) -> psutil.Process:
-        """The part whose command line holds `mark`."""
+        """The part whose command line contains `mark`."""
         parts = self.manager().children()
         (found,) = [part for part in parts if mark in " ".join(part.cmdline())]
         return found

@@ -88,7 +88,7 @@ class TestRender:
 
 
 class TestLines:
-    def test_says_only_what_has_changed(self) -> None:
+    def test_prints_only_changes(self) -> None:
         console = recorded()
         lines = watch.Lines(console)
         progress = make_job()["progress"]
@@ -122,18 +122,20 @@ class FakePages:
 
 
 class TestFollow:
-    def test_goes_on_while_the_service_restarts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_continues_while_the_service_restarts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(watch, "POLL_SECONDS", 0)
         shown: list[str] = []
-        pages = FakePages(make_job(), UnreachableError("away"), make_job(state="succeeded"))
+        pages = FakePages(make_job(), UnreachableError("unreachable"), make_job(state="succeeded"))
         job = watch.follow(pages, "job-1", lambda page: shown.append(page["state"]))  # type: ignore[arg-type]
         assert shown == ["running", "succeeded"]
         assert watch.exit_status(job) == 0
 
-    def test_gives_up_when_it_stays_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_gives_up_if_the_service_stays_unreachable(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(watch, "AWAY_SECONDS", -1)
         with pytest.raises(UnreachableError):
-            watch.follow(FakePages(UnreachableError("away")), "job-1", print)  # type: ignore[arg-type]
+            watch.follow(FakePages(UnreachableError("unreachable")), "job-1", print)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("state", ["failed", "cancelled"])
     def test_the_status_of_a_bad_end_is_1(self, state: str) -> None:
@@ -179,7 +181,7 @@ class TestShowResult:
             ["files", "predictions.json,", "data_report.json"],
         ]
 
-    def test_a_failure_says_what_to_do(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_failure_shows_the_action(self, capsys: pytest.CaptureFixture[str]) -> None:
         failure = {"code": "missing_column", "message": "no [context]", "action": "Map it."}
         watch.show_result(make_job(state="failed", failure=failure))
         out = capsys.readouterr().out

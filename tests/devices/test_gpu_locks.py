@@ -27,7 +27,7 @@ from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Start
 
-# A supervisor: takes a GPU, says which, and starts a stage that inherits the lock.
+# A supervisor: acquires a GPU, prints it, and starts a stage that inherits the lock.
 _HOLDER = """
 import subprocess, sys
 from pathlib import Path
@@ -82,12 +82,12 @@ class TestTake:
             assert taken == ("GPU-a",)
             assert one.acquire(1) is None
 
-    def test_a_process_sees_one_instance_of_a_gpu_at_most(self, tmp_path: Path) -> None:
+    def test_a_process_gets_at_most_one_instance_of_a_gpu(self, tmp_path: Path) -> None:
         locks = GpuLocks(tmp_path, gpus("GPU-a", "MIG-1", "MIG-2", "GPU-b"))
         assert locks.most == 2
         with held(locks.acquire(2)) as whole:
             assert whole == ("GPU-a", "GPU-b")
-        # A job of one GPU leaves the whole ones to those that need several.
+        # A job of one GPU leaves full GPUs to those that need several.
         with held(locks.acquire(1)) as first, held(locks.acquire(1)) as second:
             assert (first, second) == (("MIG-1",), ("MIG-2",))
 
@@ -162,7 +162,7 @@ class TestCheck:
 
 
 class TestStages:
-    """However a stage is started, its GPUs are taken for as long as it lives."""
+    """However a stage is started, its GPUs are locked while it lives."""
 
     @pytest.fixture(params=["new interpreter", "fork"])
     def start(self, request: pytest.FixtureRequest) -> Iterator[Start]:
@@ -171,8 +171,8 @@ class TestStages:
             return
         if sys.platform != "linux":
             pytest.skip("Linux only")
-        with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as warm:
-            yield warm.start
+        with closing(ForkClient(environment(), modules=(STUB,), imports=(STUB,))) as forks:
+            yield forks.start
 
     def test_a_stage_holds_the_lock(self, locks: GpuLocks, tmp_path: Path, start: Start) -> None:
         taken = locks.acquire(2)

@@ -1,4 +1,4 @@
-"""Which of the waiting jobs gets GPUs, and when."""
+"""Which waiting job gets GPUs, and when."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class TestPlaces:
         assert [a.held.gpus for a in assignments] == [("GPU-a",), ("GPU-b",)]
         assert worker.enqueued == []
 
-    def test_the_first_in_the_queues_goes_first_and_the_message_is_given_back(
+    def test_the_first_in_the_queues_starts_first_and_the_message_is_returned(
         self, database: Database, worker: Worker
     ) -> None:
         usual, urgent = make_training(database, 1), make_training(database, 2, priority=0)
@@ -144,7 +144,7 @@ class TestPlaces:
         monkeypatch.undo()
         assert worker.place(job_id).claim.job_id == job_id
 
-    def test_a_claimed_job_is_run_though_the_database_does_not_tell_who_else_waits(
+    def test_a_claimed_job_runs_even_if_the_other_waiting_jobs_are_unknown(
         self, database: Database, worker: Worker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(_: str) -> None:
@@ -168,7 +168,7 @@ class TestWaits:
         behind = other.place_later(small)
         wait_until(lambda: other.enqueued == [small], SECONDS, "the message of the one behind")
         running[0].held.release()
-        # What is free is left to the large one, however often is looked.
+        # Free GPUs are kept for the large one, however often the others try.
         for _ in range(3):
             assert not worker.scheduler._fits(worker.scheduler._waiting(worker.queues))
         running[1].held.release()
@@ -181,7 +181,7 @@ class TestWaits:
         assert last is not None
         assert last.claim.job_id == small
 
-    def test_a_better_one_that_comes_meanwhile_goes_first(
+    def test_a_better_one_that_arrives_meanwhile_starts_first(
         self, database: Database, worker: Worker
     ) -> None:
         running = worker.place(make_training(database, 1))
@@ -229,7 +229,7 @@ class TestWaits:
         assignment = waits.result()
         assert assignment is not None
         assert assignment.claim.job_id == first
-        # The message that the other process dropped.
+        # The message that the other process has dropped.
         assert worker.enqueued == [first, second]
 
 
@@ -237,7 +237,7 @@ class TestWaits:
     ("minutes", "holds"),
     [(0, True), (9, True), (11, False), (29, False), (31, True), (69, True), (71, False)],
 )
-def test_a_large_job_holds_others_back_in_turns_that_double(minutes: float, holds: bool) -> None:
+def test_a_large_job_blocks_others_for_times_that_double(minutes: float, holds: bool) -> None:
     assert holds_back(minutes * 60) is holds
 
 

@@ -1,4 +1,4 @@
-"""A real `python -m worker` on two GPUs, which are NVML's stand-in; only the stages are stubs."""
+"""A real `python -m worker` on two simulated GPUs; only NVML and the stages are stubs."""
 
 import signal
 import subprocess
@@ -23,13 +23,13 @@ HANGS: dict[str, Any] = {"metadata": {"stub.train": "hang"}}
 
 @pytest.fixture
 def worker(stack: Stack) -> subprocess.Popen[bytes]:
-    """For trainings; another one is for the CPU's stages."""
+    """For trainings; another worker runs the stages on the CPU."""
     stack.start_worker("--queues", "cpu", "--name", "cpu")
     return stack.start_worker("--queues", "gpu", "--name", "gpu", module="tests.stubs.gpu_worker")
 
 
 def training(stack: Stack, job_id: str) -> Path:
-    """Wait until the job trains; without the reconciler's help. The folder of its attempt."""
+    """Wait until the job trains, without the reconciler; its attempt's folder."""
     folder = stack.settings.workspace(job_id) / "attempts" / "2"
     try:
         services.wait_until((folder / "environment").exists, SECONDS, "the training")

@@ -21,7 +21,7 @@ def two() -> list[Gpu]:
 
 
 def cut_and_whole() -> list[Gpu]:
-    """A GPU of two MIG instances, between which one was destroyed, and a whole one."""
+    """A GPU with two MIG instances, between which one was destroyed, and a GPU without MIG."""
     small = Gpu("MIG-1", name="A100 MIG 1g.10gb", memory_bytes=10 * GIB)
     large = Gpu("MIG-2", name="A100 MIG 3g.40gb", memory_bytes=40 * GIB)
     return [Gpu("GPU-cut", name="A100").cut(small, None, large), Gpu("GPU-whole")]
@@ -50,7 +50,7 @@ class TestVisible:
             ("0,1,GPU-a", []),
         ],
     )
-    def test_what_cuda_would_show(
+    def test_the_devices_that_cuda_would_show(
         self, monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
     ) -> None:
         if visible is not None:
@@ -210,7 +210,9 @@ class TestNvmlThatDoesNotWork:
         "code", [pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, NO_PERMISSION, LOST]
     )
     @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
-    def test_says_why(self, monkeypatch: pytest.MonkeyPatch, function: str, code: int) -> None:
+    def test_gives_the_reason(
+        self, monkeypatch: pytest.MonkeyPatch, function: str, code: int
+    ) -> None:
         in_init = code if function == "nvmlInit" else None
         Nvml(two(), init_error=in_init, errors={function: code}).install(monkeypatch)
         why = f"NVML does not work: {pynvml.NVMLError(code)}"

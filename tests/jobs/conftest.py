@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from service.jobs.dispatch import Dispatcher
@@ -6,5 +8,10 @@ from service.settings import Settings
 
 @pytest.fixture
 def unreachable() -> Dispatcher:
-    """No broker is configured: as if it were always unreachable."""
+    """Without a broker, as if it were always unreachable."""
     return Dispatcher(Settings(redis_url=None))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"

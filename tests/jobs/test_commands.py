@@ -65,7 +65,7 @@ class TestCancel:
 
 
 class TestRaces:
-    """Whoever comes second sees what the first has done, and hears so."""
+    """The second action takes the first one's result into account, and reports it."""
 
     def at_once(self, *actions: Callable[[], object]) -> list[object]:
         """What each of them returned or raised."""

@@ -66,7 +66,7 @@ class TestWake:
             assert time.monotonic() - started < 2
             sender.close()
 
-    def test_goes_on_after_the_broker_was_restarted(self) -> None:
+    def test_continues_after_a_restart_of_the_broker(self) -> None:
         with services.broker(services.valkey_binary()) as url:
             sender = dispatcher(url)
             assert sender.enqueue("job-1", "cpu", 5)
@@ -103,7 +103,7 @@ class TestWake:
 
 
 class TestLostAll:
-    def test_is_told_once_after_each_loss(self, broker_url: str, client: redis.Redis) -> None:
+    def test_is_reported_once_after_each_loss(self, broker_url: str, client: redis.Redis) -> None:
         one, other = dispatcher(broker_url), dispatcher(broker_url)
         assert (one.was_emptied(), other.was_emptied(), one.was_emptied()) == (True, False, False)
         client.flushall()
@@ -111,7 +111,7 @@ class TestLostAll:
         one.close()
         other.close()
 
-    def test_a_broker_that_is_away_may_have_lost_nothing(self) -> None:
+    def test_an_unreachable_broker_may_have_lost_nothing(self) -> None:
         sender = dispatcher(f"redis://127.0.0.1:{services.free_port()}/0")
         assert not sender.was_emptied()
         sender.close()

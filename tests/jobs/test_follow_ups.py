@@ -1,4 +1,4 @@
-"""A checkpoint promoted, a model published: what becomes of an ended job."""
+"""An ended job is promoted to a checkpoint, or published."""
 
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ class TestPromote:
         assert (row.stage, row.results) == ("train", service.results)
         assert service.claim().follow_up == {"action": "promote", "step": 10}
 
-    def test_a_pause_a_cancel_and_another_wish(self, service: Service) -> None:
+    def test_a_pause_a_cancel_and_another_action(self, service: Service) -> None:
         service.promote()
         commands.pause(service.database, service.job_id)
         commands.resume(service.database, service.unreachable, service.job_id)
@@ -158,7 +158,7 @@ class TestPromote:
             service.promote(5)
         assert service.row.state == "succeeded"
 
-    def test_prepared_data_that_is_gone_is_prepared_again(self, service: Service) -> None:
+    def test_removed_data_is_prepared_again(self, service: Service) -> None:
         (service.settings.home / "prepared").rmdir()
         service.promote()
         row = service.row
@@ -212,7 +212,7 @@ class TestPublish:
             service.publish()
 
     def test_a_retry_makes_no_other_model(self, service: Service) -> None:
-        """Without a follow-up a retry would train again; here the user has seen another model."""
+        """Without a follow-up a retry would train again; but the user already has a model."""
         service.publish()
         service.end(service.claim(), Ending.failed(LOST))
         service.put(workspace_pruned_at=db_now())

@@ -51,7 +51,7 @@ def reconciler(database: Database, recorder: Recorder) -> Reconciler:
 
 
 class TestStep:
-    def test_sends_what_is_due_once(
+    def test_sends_due_jobs_once(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         low, high = make_job(database, priority=7), make_job(database, priority=0)
@@ -83,7 +83,7 @@ class TestStep:
         reconciler.step()
         assert recorder.sent == [(waiting, "cpu", 5)]
 
-    def test_what_the_broker_did_not_take_stays_due(
+    def test_a_job_whose_message_was_not_sent_stays_due(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         job_id = make_job(database)
@@ -142,7 +142,7 @@ class TestStep:
         reconciler.step()
         assert recorder.sent == [(job_id, "cpu", 5)]
 
-    def test_rings_for_an_ended_job_until_its_run_is_complete(
+    def test_enqueues_an_ended_job_until_its_run_is_complete(
         self, database: Database, reconciler: Reconciler, recorder: Recorder
     ) -> None:
         job_id = make_job(database)
@@ -170,7 +170,7 @@ class TestStep:
 
 
 class Rounds(threading.Event):
-    """Stops `run` after so many steps, and keeps how long it would have waited before each."""
+    """Stops `run` after so many steps, and records the wait before each."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def warnings_of(logs: Any) -> list[Any]:
 
 
 def outage_ends(logs: Any) -> list[Any]:
-    """How many failures each outage had that was reported as over."""
+    """The number of failures of each outage whose end was reported."""
     infos = [entry for entry in logs if entry["log_level"] == "info"]
     return [entry["failures"] for entry in infos if "failures" in entry]
 

@@ -1,4 +1,4 @@
-"""New jobs: made once for each key, whole or not at all, and together where they come together."""
+"""New jobs are created once for each key, completely or not at all, and in groups."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -135,7 +135,7 @@ class TestIdempotency:
         assert count(database) == 4
 
     def test_many_at_once_make_one_job(self, database: Database, unreachable: Dispatcher) -> None:
-        """Each gets the job or, on Postgres, learns that the first is still in flight."""
+        """Each gets the job or, on Postgres, the answer that the first is still in flight."""
         barrier = threading.Barrier(8)
         answers: list[Submitted | DomainError] = []
 
@@ -163,13 +163,13 @@ class TestIdempotency:
             assert idempotency.earlier_job(session, "in-flight", "a") is None
             with pytest.raises(IdempotencyInFlightError):
                 submit(database, unreachable, make_spec(), idempotency_key="in-flight")
-            # Another key is not held up.
+            # Another key does not wait.
             assert submit(database, unreachable, make_spec(), idempotency_key="free").created
         database.dispose()
 
 
 class TestUploads:
-    """A file that a job names is there for as long as the job is not over."""
+    """A file that a job names is kept until the job has ended."""
 
     def file(self, database: Database) -> str:
         file_id = files.new_id()
@@ -194,7 +194,7 @@ class TestUploads:
     def test_one_that_may_wait_for_a_removal_is_not_grouped_with_others(
         self, database: Database, unreachable: Dispatcher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They would wait with it."""
+        """They would have to wait as well."""
         submissions = Submissions(database, unreachable)
         grouped: list[JobSpec] = []
         run = submissions._group.run
@@ -248,7 +248,7 @@ class TestUploads:
 
 @contextmanager
 def held(database: Database) -> Iterator[None]:
-    """Nobody else makes a job meanwhile."""
+    """Block the creation of jobs meanwhile."""
     with database.write() as session:
         session.connection()  # on SQLite that is all
         if database.engine.dialect.name == "postgresql":
@@ -257,14 +257,14 @@ def held(database: Database) -> Iterator[None]:
 
 
 class Crowd:
-    """Jobs that come while the one before them is still being made."""
+    """Jobs that arrive while the previous one is still being created."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self._database = database
         self._submissions = Submissions(database, dispatcher)
 
     def submit(self, *specs: JobSpec) -> list[Submitted | Exception]:
-        """What each of them heard."""
+        """The result of each."""
         with ThreadPoolExecutor(1 + len(specs)) as pool, held(self._database):
             first = pool.submit(self._submissions.submit, make_spec(name="first"))
             wait_until(self._submissions._group._turn.locked, 10, "the first")
@@ -291,7 +291,7 @@ class TestGroupCommit:
         event.listen(database.engine, "commit", commits.append)
         specs = [make_spec(name=f"{n}", metadata={"n": f"{n}"}, priority=n) for n in (5, 5, 2, 7)]
         made: list[Any] = Crowd(database, unreachable).submit(*specs)
-        assert len(commits) == 3  # the test's own, the first job's, that of the four
+        assert len(commits) == 3  # the transactions of the test, of the first job, and of the four
         assert [one.queue_position for one in made] == [3, 4, 1, 5]
         for one, spec in zip(made, specs, strict=True):
             row = get(database, one.job_id)
@@ -308,7 +308,7 @@ class TestGroupCommit:
                     [spec.name],
                 )
 
-    def test_what_is_wrong_with_one_harms_no_other(
+    def test_one_bad_submission_does_not_fail_the_others(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
         wrong = make_spec(name="wrong").model_copy(update={"priority": "high"})
@@ -318,7 +318,7 @@ class TestGroupCommit:
         assert isinstance(made[1], Exception)
         assert count(database) == 3
 
-    def test_a_database_that_is_away_is_asked_once(self) -> None:
+    def test_an_unreachable_database_is_tried_once(self) -> None:
         asked = []
 
         def do(given: list[int]) -> list[int]:
@@ -327,6 +327,6 @@ class TestGroupCommit:
 
         batch = [(number, Future[int]()) for number in range(3)]
         GroupCommit(do)._do_all(batch)
-        # Whether it was done nobody knows: done again it might be done twice.
+        # Nobody knows whether it was committed: repeated, it might be done twice.
         assert asked == [[0, 1, 2]]
         assert all(isinstance(future.exception(), OperationalError) for _, future in batch)

@@ -1,4 +1,4 @@
-"""The quick checks of a worker's start: what they found reaches the worker's row."""
+"""The quick checks at a worker's start, whose report is written to the worker's row."""
 
 import fcntl
 import json
@@ -38,16 +38,16 @@ SHORT = {
 def told_by(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
     (folder / "stub_doctor.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).resolve().parents[2]}:{folder}")
-    told: list[dict[str, Any]] = []
-    check = StartCheck(told.append, ("stub_doctor",))
+    reports: list[dict[str, Any]] = []
+    check = StartCheck(reports.append, ("stub_doctor",))
     check.start()
     check.join(60)
-    (one,) = told
+    (one,) = reports
     return one
 
 
 class TestStartCheck:
-    def test_a_report_is_shortened_and_what_is_wrong_is_logged(
+    def test_a_report_is_shortened_and_its_faults_are_logged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with capture_logs() as logs:
@@ -55,7 +55,7 @@ class TestStartCheck:
         assert [(entry["name"], entry["summary"]) for entry in logs] == [("driver", "too old")]
 
     @pytest.mark.parametrize("code", ["raise SystemExit(1)", "print('[]')", "print('{}')"])
-    def test_a_doctor_that_fails_is_told_as_not_run(
+    def test_a_failed_doctor_is_reported_as_not_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
     ) -> None:
         found = told_by(tmp_path, monkeypatch, code)
@@ -63,7 +63,7 @@ class TestStartCheck:
 
 
 class TestRegistration:
-    def test_what_was_found_is_written_with_a_beat_and_kept_in_a_new_row(
+    def test_the_report_is_written_with_a_beat_and_kept_in_a_new_row(
         self, database: Database, database_url: str
     ) -> None:
         def found() -> list[Any]:

@@ -37,7 +37,7 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 
 
 @on_both
-def test_jobs_end_as_their_stages_say(stack: Stack) -> None:
+def test_jobs_end_as_their_stages_end(stack: Stack) -> None:
     stack.start_worker()
     good = stack.submit()
     bad = stack.submit(metadata={"stub.train": "fail:unreadable_row"})
@@ -81,7 +81,7 @@ def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
 
 
 @on_both
-def test_a_killed_workers_job_goes_on_elsewhere(stack: Stack) -> None:
+def test_a_killed_workers_job_continues_on_another_worker(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.train": "hang", "stub.attempts": "1"})
     stack.wait_for_stage(job_id, 2)
@@ -90,14 +90,14 @@ def test_a_killed_workers_job_goes_on_elsewhere(stack: Stack) -> None:
     assert len(family) >= 2  # the pool's process and the stage
     process.kill()
     process.wait()
-    # Nobody outlives it: a stage would go on holding its GPU.
+    # Nothing outlives it: a stage would still hold its GPU.
     services.wait_until(lambda: all_gone(family), 5, "the end of its processes")
     stack.start_worker()
     stack.wait_for_state(job_id, "succeeded", "failed")
     assert get(stack.database, job_id).state == "succeeded"
     with stack.database.read() as session:
         attempts = list(session.scalars(select(AttemptRow).order_by(AttemptRow.epoch)))
-    # Taking the job from a lost worker spends an epoch: 3.
+    # The job's loss takes an epoch of its own, so the next is 3.
     assert [(a.epoch, a.stage, a.outcome, a.resumed_from_step) for a in attempts] == [
         (1, "prepare", "finished", None),
         (2, "train", "lost", None),
@@ -144,7 +144,7 @@ def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
 
 
 @on_servers
-def test_a_worker_whose_pool_hangs_leaves_it(stack: Stack) -> None:
+def test_a_worker_whose_pool_hangs_exits(stack: Stack) -> None:
     stack.values["drain_grace_seconds"] = "0"
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.prepare": "hang", "stub.attempts": "1"})
@@ -161,7 +161,7 @@ def test_a_worker_whose_pool_hangs_leaves_it(stack: Stack) -> None:
 
 
 @on_embedded
-def test_a_draining_worker_lets_training_come_to_a_checkpoint(stack: Stack) -> None:
+def test_a_draining_worker_lets_training_write_a_checkpoint(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.train": "patient", "stub.attempts": "1"})
     folder = stack.wait_for_stage(job_id, 2)
@@ -202,7 +202,7 @@ def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) ->
 def test_a_broker_that_lost_everything(stack: Stack) -> None:
     job_id = stack.submit()
     client = redis.Redis.from_url(stack.broker_url)
-    services.wait_until(lambda: client.llen("cpu:5") == 1, 10, "the ring")
+    services.wait_until(lambda: client.llen("cpu:5") == 1, 10, "the message")
     client.flushall()
     client.close()
     put(stack.database, job_id, next_publish_at=db_now(-1))  # seconds later, that is
@@ -223,7 +223,9 @@ def test_a_hundred_rings_make_one_attempt(stack: Stack) -> None:
 
 
 @on_servers
-def test_strange_messages_are_refused_and_the_worker_lives(stack: Stack, tmp_path: Path) -> None:
+def test_invalid_messages_are_refused_and_the_worker_continues(
+    stack: Stack, tmp_path: Path
+) -> None:
     process = stack.start_worker()
     trap = tmp_path / "trapped"
     send_forged(stack.broker_url, trap)

@@ -1,4 +1,4 @@
-"""Stages as children of this process: how tests start one, and what they read of it."""
+"""Helpers that start stages as children of this process and inspect them."""
 
 import json
 import os
@@ -46,9 +46,9 @@ def finish(child: Child) -> tuple[int, list[StageEvent]]:
         return child.reap(), events
 
 
-def is_forked(child: Child, warm: ForkClient) -> bool:
+def is_forked(child: Child, forks: ForkClient) -> bool:
     """By the address of its stack: drawn when an interpreter starts, and kept in a fork."""
-    return warm.server_pid is not None and _stack(child.pid) == _stack(warm.server_pid)
+    return forks.server_pid is not None and _stack(child.pid) == _stack(forks.server_pid)
 
 
 def _stack(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Stages run with the allocator that the settings name; the worker itself never does."""
+"""Stages run with the allocator of the settings; the worker itself never does."""
 
 import os
 import subprocess
@@ -53,7 +53,7 @@ class TestFind:
         monkeypatch.setenv("LD_PRELOAD", library)
         assert allocator.find("auto", with_gpu=False) == "system"
 
-    def test_what_is_named_is_used(self, library: str) -> None:
+    def test_the_named_library_is_used(self, library: str) -> None:
         assert allocator.find(library, with_gpu=True) == library
         assert allocator.find("system", with_gpu=False) == "system"
 
@@ -91,7 +91,7 @@ class TestFind:
 
 
 class TestPreloading:
-    def test_before_what_the_operator_preloads(self) -> None:
+    def test_comes_before_the_operators_preloads(self) -> None:
         chosen = {"TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "5", "MALLOC_CONF": "narenas:1"}
         given = {"LD_PRELOAD": "/other.so", **chosen}
         assert allocator.preloading("/own.so", given) == {
@@ -100,7 +100,7 @@ class TestPreloading:
         }
         ours = allocator.preloading("/own.so", {})
         assert ours["LD_PRELOAD"] == "/own.so"
-        # jemalloc that never gives anything back grows without end.
+        # jemalloc that never returns memory grows without limit.
         assert "decay" not in ours["MALLOC_CONF"]
         assert allocator.preloading("system", given) == given
 
@@ -109,7 +109,7 @@ class TestPreloading:
         < (2, 36),
         reason="glibc 2.36 or newer",
     )
-    def test_the_c_librarys_keeps_what_is_freed_unless_the_operator_tunes_it(self) -> None:
+    def test_the_c_library_keeps_freed_memory_unless_the_operator_tunes_it(self) -> None:
         keeping = allocator.preloading("glibc", {})
         assert "mmap_threshold=268435456" in keeping["GLIBC_TUNABLES"]
         own = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
@@ -144,16 +144,16 @@ class TestPreloading:
     def test_stages_have_it_forked_or_not(self, library: str, tmp_path: Path) -> None:
         preloaded = allocator.preloading(library, environment())
         more = {name: preloaded[name] for name in preloaded.keys() - environment().keys()}
-        warm = ForkClient(preloaded, modules=(STUB,), imports=(STUB,))
+        forks = ForkClient(preloaded, modules=(STUB,), imports=(STUB,))
         try:
-            for start in (spawn.new_interpreter, warm.start):
+            for start in (spawn.new_interpreter, forks.start):
                 folder = tmp_path / start.__name__
                 with begin(folder, "hang", start, **more) as child:
                     wait_until((folder / "environment").exists, 10, "the stage")
                     assert has(child.pid, library)
-                    assert is_forked(child, warm) == (start == warm.start)
+                    assert is_forked(child, forks) == (start == forks.start)
         finally:
-            warm.close()
+            forks.close()
         plain = begin(tmp_path / "plain", "hang", spawn.new_interpreter)
         with plain:
             wait_until((tmp_path / "plain" / "environment").exists, 10, "the stage")
@@ -177,7 +177,7 @@ class TestPreloading:
 
 class TestLoaded:
     @pytest.mark.parametrize("preloaded", [True, False])
-    def test_says_what_is_mapped(self, library: str, preloaded: bool) -> None:
+    def test_reports_what_is_mapped(self, library: str, preloaded: bool) -> None:
         program = "from worker.processes import allocator; print(allocator.loaded())"
         done = subprocess.run(
             [sys.executable, "-c", program],

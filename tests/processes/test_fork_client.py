@@ -1,4 +1,4 @@
-"""Stages that are forked: the same in all that counts as those of a new interpreter."""
+"""Forked stages behave like those of a new interpreter."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[ForkClient]:
+def forks() -> Iterator[ForkClient]:
     """A fork server that imports no torch: it is ready in a second."""
     server = ForkClient(environment(), modules=(STUB, STATE), imports=(STUB, STATE))
     yield server
@@ -54,10 +54,10 @@ def gone(pid: int) -> bool:
 
 
 def spares(server: psutil.Process) -> list[psutil.Process]:
-    """Processes that the server has forked and that wait to be stages."""
+    """Processes that the server has forked, and that wait for a stage."""
     found = []
     for process in psutil.Process().children():
-        with suppress(psutil.Error):  # the one between ends that moment
+        with suppress(psutil.Error):  # the intermediate process ends at that moment
             if process.pid != server.pid and process.cmdline() == server.cmdline():
                 found.append(process)
     return found
@@ -70,7 +70,7 @@ def zombies() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def _nothing_adopted() -> None:
-    """A test process in which a fork server was made adopts the orphans of all later tests."""
+    """A test process that creates a fork server adopts the orphans of all later tests."""
     for process in zombies():
         process.wait()
 
@@ -86,11 +86,11 @@ class TestLikeANewInterpreter:
             ("kill", -signal.SIGKILL),
         ],
     )
-    def test_ends(self, warm: ForkClient, tmp_path: Path, behaviour: str, status: int) -> None:
+    def test_ends(self, forks: ForkClient, tmp_path: Path, behaviour: str, status: int) -> None:
         said, logs = [], []
-        for start in (spawn.new_interpreter, warm.start):
+        for start in (spawn.new_interpreter, forks.start):
             child = begin(tmp_path, behaviour, start)
-            assert is_forked(child, warm) if start == warm.start else True
+            assert is_forked(child, forks) if start == forks.start else True
             ended, events = finish(child)
             assert ended == status
             said.append(events)
@@ -101,21 +101,21 @@ class TestLikeANewInterpreter:
         assert (logs[0][:1], logs[0][-1:]) == (logs[1][:1], logs[1][-1:])
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-    def test_is_stopped(self, warm: ForkClient, tmp_path: Path, number: signal.Signals) -> None:
-        with begin(tmp_path, "hang", warm.start) as child:
+    def test_is_stopped(self, forks: ForkClient, tmp_path: Path, number: signal.Signals) -> None:
+        with begin(tmp_path, "hang", forks.start) as child:
             wait_until((tmp_path / "environment").exists, 10, "the stage")
-            assert is_forked(child, warm)
+            assert is_forked(child, forks)
             {signal.SIGTERM: child.terminate, signal.SIGKILL: child.kill}[number]()
             wait_until(child.has_exited, 10, "its end")
             assert child.reap() == (143 if number is signal.SIGTERM else -signal.SIGKILL)
-        server = warm.server_pid
-        assert finish(begin(tmp_path / "next", "finish", warm.start))[0] == 0
-        assert warm.server_pid == server
+        server = forks.server_pid
+        assert finish(begin(tmp_path / "next", "finish", forks.start))[0] == 0
+        assert forks.server_pid == server
 
-    def test_process(self, warm: ForkClient, tmp_path: Path) -> None:
+    def test_process(self, forks: ForkClient, tmp_path: Path) -> None:
         """Session, signals, descriptors, folder, arguments, environment."""
         states = []
-        for start in (spawn.new_interpreter, warm.start, warm.start):
+        for start in (spawn.new_interpreter, forks.start, forks.start):
             child = begin(tmp_path, "light", start, STATE, HF_TOKEN="hf_secret")
             assert finish(child)[0] == 0
             states.append(state_of(tmp_path))
@@ -125,20 +125,20 @@ class TestLikeANewInterpreter:
         assert states[1]["environment"].items() >= environment(HF_TOKEN="hf_secret").items()
         assert states[1]["cwd"] == str(tmp_path)
 
-    def test_shows_as_what_it_runs(self, warm: ForkClient, tmp_path: Path) -> None:
-        with begin(tmp_path, "hang", warm.start) as child:
+    def test_ps_shows_the_stages_command(self, forks: ForkClient, tmp_path: Path) -> None:
+        with begin(tmp_path, "hang", forks.start) as child:
             wait_until((tmp_path / "environment").exists, 10, "the stage")
             process = psutil.Process(child.pid)
             shown = [word for word in process.cmdline() if word]
             assert shown == command(tmp_path / "request.json")
             assert process.ppid() == os.getpid()
 
-    def test_grandchildren_end_with_it(self, warm: ForkClient, tmp_path: Path) -> None:
-        child = begin(tmp_path, "fork", warm.start)
+    def test_grandchildren_end_with_it(self, forks: ForkClient, tmp_path: Path) -> None:
+        child = begin(tmp_path, "fork", forks.start)
         with child:
             wait_until(child.has_exited, 10, "the stage")
         grandchild = int((tmp_path / "grandchild").read_text())
-        assert not psutil.pid_exists(grandchild)  # and is no zombie of ours
+        assert not psutil.pid_exists(grandchild)  # and is no zombie of this process
 
 
 class TestOfAWorker:
@@ -160,25 +160,25 @@ class TestOfAWorker:
         settings = Settings(home=tmp_path).model_copy(update={"malloc": allocator.KEEPING})
         variables = stage_environment(settings, Stage.TRAIN)
         expected = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "GOMP_SPINCOUNT": "10000"} | own
-        warm = ForkClient(variables, modules=(STATE,), imports=(STATE,))
+        forks = ForkClient(variables, modules=(STATE,), imports=(STATE,))
         try:
-            for start in (spawn.new_interpreter, warm.start):
+            for start in (spawn.new_interpreter, forks.start):
                 request = stub_request.write(tmp_path, "light")
                 words = command(request, STATE)
                 child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
-                assert is_forked(child, warm) == (start == warm.start)
+                assert is_forked(child, forks) == (start == forks.start)
                 assert finish(child)[0] == 0
                 state = state_of(tmp_path)
                 assert expected.items() <= state["environment"].items()
                 tunables = state["getenv"].pop("GLIBC_TUNABLES")
                 assert state["getenv"] == expected
                 assert tunables == variables["GLIBC_TUNABLES"]
-            known = Path(f"/proc/{warm.server_pid}/environ").read_text().split("\0")
+            known = Path(f"/proc/{forks.server_pid}/environ").read_text().split("\0")
             assert {f"{name}={value}" for name, value in expected.items()} <= set(known)
             # The C library divides the value in its place.
             assert "GLIBC_TUNABLES=" + tunables.partition(":")[0] in known
         finally:
-            warm.close()
+            forks.close()
 
 
 class TestGpus:
@@ -186,98 +186,98 @@ class TestGpus:
     def test_a_stage_sees_those_that_it_was_given(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
     ) -> None:
-        """Neither more of the worker's own, nor any if it was given none; the server sees none."""
+        """A stage sees only the GPUs of its request, and none without any; the server sees none."""
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         settings = Settings(home=tmp_path)
         variables = stage_environment(settings, Stage.TRAIN, given)
-        # As `make` does, which knows no job.
+        # As `make` does, without a job.
         lasting = stage_environment(settings, Stage.TRAIN)
-        warm = ForkClient(lasting, modules=(STATE,), imports=(STATE,))
+        forks = ForkClient(lasting, modules=(STATE,), imports=(STATE,))
         expected = {
             "CUDA_VISIBLE_DEVICES": ",".join(given),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }
         try:
-            for start in (spawn.new_interpreter, warm.start):
+            for start in (spawn.new_interpreter, forks.start):
                 words = command(stub_request.write(tmp_path, "light"), STATE)
                 child = Child(words, variables, tmp_path, tmp_path / "log", start=start)
-                assert is_forked(child, warm) == (start == warm.start)
+                assert is_forked(child, forks) == (start == forks.start)
                 assert finish(child)[0] == 0
                 state = state_of(tmp_path)
                 assert state["cuda"] == expected
                 assert expected.items() <= state["environment"].items()
-            known = Path(f"/proc/{warm.server_pid}/environ").read_text().split("\0")
+            known = Path(f"/proc/{forks.server_pid}/environ").read_text().split("\0")
             assert "CUDA_VISIBLE_DEVICES=" in known
         finally:
-            warm.close()
+            forks.close()
 
 
 class TestServer:
-    def test_outlives_crashes_and_leaks_nothing(self, warm: ForkClient, tmp_path: Path) -> None:
-        finish(begin(tmp_path / "first", "finish", warm.start))
-        server = warm.server_pid
+    def test_outlives_crashes_and_leaks_nothing(self, forks: ForkClient, tmp_path: Path) -> None:
+        finish(begin(tmp_path / "first", "finish", forks.start))
+        server = forks.server_pid
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
         for number in range(50):
             behaviour = ("finish", "segfault", "kill", "exit:1", "fork")[number % 5]
-            with begin(tmp_path / str(number), behaviour, warm.start) as child:
+            with begin(tmp_path / str(number), behaviour, forks.start) as child:
                 wait_until(child.has_exited, 10, "the stage")
-        assert warm.server_pid == server
+        assert forks.server_pid == server
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
         assert zombies() == []
 
     def test_holds_no_secret(self, tmp_path: Path) -> None:
-        warm = ForkClient(environment(HF_TOKEN="hf_secret"), modules=(STUB,), imports=(STUB,))
+        forks = ForkClient(environment(HF_TOKEN="hf_secret"), modules=(STUB,), imports=(STUB,))
         try:
-            finish(begin(tmp_path, "finish", warm.start, HF_TOKEN="hf_secret"))
-            known = Path(f"/proc/{warm.server_pid}/environ").read_bytes()
+            finish(begin(tmp_path, "finish", forks.start, HF_TOKEN="hf_secret"))
+            known = Path(f"/proc/{forks.server_pid}/environ").read_bytes()
         finally:
-            warm.close()
+            forks.close()
         assert "HF_TOKEN" in (tmp_path / "environment").read_text()
         assert b"hf_secret" not in known
         assert b"PYTHONPATH" in known
 
-    def test_a_stage_outlives_its_server(self, warm: ForkClient, tmp_path: Path) -> None:
-        with begin(tmp_path / "first", "stubborn", warm.start) as child:
+    def test_a_stage_outlives_its_server(self, forks: ForkClient, tmp_path: Path) -> None:
+        with begin(tmp_path / "first", "stubborn", forks.start) as child:
             wait_until((tmp_path / "first" / "ready").exists, 10, "the stage")
-            server = warm.server_pid
+            server = forks.server_pid
             assert server is not None
             os.kill(server, signal.SIGKILL)
-            wait_until(lambda: warm.server_pid is None, 10, "the server's end")
+            wait_until(lambda: forks.server_pid is None, 10, "the server's end")
             child.stop_softly()
             wait_until((tmp_path / "first" / "asked").exists, 10, "a sign of life")
             child.terminate()
             wait_until(child.has_exited, 10, "its end")
             assert child.reap() == 143
-        following = begin(tmp_path / "second", "finish", warm.start)
-        assert is_forked(following, warm)
+        following = begin(tmp_path / "second", "finish", forks.start)
+        assert is_forked(following, forks)
         assert finish(following)[0] == 0
-        assert warm.server_pid != server
+        assert forks.server_pid != server
 
     def test_killed_at_any_moment_leaves_nothing(self, tmp_path: Path) -> None:
-        """Also in the midst of forking, where the process between is adopted, too."""
-        warm = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
+        """Also in the middle of a fork, when the intermediate process is adopted, too."""
+        forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
         try:
             for number in range(8):
-                finish(begin(tmp_path / str(number), "finish", warm.start))
-                server = warm.server_pid
+                finish(begin(tmp_path / str(number), "finish", forks.start))
+                server = forks.server_pid
                 assert server is not None
                 time.sleep(number / 1000)
                 os.kill(server, signal.SIGKILL)
-                wait_until(lambda: warm.server_pid is None, 10, "the server's end")
+                wait_until(lambda: forks.server_pid is None, 10, "the server's end")
         finally:
-            warm.close()
+            forks.close()
         assert zombies() == []
 
-    def test_a_waiting_process_that_was_killed(self, warm: ForkClient, tmp_path: Path) -> None:
-        finish(begin(tmp_path / "first", "finish", warm.start))
-        server = psutil.Process(warm.server_pid)
+    def test_a_waiting_process_that_was_killed(self, forks: ForkClient, tmp_path: Path) -> None:
+        finish(begin(tmp_path / "first", "finish", forks.start))
+        server = psutil.Process(forks.server_pid)
         wait_until(lambda: len(spares(server)) == 1, 10, "the process that waits")
         [spare] = spares(server)
         spare.kill()
-        assert finish(begin(tmp_path / "second", "finish", warm.start))[0] == 0
-        assert finish(begin(tmp_path / "third", "finish", warm.start))[0] == 0
+        assert finish(begin(tmp_path / "second", "finish", forks.start))[0] == 0
+        assert finish(begin(tmp_path / "third", "finish", forks.start))[0] == 0
         assert gone(spare.pid)
 
     def test_all_end_with_the_supervisor(self, tmp_path: Path) -> None:
@@ -287,11 +287,11 @@ class TestServer:
             from pathlib import Path
             from tests.processes import test_fork_client as t
             from worker.processes.child import Child
-            warm = t.ForkClient(t.environment(), modules=(t.STUB,), imports=(t.STUB,))
+            forks = t.ForkClient(t.environment(), modules=(t.STUB,), imports=(t.STUB,))
             folder = Path({str(tmp_path)!r})
             child = Child(t.command(folder / "request.json"), t.environment(), folder,
-                          folder / "log", start=warm.start)
-            print(child.pid, warm.server_pid, flush=True)
+                          folder / "log", start=forks.start)
+            print(child.pid, forks.server_pid, flush=True)
             time.sleep(600)
         """
         assert request.exists()
@@ -305,31 +305,31 @@ class TestServer:
             pids = [int(word) for word in supervisor.stdout.readline().split()]
             wait_until((tmp_path / "environment").exists, 20, "the stage")
             family = psutil.Process(supervisor.pid).children(recursive=True)
-            assert len(family) >= 3  # the stage, the server and the one that waits
+            assert len(family) >= 3  # the stage, the server and the waiting process
             supervisor.kill()
         wait_until(lambda: all(gone(p.pid) for p in family), 5, "their end")
         assert {process.pid for process in family} >= set(pids)
 
     def test_is_replaced_when_it_grows(self, tmp_path: Path) -> None:
-        warm = ForkClient(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
+        forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,), growth_bytes=-1)
         try:
-            finish(begin(tmp_path / "first", "finish", warm.start))
-            first = warm.server_pid
-            assert finish(begin(tmp_path / "second", "finish", warm.start))[0] == 0
-            assert warm.server_pid not in (None, first)
+            finish(begin(tmp_path / "first", "finish", forks.start))
+            first = forks.server_pid
+            assert finish(begin(tmp_path / "second", "finish", forks.start))[0] == 0
+            assert forks.server_pid not in (None, first)
         finally:
-            warm.close()
+            forks.close()
 
     def test_is_replaced_when_the_code_is_another(
-        self, warm: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, forks: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        finish(begin(tmp_path / "first", "finish", warm.start))
-        first = warm.server_pid
-        warm.ensure_server()
-        assert warm.server_pid == first
+        finish(begin(tmp_path / "first", "finish", forks.start))
+        first = forks.server_pid
+        forks.ensure_server()
+        assert forks.server_pid == first
         monkeypatch.setattr(fork_client, "_newest_source", lambda: (1, 1))
-        warm.ensure_server()
-        assert warm.server_pid not in (None, first)
+        forks.ensure_server()
+        assert forks.server_pid not in (None, first)
 
 
 class TestFallsBack:
@@ -343,29 +343,29 @@ class TestFallsBack:
     def test_for_good_when_the_server_cannot_be(
         self, tmp_path: Path, imported: str, attempts: int, reason: str
     ) -> None:
-        warm = ForkClient(environment(), modules=(STUB,), imports=(imported,))
+        forks = ForkClient(environment(), modules=(STUB,), imports=(imported,))
         try:
             with capture_logs() as logs:
                 for number in range(attempts + 1):
                     folder = tmp_path / str(number)
-                    assert finish(begin(folder, "finish", warm.start))[0] == 0
+                    assert finish(begin(folder, "finish", forks.start))[0] == 0
             said = [line for line in logs if line["log_level"] == "warning"]
             assert [line["reason"] for line in said] == [reason] * attempts
             assert [line["for_good"] for line in said] == [False] * (attempts - 1) + [True]
-            warm.ensure_server()
-            assert warm.server_pid is None
+            forks.ensure_server()
+            assert forks.server_pid is None
         finally:
-            warm.close()
+            forks.close()
 
     @pytest.mark.parametrize("how", ["started", "counted"])
     def test_for_good_when_the_server_has_started_cuda(self, tmp_path: Path, how: str) -> None:
-        """Whether torch shows it in the server, or only in what is forked of it."""
+        """Whether torch shows it in the server, or only in forked processes."""
         imports = ("tests.stubs.cuda",)
-        warm = ForkClient(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
+        forks = ForkClient(environment(STUB_CUDA=how), modules=(STUB,), imports=imports)
         try:
             with capture_logs() as logs:
                 for number in range(2):
-                    child = begin(tmp_path / str(number), "finish", warm.start, STUB_CUDA=how)
+                    child = begin(tmp_path / str(number), "finish", forks.start, STUB_CUDA=how)
                     assert finish(child)[0] == 0
             said = [line for line in logs if line["log_level"] == "warning"]
             assert [(line["reason"], line["for_good"]) for line in said] == [
@@ -373,23 +373,23 @@ class TestFallsBack:
             ]
             assert zombies() == []
         finally:
-            warm.close()
+            forks.close()
 
     def test_once_when_the_server_does_not_answer(
-        self, warm: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, forks: ForkClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        finish(begin(tmp_path / "first", "finish", warm.start))
+        finish(begin(tmp_path / "first", "finish", forks.start))
         monkeypatch.setattr(fork_client, "_FORK_SECONDS", 1.0)
-        finish(begin(tmp_path / "second", "finish", warm.start))
-        server = warm.server_pid
+        finish(begin(tmp_path / "second", "finish", forks.start))
+        server = forks.server_pid
         assert server is not None
         waiting = psutil.Process(server)
         wait_until(lambda: len(spares(waiting)) == 1, 10, "the process that waits")
         os.kill(server, signal.SIGSTOP)
-        # The process that waited is taken; the stopped server makes no other.
-        assert finish(begin(tmp_path / "third", "finish", warm.start))[0] == 0
+        # The waiting process is used; the stopped server forks no other.
+        assert finish(begin(tmp_path / "third", "finish", forks.start))[0] == 0
         with capture_logs() as logs:
-            assert finish(begin(tmp_path / "fourth", "finish", warm.start))[0] == 0
+            assert finish(begin(tmp_path / "fourth", "finish", forks.start))[0] == 0
         assert [line["reason"] for line in logs if "reason" in line] == [
             "the fork server does not answer"
         ]
@@ -397,22 +397,22 @@ class TestFallsBack:
 
     @pytest.mark.parametrize("more", [{"OMP_NUM_THREADS": "2"}, {"LD_PRELOAD": ""}])
     def test_in_another_environment(
-        self, warm: ForkClient, tmp_path: Path, more: dict[str, str]
+        self, forks: ForkClient, tmp_path: Path, more: dict[str, str]
     ) -> None:
-        warm.ensure_server()
+        forks.ensure_server()
         with capture_logs() as logs:
-            child = begin(tmp_path, "finish", warm.start, **more)
-        assert not is_forked(child, warm)
+            child = begin(tmp_path, "finish", forks.start, **more)
+        assert not is_forked(child, forks)
         [name] = more
         assert [line["reason"] for line in logs] == [f"the environment is another: {name}"]
         assert finish(child)[0] == 0
 
-    def test_with_another_command(self, warm: ForkClient, tmp_path: Path) -> None:
-        warm.ensure_server()
+    def test_with_another_command(self, forks: ForkClient, tmp_path: Path) -> None:
+        forks.ensure_server()
         request = stub_request.write(tmp_path)
         words = [sys.executable, "-m", STUB, str(request)]
-        child = Child(words, environment(), tmp_path, tmp_path / "log", start=warm.start)
-        assert not is_forked(child, warm)
+        child = Child(words, environment(), tmp_path, tmp_path / "log", start=forks.start)
+        assert not is_forked(child, forks)
         status, events = finish(child)
         assert status == 0
         assert isinstance(events[-1], Finished)
@@ -423,7 +423,7 @@ class TestMake:
         assert fork_client.make(Settings(home=tmp_path, warm_start=False), []) is None
         made = fork_client.make(Settings(home=tmp_path), [])
         assert made is not None
-        assert made.server_pid is None  # nothing is started before `tend`
+        assert made.server_pid is None  # nothing is started before `ensure_server`
 
     @pytest.mark.parametrize(
         ("gpu", "imports"),

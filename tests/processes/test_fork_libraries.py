@@ -1,4 +1,4 @@
-"""A fork server with the real libraries: what a forked stage computes and knows is the same."""
+"""A fork server with the real libraries: a forked stage has the same state and results."""
 
 import json
 import os
@@ -34,35 +34,35 @@ pytestmark = [
 def environment(**more: str) -> dict[str, str]:
     """Of a stage, with two threads."""
     base = stage_environment(Settings(home=Path("/nowhere")), Stage.PREPARE)
-    base.pop("PYTEST_CURRENT_TEST", None)  # pytest changes it in the midst of a test
+    base.pop("PYTEST_CURRENT_TEST", None)  # pytest changes it during a test
     return {**base, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2", **more}
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[ForkClient]:
-    warm = ForkClient(environment(), modules=(STATE, *STAGE_MODULES))
-    warm.ensure_server()
-    yield warm
-    warm.close()
+def forks() -> Iterator[ForkClient]:
+    forks = ForkClient(environment(), modules=(STATE, *STAGE_MODULES))
+    forks.ensure_server()
+    yield forks
+    forks.close()
 
 
 RANDOM = {
     "transformers.utils.hub.SESSION_ID",
-    # What a loop over a set left behind.
+    # Left by a loop over a set.
     "transformers.models.auto.tokenization_auto.model_type",
 }
 
 
 class TestKnows:
-    def test_what_libraries_read_when_they_are_imported(
-        self, warm: ForkClient, tmp_path: Path
+    def test_variables_that_libraries_read_at_import(
+        self, forks: ForkClient, tmp_path: Path
     ) -> None:
         """Constants, pools of threads, the seed: all plain values in all their modules."""
         late = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_secret"}  # set after the server's start
         states = []
-        for start in (spawn.new_interpreter, warm.start, warm.start):
+        for start in (spawn.new_interpreter, forks.start, forks.start):
             child = begin(tmp_path, "heavy", start, STATE, **environment(**late))
-            assert start == spawn.new_interpreter or is_forked(child, warm)
+            assert start == spawn.new_interpreter or is_forked(child, forks)
             assert finish(child)[0] == 0
             states.append(state_of(tmp_path))
         cold, forked, other = states
@@ -87,9 +87,9 @@ class TestKnows:
     [(1, "the CPU with 2 threads in"), (2, "the CPU with 2 threads in 2 processes in")],
 )
 def test_trains_to_the_same_weights(
-    warm: ForkClient, tmp_path: Path, processes: int, where: str
+    forks: ForkClient, tmp_path: Path, processes: int, where: str
 ) -> None:
-    """With two threads in each process. Of several the launcher is forked, and forks them."""
+    """With two threads in each process. The launcher of several is forked, and forks them."""
     rows = [{"text": f"{word} is what the {word} says to the other {word}s"} for word in WORDS]
     body = {
         "task": {"type": "masked-lm", "line_by_line": True},
@@ -106,7 +106,7 @@ def test_trains_to_the_same_weights(
     }
     prepared = StagedJob(tmp_path, body).prepare()
     ended = []
-    for start in (spawn.new_interpreter, warm.start):
+    for start in (spawn.new_interpreter, forks.start):
         job = StagedJob(tmp_path, body, prepared)
         events = train(job.request(Stage.TRAIN, attempt=1), start, tmp_path / "log")
         [plan] = [e.message for e in events if isinstance(e, Notice) and "Training on" in e.message]
@@ -129,7 +129,7 @@ def train(request: StageRequest, start: Start, log: Path) -> list[StageEvent]:
     return finish(Child(command, offline, request.attempt_dir, log, start=start))[1]
 
 
-def test_with_a_gpu_only_what_does_not_start_cuda_is_imported() -> None:
+def test_with_a_gpu_no_import_starts_cuda() -> None:
     """No GPU is needed to see that bitsandbytes, whose import starts CUDA, is not reached."""
     program = f"""
 import importlib, json, sys

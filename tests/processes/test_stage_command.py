@@ -42,7 +42,7 @@ class TestStageEnvironment:
             ),
         ],
     )
-    def test_what_keeps_memory_and_cores_free_unless_the_operator_says_otherwise(
+    def test_defaults_that_keep_memory_and_cores_free_unless_the_operator_sets_them(
         self,
         settings: Settings,
         monkeypatch: pytest.MonkeyPatch,
@@ -72,10 +72,10 @@ class TestStageEnvironment:
         ):
             assert none["CUDA_VISIBLE_DEVICES"] == ""
 
-    def test_what_libraries_note_for_a_worker_makes_no_stage_another(
+    def test_variables_that_libraries_set_in_a_worker_change_no_stage(
         self, settings: Settings
     ) -> None:
-        """What the fork server has from its start is what a stage is given at any time."""
+        """Every stage gets the environment that the fork server started with."""
         code = (
             "import sys\n"
             "from pathlib import Path\n"

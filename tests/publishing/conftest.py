@@ -93,7 +93,7 @@ def make_request(workspace: Path, epoch: int = 2, **changes: Any) -> StageReques
 
 @dataclass
 class Published:
-    """What a run of the stage said and left."""
+    """The result of a run of the stage."""
 
     status: int
     events: list[StageEvent]

@@ -6,7 +6,7 @@ import sys
 
 
 def run_code(code: str, environment: dict[str, str]) -> str:
-    """What `code` prints, in a fresh process that knows the Hub only by its variables."""
+    """The output of `code` in a fresh process that gets the Hub only from its variables."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
         [sys.executable, "-c", code],

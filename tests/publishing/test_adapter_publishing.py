@@ -1,4 +1,4 @@
-"""An adapter on the Hub: what is pushed, and that a user's client and the card's code load it."""
+"""An adapter on the Hub: what is pushed; a user's client and the card's code can load it."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The code of a model's card does what it says."""
+"""The code in a model's card works."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ from worker.publishing import model_card
 
 
 def run_usage(workspace: Path, model: Path, **spec: Any) -> str:
-    """What the card's code prints, run on the model in `model`."""
+    """The output of the card's code, run on the model in `model`."""
     text = model_card.render(make_request(workspace, spec=spec), PREPARED, TRAINED)
     code = text.split("```python\n")[1].split("```")[0]
     printed = io.StringIO()
@@ -29,7 +29,7 @@ def test_generated_texts(tmp_path: Path, task: str) -> None:
     text = "A long text. The report was written by Ada in 1843."
     model = save_tiny_t5(tmp_path / "model", [text], seed=4)
     parameters = {"type": task, "source_prefix": "do: ", "max_target_length": 7}
-    # Six tokens after the start token, as `max_target_length` says.
+    # Six tokens after the start token: `max_target_length`.
     assert run_usage(tmp_path, model, task=parameters) == " ".join(["written"] * 6)
 
 

@@ -1,4 +1,4 @@
-"""What is taken over from the base model's card, and what is not."""
+"""What is adopted from the base model's card, and what is not."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class TestRead:
         assert card is not None
         assert (card.license, card.license_name, card.license_link) == found
 
-    def test_tags_that_say_how_the_base_model_is_stored_or_made(self, tmp_path: Path) -> None:
+    def test_tags_about_how_the_base_model_is_stored_or_made(self, tmp_path: Path) -> None:
         own = "pytorch, safetensors, sentence-transformers, question-answering, lora, fill-mask"
         card = read(tmp_path, f"tags: [{own}, legal, legal, 3, '<b>', '{'x' * 51}']")
         assert card == BaseCard(tags=["legal"])
@@ -76,7 +76,7 @@ class TestRead:
             "",
         ],
     )
-    def test_a_faulty_card_says_nothing(self, tmp_path: Path, head: str) -> None:
+    def test_a_faulty_card_adds_nothing(self, tmp_path: Path, head: str) -> None:
         assert read(tmp_path, head) is None
 
     def test_without_a_card(self, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ class TestRead:
 
 
 def test_of_the_model_of_another_job(tmp_path: Path) -> None:
-    """Its card lies with the attempt that published it, not with the model."""
+    """Its card is in the folder of the attempt that published it, not with the model."""
     attempts = tmp_path / "attempts"
     output = attempts / "9" / "output"
     output.mkdir(parents=True)

@@ -113,7 +113,9 @@ class TestRender:
         ],
         ids=["the last", "no choice", "of an older release"],
     )
-    def test_which_step_it_is(self, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    def test_names_the_step_of_the_model(
+        self, tmp_path: Path, changes: dict[str, Any], expected: str
+    ) -> None:
         text = card(tmp_path, TRAINED.model_copy(update=changes)).text
         assert f"20 optimizer steps, 2 epochs.{expected}\n\n" in text
 
@@ -124,7 +126,7 @@ class TestRender:
             {"source": "upload", "train": ["file-1"]},
         ],
     )
-    def test_local_things_are_not_told(self, tmp_path: Path, dataset: dict[str, Any]) -> None:
+    def test_local_paths_are_not_published(self, tmp_path: Path, dataset: dict[str, Any]) -> None:
         found = card(tmp_path, model={"name_or_path": "/srv/models/minilm"}, dataset=dataset)
         assert "/srv" not in found.content
         assert "`minilm`" in found.text
@@ -174,7 +176,7 @@ class TestRender:
 class TestBaseCard:
     BASE = BaseCard(language=["en"], license="apache-2.0", tags=["legal", "question-answering"])
 
-    def test_what_it_says_is_taken_over(self, tmp_path: Path) -> None:
+    def test_its_metadata_is_adopted(self, tmp_path: Path) -> None:
         prepared = PREPARED.model_copy(update={"base_card": self.BASE})
         data = card(tmp_path, prepared=prepared).data
         assert (data.language, data.license) == (["en"], "apache-2.0")
@@ -192,7 +194,7 @@ class TestBaseCard:
 
 
 class TestEvaluations:
-    """From what the training has logged."""
+    """From the log history of the training."""
 
     def history(self, workspace: Path, entries: list[dict[str, float]]) -> None:
         folder = workspace / "attempts" / "1" / "results"

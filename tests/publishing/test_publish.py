@@ -91,8 +91,8 @@ class TestHub:
         assert len(hub.repo("org/tiny-qa").commits) == 2
 
     def test_public_branch_and_message_as_asked(self, run: Run, hub: HubDouble) -> None:
-        wish = {"private": False, "revision": "squad-v2", "commit_message": "Second try"}
-        published = run(spec={"hub": HUB["hub"] | wish})
+        options = {"private": False, "revision": "squad-v2", "commit_message": "Second try"}
+        published = run(spec={"hub": HUB["hub"] | options})
         repo = hub.repo("org/tiny-qa")
         assert repo.private is False
         assert repo.branches["squad-v2"] == published.result.hub_commit
@@ -118,10 +118,10 @@ class TestHub:
         assert run(spec=HUB).status == 0
         assert hub.repo("org/tiny-qa").commits[-1].files["notes.txt"] == b"mine"
 
-    def test_what_pushes_left_and_the_model_lacks_goes(
+    def test_pushed_files_that_the_model_lacks_are_removed(
         self, run: Run, hub: HubDouble, tmp_path: Path
     ) -> None:
-        """As when checkpoints were adapters and the finished model is not."""
+        """For example if checkpoints were adapters and the finished model is not."""
         pushed = ["adapter_config.json", "README.md", "config.json"]
         there = [*pushed, "adapter_model.safetensors", "notes.txt", "last-checkpoint/scaler.pt"]
         hub.add_repo("org/tiny-qa", dict.fromkeys(there, b"earlier"))
@@ -226,14 +226,14 @@ class TestMlflow:
         phases = [event.phase for event in published.events if isinstance(event, PhaseChanged)]
         assert phases == ["writing_model_card", "logging_artifacts"]
 
-    def test_not_when_it_is_not_wished(self, run: Run, mlflow_uri: str, run_id: str) -> None:
+    def test_not_if_it_is_switched_off(self, run: Run, mlflow_uri: str, run_id: str) -> None:
         spec = {"tracking": {"log_model": False}}
         published = run(spec=spec, mlflow_uri=mlflow_uri, mlflow_run_id=run_id)
         assert published.result.mlflow_artifact_uri is None
         assert MlflowTracker(mlflow_uri).sizes(run_id) == {}
 
     @pytest.mark.parametrize("run_id_given", ["e" * 32, None])
-    def test_away_is_a_notice(self, run: Run, run_id_given: Any) -> None:
+    def test_an_unreachable_mlflow_is_a_notice(self, run: Run, run_id_given: Any) -> None:
         uri = f"http://127.0.0.1:{free_port()}"
         published = run(mlflow_uri=uri, mlflow_run_id=run_id_given)
         assert published.status == 0, published.log

@@ -1,4 +1,4 @@
-"""A stage in two ranks, without torch: `metadata.behaviour` of its job says what each does."""
+"""A stage in two ranks, without torch; `metadata.behaviour` of its job directs each."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def main(request: StageRequest, channel: Channel) -> PublishResult | None:
 
 
 def _meet(folder: Path, rank: int) -> int:
-    """The other's process id, when both have come here."""
+    """The other's process id, once both have reached this line."""
     own = folder / f"{rank}"
     own.write_text(str(os.getpid()))
     own.rename(folder / f"pid-{rank}")

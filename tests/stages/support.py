@@ -28,7 +28,7 @@ TOKEN: Final = "hf_" + "t" * 34
 
 @dataclass
 class Ended:
-    """All that a stage said, and how it ended."""
+    """All events of a stage, and how it ended."""
 
     status: int
     events: list[StageEvent]
@@ -126,7 +126,7 @@ class Forks:
         self._server = ForkClient(self._environment, modules=(module,), imports=(module,))
 
     def start(self, request: Path, variables: Mapping[str, str] = {}) -> Child:
-        """`variables`: what a fork can still be given, such as HF_TOKEN."""
+        """`variables`: those that a fork can still get, such as HF_TOKEN."""
         command = [sys.executable, "-P", "-m", self._module, str(request)]
         environment = {**self._environment, **variables}
         log = request.parent / "log"

@@ -53,7 +53,7 @@ class TestRunStage:
         assert ended.failure.code is FailureCode.EMPTY_DATASET
         assert (ended.failure.message, ended.failure.details) == ("nothing", {"n": 3})
 
-    def test_the_trace_goes_to_the_log_and_not_into_the_event(self, tmp_path: Path) -> None:
+    def test_the_trace_is_in_the_log_and_not_in_the_event(self, tmp_path: Path) -> None:
         ended = run(tmp_path, "raise KeyError('x')")
         assert ended.failure.code is FailureCode.INTERNAL
         assert "Traceback" in ended.log
@@ -77,7 +77,7 @@ class TestRunStage:
         assert len(ended.failure.message) == 4000
         assert ended.failure.details == {}
 
-    def test_a_thread_that_lives_on_does_not_delay_the_end(self, tmp_path: Path) -> None:
+    def test_a_running_thread_does_not_delay_the_end(self, tmp_path: Path) -> None:
         body = "import threading; threading.Thread(target=time.sleep, args=(100,)).start()"
         assert run(tmp_path, body).status == 0
 
@@ -125,7 +125,7 @@ class TestStop:
         )
         assert (ended.status, ended.events) == (143, [])
 
-    def test_without_a_reader_of_its_events_it_goes(self, tmp_path: Path) -> None:
+    def test_it_ends_without_a_reader_of_its_events(self, tmp_path: Path) -> None:
         running = start(
             tmp_path,
             """

@@ -60,7 +60,7 @@ class TestReport:
         assert [n for n in again.notices if n.startswith("Reusing the prepared data")]
         second = json.loads((tmp_path / "job" / "data_report.json").read_text())
         assert again.result["data_report"] == ended.result["data_report"]
-        for row in train["bad_rows"]:  # its own name for the file, all else as before
+        for row in train["bad_rows"]:  # the file has another name; everything else is as before
             row["place"] = row["place"].replace("file-1", "file-2")
         assert second == report
 

@@ -8,7 +8,7 @@ from worker.stages import fork_server
 
 class TestForgetDevices:
     def test_the_caches_of_transformers_and_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A fork server sees no GPU, and what is forked of it may have some."""
+        """A fork server sees no GPU, but the stages that it forks may."""
         with monkeypatch.context() as patched:
             patched.setattr(torch.cuda, "is_available", lambda: False)
             fork_server._forget_devices()

@@ -1,4 +1,4 @@
-"""worker.stages.launch_ranks: what the supervisor sees of a stage in several ranks."""
+"""worker.stages.launch_ranks: a stage in several ranks, as seen by its supervisor."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def nothing_is_left(tmp_path: Path) -> object:
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[ForkClient]:
+def forks() -> Iterator[ForkClient]:
     server = ForkClient(VARIABLES, modules=(LAUNCHER,), imports=(LAUNCHER, STUB))
     yield server
     server.close()
@@ -64,7 +64,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> "Launcher":
     if request.param == "forks":
         if sys.platform != "linux":
             pytest.skip("Linux only")
-        start = request.getfixturevalue("warm").start
+        start = request.getfixturevalue("forks").start
     return Launcher(tmp_path, start)
 
 
@@ -86,7 +86,7 @@ class Launcher:
         return Child(command, VARIABLES, self.folder, log, start=self._start, locks=locks)
 
     def started(self, behaviour: str, locks: tuple[int, ...] = ()) -> Child:
-        """With both ranks in their work."""
+        """While both ranks work."""
         child = self.start(behaviour, locks)
         wait_until(lambda: len(list(self.folder.glob("at-work-*"))) == 2, 60, "both ranks")
         return child
@@ -119,12 +119,12 @@ class TestEnd:
         assert (ended.failure.message, ended.failure.details) == ("nothing here", {"n": 3})
         assert "Traceback" in ended.log
 
-    def test_it_is_told_once(self, launcher: Launcher) -> None:
+    def test_it_is_reported_once(self, launcher: Launcher) -> None:
         ended = launcher.run("all fail")
         assert [event.type for event in ended.events] == ["notice", "failed"]
         assert ended.failure.code is FailureCode.DISK_FULL
 
-    def test_a_killed_rank_is_the_reason_and_not_what_the_others_feel(
+    def test_a_killed_rank_is_the_reason_and_not_the_errors_of_the_others(
         self, launcher: Launcher
     ) -> None:
         ended = launcher.run("one is killed")
@@ -176,10 +176,10 @@ class TestSignals:
 class TestRanks:
     @pytest.fixture(autouse=True)
     def nothing_is_left(self) -> None:
-        """Nothing is started that would have to end."""
+        """No rank is started that would then have to be ended."""
 
     def test_a_soft_stop_that_comes_as_a_rank_ends(self) -> None:
-        """Its pid is waited for already: that is no reason to fail."""
+        """Its pid was already waited for: that is no reason to fail."""
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         group = _Ranks()
@@ -190,7 +190,7 @@ class TestRanks:
 class TestCommand:
     @pytest.fixture(autouse=True)
     def nothing_is_left(self) -> None:
-        """Nothing is started."""
+        """No rank is started."""
 
     @pytest.mark.parametrize(
         ("stage", "resources", "expected"),

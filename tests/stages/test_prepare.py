@@ -27,7 +27,7 @@ from worker.tasks.base import load_splits
 
 
 class TestFiles:
-    def test_prepares_all_splits_and_says_what_it_does(
+    def test_prepares_all_splits_and_reports_its_phases(
         self, tmp_path: Path, forks: Forks, models: Path
     ) -> None:
         body = spec(
@@ -125,13 +125,13 @@ class TestFiles:
         assert [row["question"] for row in examples] == [row["question"] for row in rows]
         assert [row["id"] for row in examples] == ["0", "1"]
 
-    def test_long_questions_are_told(self, tmp_path: Path, run: Run, models: Path) -> None:
+    def test_long_questions_are_reported(self, tmp_path: Path, run: Run, models: Path) -> None:
         row = squad_rows("train")[0] | {"question": "why " * 200}
         (tmp_path / "d.json").write_text(json.dumps([row]))
         ended = run(spec(models / "tiny", train=str(tmp_path / "d.json")))
         assert any(n.startswith("1 questions of the train split were cut") for n in ended.notices)
 
-    def test_weights_beside_another_config(self, tmp_path: Path, run: Run, models: Path) -> None:
+    def test_weights_next_to_another_config(self, tmp_path: Path, run: Run, models: Path) -> None:
         other = models / "other"
         other.mkdir()
         config = json.loads((models / "tiny" / "config.json").read_text())
@@ -226,7 +226,7 @@ class TestDataFailures:
         assert ended.failure.code is FailureCode.DATASET_NOT_FOUND
         assert kind == "outside" or kind in ended.failure.message
 
-    def test_an_upload_that_is_gone(self, tmp_path: Path, run: Run, models: Path) -> None:
+    def test_a_removed_upload(self, tmp_path: Path, run: Run, models: Path) -> None:
         body = spec(models / "tiny", source="upload", train=["file-1"])
         assert run(body).failure.code is FailureCode.DATASET_NOT_FOUND
 

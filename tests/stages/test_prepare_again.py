@@ -1,4 +1,4 @@
-"""A retried job whose prepared data was removed is prepared as it was, or not at all."""
+"""A retried job whose prepared data was removed is prepared as before, or not at all."""
 
 import shutil
 from pathlib import Path

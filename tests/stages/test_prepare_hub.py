@@ -25,7 +25,7 @@ _NUMBERS = itertools.count()
 
 @dataclass
 class Repos:
-    """A model and a data set of this test alone."""
+    """A model and a data set for this test only."""
 
     hub: HubDouble
     model: Repo
@@ -164,9 +164,7 @@ class TestHub:
         filled.hub.gate_passes.add(TOKEN)
         assert run(filled.spec(), TOKEN).status == 0
 
-    def test_an_older_copy_never_stands_in_for_data_that_cannot_be_had(
-        self, run: Run, filled: Repos
-    ) -> None:
+    def test_an_older_copy_never_replaces_unavailable_data(self, run: Run, filled: Repos) -> None:
         assert run(filled.spec()).status == 0
         files = filled.data.at("main")
         assert files is not None
@@ -200,7 +198,7 @@ class TestHub:
         assert TOKEN not in ended.log
 
     def test_private_model_with_and_without_a_token(self, run: Run, filled: Repos) -> None:
-        """Strangers are told the same as of a repository that does not exist."""
+        """For others it looks like a repository that does not exist."""
         filled.model.private = True
         failure = run(filled.spec()).failure
         assert failure.code is FailureCode.MODEL_NOT_FOUND
@@ -231,11 +229,11 @@ class TestHub:
     def test_half_an_answer_about_the_data_is_the_hubs_fault(
         self, tmp_path: Path, filled: Repos
     ) -> None:
-        """Nothing is wrong with the data set, so the stage is worth another try."""
+        """The data set is not at fault, so the stage is retried."""
 
         def spoil(_method: str, path: str) -> Weather | None:
             asks_for_files = "/tree/" in path or "/paths-info/" in path
-            return Weather.SPOILED if filled.data.id in path and asks_for_files else None
+            return Weather.HALF_JSON if filled.data.id in path and asks_for_files else None
 
         with WeatherProxy(filled.hub.endpoint, spoil) as proxy:
             variables = {"HF_ENDPOINT": proxy.url, "HF_HOME": str(tmp_path / "home")}

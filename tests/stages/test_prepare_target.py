@@ -67,7 +67,7 @@ class TestTarget:
     def test_a_name_alone_is_of_the_tokens_account(
         self, run: Run, target_hub: HubDouble, models: Path, name: str
     ) -> None:
-        """Although there is a public model of that old short name."""
+        """Although a public model has this old short name."""
         target_hub.create("model", name, private=False)
         ended = run(body(models, name), TOKEN)
         assert ended.result["hub_model_id"] == f"me/{name}"
@@ -138,8 +138,8 @@ class TestRefusals:
         self, run: Run, target_hub: HubDouble, models: Path, model: Path, name: str
     ) -> None:
         target_hub.add_repo(f"me/base-{name}", model)
-        wish = body(models, f"team/{name}") | {"model": {"name_or_path": f"me/base-{name}"}}
-        refused(run(wish, FINE_GRAINED), FailureCode.HUB_FORBIDDEN)
+        spec = body(models, f"team/{name}") | {"model": {"name_or_path": f"me/base-{name}"}}
+        refused(run(spec, FINE_GRAINED), FailureCode.HUB_FORBIDDEN)
         assert not [one for one in target_hub.requests if f"base-{name}" in one.path]
 
     def test_a_refusal_for_another_reason_gives_it_without_the_token(
@@ -151,7 +151,7 @@ class TestRefusals:
         assert "Storage limit reached" in message
         assert TOKEN not in str(ended.events)
 
-    def test_the_hub_does_not_say_whose_the_token_is(
+    def test_the_hub_does_not_name_the_owner_of_the_token(
         self, run: Run, target_hub: HubDouble, models: Path, name: str
     ) -> None:
         target_hub.fail("/whoami-v2", 429, method="GET")
@@ -184,12 +184,12 @@ class TestAway:
         assert run(body(models, f"me/{name}"), TOKEN).status == 0
 
     def test_unreachable(self, tmp_path: Path, models: Path, forks: Forks) -> None:
-        wish = request(tmp_path, body(models, "me/x"))
-        refused(forks.run(wish, {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
+        given = request(tmp_path, body(models, "me/x"))
+        refused(forks.run(given, {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
 
     def test_offline_mode(self, tmp_path: Path, models: Path, forks: Forks) -> None:
-        wish = request(tmp_path, body(models, "me/x"))
-        refused(forks.run(wish, OFFLINE | {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
+        given = request(tmp_path, body(models, "me/x"))
+        refused(forks.run(given, OFFLINE | {"HF_TOKEN": TOKEN}), FailureCode.NETWORK)
 
     def test_a_mirror_that_cannot_be_asked_is_trusted(
         self, run: Run, target_hub: HubDouble, models: Path, name: str

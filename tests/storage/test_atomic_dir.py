@@ -1,4 +1,4 @@
-"""worker.storage.atomic_dir: a directory is there whole or not at all."""
+"""worker.storage.atomic_dir: a directory exists complete or not at all."""
 
 import errno
 import json
@@ -167,7 +167,7 @@ class TestVerify:
 
 
 class TestRemove:
-    def test_it_is_gone_and_a_second_removal_is_no_error(self, tmp_path: Path) -> None:
+    def test_it_is_removed_and_a_second_removal_is_no_error(self, tmp_path: Path) -> None:
         folder = write(tmp_path / "10", model=b"weights")
         atomic_dir.remove(folder)
         atomic_dir.remove(folder)
@@ -176,7 +176,7 @@ class TestRemove:
     def test_what_an_interrupted_removal_leaves_does_not_verify(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The manifest is gone, durably, before the first of its files."""
+        """The manifest is durably removed before the first of its files."""
         folder = write(tmp_path / "10", model=b"weights")
         synced: list[list[str]] = []
         fsync = os.fsync

@@ -65,12 +65,12 @@ def _never(_folder: Path) -> content_cache.Counts:
 _CHILD = """
 import sys, time
 from pathlib import Path
-from worker.data import cache
+from worker.storage import content_cache
 def build(folder):
     (folder / "started").touch()
     time.sleep(float(sys.argv[2]))
     return {}
-print(cache.get_or_build(Path(sys.argv[1]), "k", build).found)
+print(content_cache.get_or_build(Path(sys.argv[1]), "k", build).found)
 """
 
 

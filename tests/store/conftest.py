@@ -9,7 +9,7 @@ from service.store.database import Database
 
 @pytest.fixture
 def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
-    """For what is the same on both databases and has many cases."""
+    """For tests with many cases that behave the same on both databases."""
     path = tmp_path / "finetune.db"
     shutil.copy(sqlite_template, path)
     database = Database(f"sqlite:///{path}")

@@ -78,7 +78,7 @@ class TestClaim:
     def test_the_stages_time_is_that_of_its_attempts_since_it_was_last_started_anew(
         self, database: Database
     ) -> None:
-        """A retry by hand counts attempts from one again; other stages have their own time."""
+        """A manual retry counts attempts from one again; other stages have their own time."""
         job_id = make_job(database)
         spent = {1: ("prepare", 1000), 2: ("train", 300), 3: ("prepare", 10), 4: ("prepare", 20)}
         with database.write() as session:
@@ -141,7 +141,7 @@ class TestClaim:
         assert all(0 <= job.waited_seconds < 60 for job in found)
 
     def test_a_claim_that_was_rolled_back_is_not_committed(self, database: Database) -> None:
-        """The same worker's other process claims with the same epoch: still not ours."""
+        """Another process of the worker claims with the same epoch: that is another claim."""
         job_id = make_job(database)
         lost: list[Claim] = []
 
@@ -186,7 +186,7 @@ class TestClaim:
 
 
 def waits_for_a_lock(database: Database) -> bool:
-    """Whether some session of this Postgres database does."""
+    """Whether a session of this Postgres database waits."""
     waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
     with database.read() as session:
         return bool(session.scalar(text(f"{waiting} AND wait_event_type = 'Lock' LIMIT 1")))
@@ -194,7 +194,7 @@ def waits_for_a_lock(database: Database) -> bool:
 
 class TestBeat:
     @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING])
-    def test_prolongs_the_lease_and_tells_the_wish(
+    def test_renews_the_lease_and_returns_the_requested_action(
         self, database: Database, state: JobState
     ) -> None:
         job_id = make_job(database)
@@ -220,7 +220,7 @@ class TestBeat:
             assert claims.held(session, job_id, 0) is None
         assert get(database, job_id).lease_until == before
 
-    def test_a_job_that_nobody_holds_has_no_beat(self, database: Database) -> None:
+    def test_a_job_without_a_holder_has_no_beat(self, database: Database) -> None:
         job_id = make_job(database)
         with database.write() as session:
             assert claims.renew(session, job_id, 0, 60) is None

@@ -1,4 +1,4 @@
-"""One statement needs no transaction of its own; what writes has one."""
+"""A single statement needs no transaction of its own; writes have one."""
 
 import pytest
 from sqlalchemy import event, text

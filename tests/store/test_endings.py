@@ -143,7 +143,7 @@ class TestFailed:
 
 
 class TestReleased:
-    def test_goes_back_without_a_fault(self, database: Database) -> None:
+    def test_returns_to_the_queue_without_a_fault(self, database: Database) -> None:
         job_id = make_job(database)
         claimed = claim_job(database, job_id)
         assert end(database, claimed, Ending.released()) is JobState.QUEUED
@@ -203,7 +203,7 @@ class TestStale:
 
 
 class TestSettled:
-    def test_tells_a_written_end_from_a_lost_one(self, database: Database) -> None:
+    def test_distinguishes_a_written_end_from_a_lost_one(self, database: Database) -> None:
         job_id = make_job(database)
         first = claim_job(database, job_id)
         with database.read() as session:
@@ -270,7 +270,7 @@ class TestExpire:
     @pytest.mark.parametrize(
         ("state", "after"), [("cancelling", "cancelled"), ("pausing", "paused")]
     )
-    def test_the_users_wish_is_kept(self, database: Database, state: str, after: str) -> None:
+    def test_the_users_action_is_kept(self, database: Database, state: str, after: str) -> None:
         job_id = make_job(database)
         claim_job(database, job_id)
         put(database, job_id, state=state)

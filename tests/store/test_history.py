@@ -206,7 +206,7 @@ class TestCrashCount:
     def test_an_evaluation_is_no_progress(
         self, database: Database, claimed: Claim, phase: Phase
     ) -> None:
-        """It counts examples, and would hide a training that always dies at its first step."""
+        """It counts examples, and would hide a training that always fails at its first step."""
         put(database, claimed.job_id, crash_count=2)
         record(database, claimed, PhaseChanged(phase=phase), Progress(step=500, of=900))
         row = get(database, claimed.job_id)
@@ -223,7 +223,9 @@ class TestCheckpoints:
         found = rows(database, CheckpointRow, CheckpointRow.step)
         return [row.step for row in found if row.pruned_at is None]
 
-    def test_the_oldest_goes_but_the_best_and_the_newest_stay(self, database: Database) -> None:
+    def test_the_oldest_is_removed_but_the_best_and_the_newest_are_kept(
+        self, database: Database
+    ) -> None:
         claimed = claim_job(database, make_job(database, training={"save_total_limit": 2}))
         pruned = []
         for step, best in [(1, False), (2, True), (3, False), (4, False)]:

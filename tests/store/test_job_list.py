@@ -1,4 +1,4 @@
-"""The list of jobs: every path through its planner gives what a plain filter would."""
+"""The list of jobs: every path of its query planner returns what a plain filter would."""
 
 import random
 from datetime import timedelta

@@ -42,7 +42,7 @@ class TestInsert:
 class TestMove:
     @pytest.mark.parametrize(("old", "new"), list(product(JobState, JobState)))
     def test_every_pair_of_states(self, sqlite_database: Database, old: str, new: str) -> None:
-        """What the table allows is written with its event, and nothing else is."""
+        """A transition that the table allows is written with its event; others are not."""
         database = sqlite_database
         job_id = make_job(database)
         put(database, job_id, state=old)
@@ -110,7 +110,7 @@ class TestOutbox:
             jobs.Message(low, "cpu", 9),
         ]
 
-    def test_only_what_waits_and_may_start(self, database: Database) -> None:
+    def test_only_waiting_jobs_that_may_start(self, database: Database) -> None:
         running, later, sent = (make_job(database) for _ in range(3))
         put(database, running, state=JobState.RUNNING)
         put(database, later, not_before=db_now(60))

@@ -1,4 +1,4 @@
-"""Jobs that begin with what others made: what can be had, and who needs whom."""
+"""Jobs that start from the results of others: what is available, and which job needs which."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ class TestModelOf:
             ),
         ],
     )
-    def test_refusals_say_what_to_do(
+    def test_refusals_name_an_action(
         self,
         sqlite_database: Database,
         spec: dict[str, Any],
@@ -118,7 +118,7 @@ class TestPublicName:
         job_id = finished_job(sqlite_database, results={"train": TRAINED, "publish": pushed})
         assert self.name(sqlite_database, job_id) == ("org/mlm", "c" * 40)
 
-    def test_else_what_all_began_with(self, sqlite_database: Database) -> None:
+    def test_otherwise_the_first_base_model(self, sqlite_database: Database) -> None:
         first = finished_job(sqlite_database)
         earlier = {"base_job": {"name": "org/first"}}
         second = finished_job(sqlite_database, results={"prepare": earlier, "train": TRAINED})
@@ -142,7 +142,7 @@ class TestLineage:
         with database.read() as session:
             assert lineage.derived(session, base) == [one, two]
 
-    def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
+    def test_a_removed_source_is_looked_up_again_when_the_job_is_created(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
         with pytest.raises(SourceJobError, match="there is no job job-0"):
@@ -213,7 +213,7 @@ class TestResumeFrom:
         with database.read() as session:
             assert lineage.derived(session, base) == [job_id]
 
-    def test_what_is_gone_is_looked_for_again_when_the_job_is_made(
+    def test_a_removed_source_is_looked_up_again_when_the_job_is_created(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
         base = finished_job(database)
@@ -239,7 +239,7 @@ class TestResumeFrom:
 
 class TestRetry:
     def failed(self, database: Database, unreachable: Dispatcher, home: Any, base: str) -> str:
-        """Failed in `train`; the model that it began with lies in the source's workspace."""
+        """It failed in `train`; its base model is in the source's workspace."""
         job_id = begun_with(database, unreachable, base)
         model = Settings(home=home).workspace(base) / TRAINED["output_dir"]
         entry = home / "cache" / "prepared" / ("f" * 64)
@@ -273,10 +273,10 @@ class TestRetry:
         assert (get(database, job_id).state, get(database, job_id).stage) == ("queued", "train")
 
     @pytest.mark.parametrize("change", ["deleted", "pruned"])
-    def test_refused_when_the_source_has_gone(
+    def test_refused_if_the_source_was_removed(
         self, database: Database, unreachable: Dispatcher, tmp_path: Any, change: str
     ) -> None:
-        """Even while its folder still waits to be removed."""
+        """Even before its folder is removed."""
         base = finished_job(database)
         job_id = self.failed(database, unreachable, tmp_path, base)
         with database.write() as session:

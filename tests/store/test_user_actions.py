@@ -1,4 +1,4 @@
-"""Every wish in every state, and what it leaves in the row and in the history."""
+"""Every user action in every state, and what it changes in the row and the history."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PREPARED = {"prepared_dir": "/p", "model_revision": "c0ffee"}
 TRAINED = {"output_dir": "attempts/2/output", "metrics": {"f1": 1.0}}
 
 
-def wish(database: Database, job_id: str, name: str, *arguments: Any) -> str:
+def act(database: Database, job_id: str, name: str, *arguments: Any) -> str:
     with database.write() as session:
         row = jobs.lock(session, job_id)
         assert row is not None
@@ -26,7 +26,7 @@ def wish(database: Database, job_id: str, name: str, *arguments: Any) -> str:
     return state
 
 
-def said(database: Database, job_id: str) -> list[str]:
+def event_types(database: Database, job_id: str) -> list[str]:
     return [event.type for event in history_of(database, job_id)[1:]]
 
 
@@ -50,20 +50,20 @@ class TestEveryState:
             *(("resume", state, state, None) for state in sorted(ENDED)),
         ],
     )
-    def test_what_follows(
+    def test_next_state_and_event(
         self, sqlite_database: Database, name: str, state: str, after: str, event: str | None
     ) -> None:
         job_id = make_job(sqlite_database)
         put(sqlite_database, job_id, state=state)
-        assert wish(sqlite_database, job_id, name) == after
+        assert act(sqlite_database, job_id, name) == after
         assert get(sqlite_database, job_id).state == after
-        assert said(sqlite_database, job_id) == ([event] if event else [])
+        assert event_types(sqlite_database, job_id) == ([event] if event else [])
 
 
 class TestCancel:
     def test_a_waiting_job_ends_with_its_reason(self, database: Database) -> None:
         job_id = make_job(database)
-        wish(database, job_id, "cancel")
+        act(database, job_id, "cancel")
         row = get(database, job_id)
         assert row.failure is not None
         assert row.failure["code"] == "cancelled"
@@ -74,14 +74,14 @@ class TestCancel:
 class TestPause:
     def test_nobody_can_claim_a_paused_job_until_it_is_resumed(self, database: Database) -> None:
         job_id = make_job(database)
-        wish(database, job_id, "pause")
+        act(database, job_id, "pause")
         with database.write() as session:
             found = claims.claim(
                 session, job_id, "w", queues=["cpu", "gpu"], gpus=(), lease_seconds=60
             )
             assert found is None
             assert jobs.due(session, 10) == []
-        wish(database, job_id, "resume")
+        act(database, job_id, "resume")
         with database.read() as session:
             assert jobs.due(session, 10) == [jobs.Message(job_id, "cpu", 5)]
         assert claim_job(database, job_id).epoch == 1
@@ -91,7 +91,7 @@ class TestPause:
     ) -> None:
         job_id = make_job(database)
         put(database, job_id, state="paused", not_before=db_now(600), next_publish_at=db_now(600))
-        wish(database, job_id, "resume")
+        act(database, job_id, "resume")
         with database.read() as session:
             assert len(jobs.due(session, 10)) == 1
 
@@ -101,9 +101,9 @@ class TestPause:
     ) -> None:
         job_id = make_job(database)
         claim = claim_job(database, job_id)
-        assert wish(database, job_id, "pause") == "pausing"
+        assert act(database, job_id, "pause") == "pausing"
         if resumed:
-            assert wish(database, job_id, "resume") == "running"
+            assert act(database, job_id, "resume") == "running"
         with database.write() as session:
             assert end(session, job_id, claim.epoch, Ending.released(), POLICY) == after
         row = get(database, job_id)
@@ -140,7 +140,7 @@ class TestRetry:
 
     def test_all_that_was_counted_begins_anew_and_the_run_stays(self, database: Database) -> None:
         job_id = self.failed(database, Stage.TRAIN)
-        assert wish(database, job_id, "retry", Stage.TRAIN, []) == "queued"
+        assert act(database, job_id, "retry", Stage.TRAIN, []) == "queued"
         row = get(database, job_id)
         assert (row.state, row.stage, row.queue, row.epoch) == ("queued", "train", "gpu", 4)
         counted = (row.stage_attempt, row.crash_count, row.furthest_step, row.retry_count)
@@ -163,7 +163,7 @@ class TestRetry:
             assert jobs.untracked(session, 10) == []
         assert claim_job(database, job_id).epoch == 5
 
-    def test_no_limit_of_time_ends_the_new_attempt_for_what_the_old_ones_took(
+    def test_earlier_attempts_do_not_count_towards_the_new_time_limit(
         self, sqlite_database: Database
     ) -> None:
         job_id = make_job(sqlite_database)
@@ -174,7 +174,7 @@ class TestRetry:
         with sqlite_database.write() as session:
             end(session, job_id, first.epoch, Ending.failed(timeout), POLICY)
         assert get(sqlite_database, job_id).used_seconds == pytest.approx(100, abs=30)
-        wish(sqlite_database, job_id, "retry", Stage.PREPARE, [])
+        act(sqlite_database, job_id, "retry", Stage.PREPARE, [])
         again = claim_job(sqlite_database, job_id)
         assert (again.used_seconds, again.stage_used_seconds) == (0, 0)
 
@@ -183,7 +183,7 @@ class TestRetry:
         [
             (Stage.PUBLISH, {"prepare": PREPARED, "train": TRAINED}),
             (Stage.TRAIN, {"prepare": PREPARED}),
-            # What it resolved is kept, so that it is resolved the same again.
+            # The resolved revisions are kept, so that they are resolved the same again.
             (Stage.PREPARE, {"prepare": PREPARED}),
         ],
     )
@@ -191,7 +191,7 @@ class TestRetry:
         self, database: Database, stage: Stage, kept: dict[str, Any]
     ) -> None:
         job_id = self.failed(database, Stage.PUBLISH)
-        wish(database, job_id, "retry", stage, ["finished_model"])
+        act(database, job_id, "retry", stage, ["finished_model"])
         row = get(database, job_id)
         assert (row.stage, row.results) == (stage, kept)
         assert (row.progress is None) == (stage is not Stage.PUBLISH)
@@ -204,7 +204,7 @@ class TestRetry:
                     job_id=job_id, name="a", path="a", bytes=1, sha256="0", created_at=db_now()
                 )
             )
-        wish(database, job_id, "retry", Stage.TRAIN, [])
+        act(database, job_id, "retry", Stage.TRAIN, [])
         with database.read() as session:
             assert session.get(ArtifactRow, (job_id, "a")) is None
         assert get(database, job_id).workspace_pruned_at is None
@@ -215,7 +215,7 @@ class TestRemove:
         other, job_id = make_job(database), make_job(database, metadata={"a": "b"})
         claim_job(database, job_id)
         claim_job(database, other)
-        assert wish(database, job_id, "remove") == f"jobs/{job_id}"
+        assert act(database, job_id, "remove") == f"jobs/{job_id}"
         with database.read() as session:
             assert session.scalars(select(JobRow.id)).all() == [other]
             for table in Base.metadata.sorted_tables:
@@ -224,7 +224,7 @@ class TestRemove:
                     assert ids <= {other}, table
             assert retention.scheduled_removals(session, 10) == [f"jobs/{job_id}"]
 
-    def test_a_rolled_back_removal_lets_go_of_nothing(self, database: Database) -> None:
+    def test_a_rolled_back_removal_removes_nothing(self, database: Database) -> None:
         job_id = make_job(database)
 
         def remove_and_fail() -> None:

@@ -1,4 +1,4 @@
-"""In the place of torch: CUDA that a library starts when it is imported, as far as torch shows it.
+"""A stand-in for torch, to simulate a library that starts CUDA when it is imported.
 
 STUB_CUDA: `started`, which torch shows at once; `counted`, which it shows after a fork only.
 """

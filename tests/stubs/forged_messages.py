@@ -12,7 +12,7 @@ from kombu.messaging import Producer
 from service.contract.routing import WAKE_TASK
 
 SIGNS: Final = ("ContentDisallowed", "DecodeError", "os.system", "TypeError")
-"""What a worker's log says of them."""
+"""Parts of the worker's log entries about them."""
 
 
 class Trap:

@@ -1,4 +1,4 @@
-"""As stub_worker, on a machine with two GPUs: NVML is a stand-in, and the stages are stubs."""
+"""A real worker on two simulated GPUs (a stand-in for NVML), with stub stages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A request of the stub stage, whose `metadata` says what it does."""
+"""A request of the stub stage, whose `metadata` directs it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A stage without torch, started by the real supervisor; `metadata` says what it does.
+"""A stage without torch, started by the real supervisor; `metadata` directs it.
 
 `stub.<stage>`: finish (default), fail:<code>, segfault, kill, exit:<status>, hang, deaf (ignores
 SIGTERM), chatter (invalid lines, then finish), fork (leaves a grandchild, then finishes),
@@ -157,7 +157,7 @@ def result(request: StageRequest) -> BaseModel:
 
 
 def command(request: StageRequest, request_file: Path) -> list[str]:
-    """For the supervisor, in place of the real stages."""
+    """For the supervisor, instead of the real stages."""
     # -P: the `worker.py` of this folder would be imported instead of the package.
     return [sys.executable, "-P", str(Path(__file__)), str(request_file)]
 

@@ -1,4 +1,4 @@
-"""A stage that writes down what its process is like; `heavy`: and what the libraries have read.
+"""A stage that records the state of its process; `heavy`: and what the libraries have read.
 
 `python -P -m tests.stubs.state_stage <request>`, new or forked: both must write the same.
 """
@@ -102,7 +102,7 @@ def _threads() -> dict[str, Any]:
 
 
 def _constants() -> dict[str, str]:
-    """All plain values that stand in the libraries' modules."""
+    """All plain values in the libraries' modules."""
     found = {}
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] in LIBRARIES:

@@ -1,6 +1,6 @@
-"""A stage without torch, whose training saves when it is told to; started by the real supervisor.
+"""A stage without torch, whose training saves on request; started by the real supervisor.
 
-Training saves step N once `save-N` lies in the workspace, and ends once `finish` does.
+Training saves step N once `save-N` exists in the workspace, and ends once `finish` does.
 """
 
 import itertools
@@ -54,7 +54,7 @@ def weights(step: int) -> bytes:
 
 
 def command(_request: StageRequest, request_file: Path) -> list[str]:
-    """For the supervisor, in place of the real stages."""
+    """For the supervisor, instead of the real stages."""
     return [sys.executable, "-P", str(Path(__file__)), str(request_file)]
 
 

@@ -12,7 +12,7 @@ from worker.supervision.supervisor import Command, Supervisor
 
 
 def run(command: Command) -> None:
-    """A worker until SIGTERM, whose stages are what `command` starts."""
+    """A worker that runs until SIGTERM, and whose stages `command` starts."""
     # A slow machine's stub would be sampled, and its numbers counted with the job's.
     system_metrics._FIRST_SECONDS = 60.0  # type: ignore[misc]
     real_job_runner = worker.run.job_runner

@@ -30,7 +30,7 @@ SLOW = r"/lfs/[0-9a-f]{64}"
 
 @pytest.fixture
 def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """One kind will do: what is asked of the database here, other tests ask of both."""
+    """One kind is enough: other tests run these statements on both."""
     path = tmp_path / "finetune.db"
     path.write_bytes(sqlite_template.read_bytes())
     return f"sqlite:///{path}"
@@ -51,7 +51,7 @@ def settings(settings: Settings, hub: HubDouble, monkeypatch: pytest.MonkeyPatch
 
 
 class Training:
-    """A job whose training runs in this process's main thread, while a thread tells it on."""
+    """A job whose training runs in this process's main thread, while another thread directs it."""
 
     def __init__(self, database: Database, settings: Settings, hub: HubDouble, **job: Any) -> None:
         strategy = job.pop("strategy", "every_save")
@@ -62,7 +62,7 @@ class Training:
         put(database, self.id, stage="train")
 
     def run(self, script: Callable[["Training"], None]) -> JobState | None:
-        """Train as `script` says; its errors are the test's."""
+        """Train as `script` directs; its errors fail the test."""
         claimed = claim_job(self.database, self.id)
         errors: list[BaseException] = []
 
@@ -88,7 +88,7 @@ class Training:
         made = Supervisor(self.database, self.settings, NullTracker(), command=stages)
         return made.supervise(claimed)
 
-    # ---- what a script says and sees ----------------------------------------------------------
+    # ---- what a script can do and read --------------------------------------------------------
 
     def save(self, step: int) -> None:
         (self.workspace / f"save-{step}").touch()
@@ -115,7 +115,7 @@ class Training:
 
     @property
     def titles(self) -> list[str]:
-        """Of the commits, without the one that made the repository."""
+        """The commits without the one that created the repository."""
         found = self.hub.find("model", "org/m")
         return [commit.title for commit in found.commits[1:]] if found else []
 
@@ -147,7 +147,7 @@ def pushes() -> list[psutil.Process]:
 
 
 class TestEverySave:
-    def test_each_checkpoint_is_a_commit_while_training_goes_on(self, make: Make) -> None:
+    def test_each_checkpoint_is_a_commit_while_training_continues(self, make: Make) -> None:
         training = make()
 
         def script(job: Training) -> None:
@@ -165,7 +165,7 @@ class TestEverySave:
         assert training.titles == [f"Training in progress, step {step}" for step in (1, 2)]
         assert training.hub.repo("org/m").private is True
         assert pushes() == []
-        # The token is the pushes' alone.
+        # Only the pushes have the token.
         seen = (training.workspace / "attempts/1/environment").read_text().split()
         assert "HF_TOKEN" not in seen
         for path in training.workspace.rglob("*"):
@@ -192,7 +192,7 @@ class TestEverySave:
         assert [notice["data"].get("left_out") for notice in training.notices()] == [None, [2]]
         assert seen == [(min(19, os.nice(0) + 15), "")], "it yields the CPU and holds no GPU"
 
-    def test_rotation_spares_what_is_pushed(self, make: Make) -> None:
+    def test_rotation_keeps_checkpoints_that_are_being_pushed(self, make: Make) -> None:
         training = make(training={"save_total_limit": 1}, strategy="checkpoint")
         training.hub.fail(SLOW, method="PUT", delay=2.0, times=1)
 
@@ -228,7 +228,7 @@ class TestEverySave:
 
 
 class TestFailure:
-    def test_is_told_and_harms_nothing(self, make: Make) -> None:
+    def test_is_reported_and_affects_nothing(self, make: Make) -> None:
         training = make()
         training.hub.fail("/commit/", 500, times=1)
 
@@ -245,7 +245,7 @@ class TestFailure:
         assert training.titles == ["Training in progress, step 2"]
 
     @pytest.mark.parametrize("token", ["hf_unknown", None])
-    def test_what_a_retry_cannot_mend_is_tried_once(
+    def test_a_permanent_failure_is_tried_once(
         self, make: Make, settings: Settings, monkeypatch: pytest.MonkeyPatch, token: str | None
     ) -> None:
         training = make()
@@ -300,7 +300,7 @@ class TestEnd:
         assert training.titles == []
 
     def test_a_lost_claim(self, make: Make, database: Database) -> None:
-        """Between the last look at the claim and the commit: the push asks the database itself."""
+        """Between the last check of the claim and the commit, the push asks the database itself."""
         training = make()
         training.hub.fail(SLOW, method="PUT", delay=1.0, times=1)
         never = {"poll_seconds": 60.0, "beat_seconds": 60.0, "kill_seconds": 120.0}
@@ -317,7 +317,7 @@ class TestEnd:
         assert training.run(script) is None
         assert training.titles == []
 
-    def test_the_database_is_away(self, make: Make, flaky: Flaky) -> None:
+    def test_the_database_is_unreachable(self, make: Make, flaky: Flaky) -> None:
         training = make()
         training.database = flaky
         training.hub.fail(SLOW, method="PUT", delay=1.0, times=1)
@@ -325,16 +325,16 @@ class TestEnd:
         def script(job: Training) -> None:
             job.save(1)
             job.wait_for_request("/lfs/")
-            flaky.is_away = True
+            flaky.is_unreachable = True
             wait_until(lambda: not pushes(), 10, "the push's end")
-            flaky.is_away = False
+            flaky.is_unreachable = False
             assert job.wait_for_notices(1)[0]["data"]["code"] == "worker_lost"
 
         assert training.run(script) is JobState.QUEUED
         assert training.titles == []
 
     def test_whoever_committed_meanwhile_wins(self, make: Make) -> None:
-        """As a later attempt would, after this one was asked for leave and before its commit."""
+        """What a later attempt would do between this one's check of the claim and its commit."""
         training = make()
         training.hub.fail(SLOW, method="PUT", delay=1.0, times=1)
 

@@ -1,4 +1,4 @@
-"""A machine whose clock jumps: leases are told by the database, and waits by no wall clock."""
+"""A machine whose clock jumps: leases use the database's clock, and waits no wall clock."""
 
 import re
 import time

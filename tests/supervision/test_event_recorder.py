@@ -30,10 +30,10 @@ class TestCompact:
 
 
 class TestRecorder:
-    def test_what_cannot_be_recorded_is_a_fault(
+    def test_an_event_that_cannot_be_recorded_is_a_fault(
         self, database: Database, settings: Settings
     ) -> None:
-        """No database takes this, now or later: waiting would be in vain."""
+        """No database will ever accept this event, so there is no point in waiting."""
         job_id = make_job(database)
         claimed = claim_job(database, job_id)
         with EventRecorder(

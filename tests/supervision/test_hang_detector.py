@@ -8,23 +8,23 @@ from worker.supervision.hang_detector import HangDetector, cpu_seconds
 
 
 class Stage:
-    """A clock, and the processor time that a stage takes."""
+    """A stage with a simulated clock and processor time."""
 
     def __init__(self, hung_seconds: float = 100) -> None:
         self.now = 0.0
         self.cpu = 0.0
         self.detector = HangDetector(hung_seconds, lambda: self.cpu, self.now)
 
-    def says(self, event: Notice | PhaseChanged | Progress, after: float = 0.0) -> None:
+    def record(self, event: Notice | PhaseChanged | Progress, after: float = 0.0) -> None:
         self.now += after
         self.detector.record(event, self.now)
 
     def steps(self, *seconds: float, first: int = 1) -> None:
         for step, taken in enumerate(seconds, start=first):
-            self.says(Progress(step=step, of=1000), after=taken)
+            self.record(Progress(step=step, of=1000), after=taken)
 
     def hangs_after(self, *, cpu_share: float = 0.0, limit: int = 100_000) -> int | None:
-        """Seconds until it counts as hung, taking so much of a CPU meanwhile."""
+        """Seconds until it counts as hung, if it uses this share of a CPU."""
         begun = self.now
         while self.now - begun < limit:
             self.now += 1
@@ -40,7 +40,7 @@ TRAINING = PhaseChanged(phase=Phase.TRAINING)
 class TestTraining:
     def test_a_busy_loop_without_steps_is_hung(self) -> None:
         stage = Stage()
-        stage.says(TRAINING)
+        stage.record(TRAINING)
         stage.steps(0, 1, 1, 1)
         assert stage.hangs_after(cpu_share=1.0) == 101
         assert stage.detector.hang_message(stage.now) == (
@@ -49,38 +49,38 @@ class TestTraining:
 
     def test_slow_steps_may_take_twenty_medians(self) -> None:
         stage = Stage()
-        stage.says(TRAINING)
+        stage.record(TRAINING)
         stage.steps(0, 30, 30, 90, 30)
         assert stage.hangs_after(cpu_share=1.0) == 601
 
     def test_progress_within_a_step_is_none(self) -> None:
         stage = Stage()
-        stage.says(TRAINING)
+        stage.record(TRAINING)
         stage.steps(0, 1, 1)
-        stage.says(Progress(step=3, of=9), after=90)
+        stage.record(Progress(step=3, of=9), after=90)
         assert stage.hangs_after(cpu_share=1.0) == 11
 
     def test_several_steps_between_two_events_are_several(self) -> None:
         stage = Stage(hung_seconds=1)
-        stage.says(TRAINING)
+        stage.record(TRAINING)
         for step in (1, 11, 21):
-            stage.says(Progress(step=step, of=99), after=10)
+            stage.record(Progress(step=step, of=99), after=10)
         assert stage.hangs_after(cpu_share=1.0) == 21
 
     def test_an_evaluations_time_is_no_steps(self) -> None:
         stage = Stage()
-        stage.says(TRAINING)
+        stage.record(TRAINING)
         stage.steps(0, 1, 1)
-        stage.says(PhaseChanged(phase=Phase.EVALUATING))
-        stage.says(TRAINING, after=5000)
+        stage.record(PhaseChanged(phase=Phase.EVALUATING))
+        stage.record(TRAINING, after=5000)
         stage.steps(0, 1, first=4)
         assert stage.hangs_after(cpu_share=1.0) == 101
 
     def test_the_first_step_may_take_long_while_something_happens(self) -> None:
-        """It may be compiled."""
+        """The first step may be compiling."""
         stage = Stage()
-        stage.says(TRAINING)
-        stage.says(Progress(step=0, of=9), after=1)
+        stage.record(TRAINING)
+        stage.record(Progress(step=0, of=9), after=1)
         assert stage.hangs_after(cpu_share=0.5) is None
         assert stage.hangs_after() in range(100, 112)
 
@@ -90,22 +90,22 @@ class TestOtherPhases:
     def test_neither_words_nor_work(self, phase: Phase | None) -> None:
         stage = Stage()
         if phase is not None:
-            stage.says(PhaseChanged(phase=phase))
+            stage.record(PhaseChanged(phase=phase))
         assert stage.hangs_after(cpu_share=0.0005) in range(100, 112)
         said = stage.detector.hang_message(stage.now)
         assert said is not None
         assert said.startswith("The stage has done nothing for 1")
         assert (phase is None) or f"`{phase}`" in said
 
-    def test_work_without_words_goes_on(self) -> None:
+    def test_work_without_events_continues(self) -> None:
         stage = Stage()
-        stage.says(PhaseChanged(phase=Phase.TOKENIZING))
+        stage.record(PhaseChanged(phase=Phase.TOKENIZING))
         assert stage.hangs_after(cpu_share=0.01) is None
 
     def test_words_without_work_go_on(self) -> None:
         stage = Stage()
         for _ in range(20):
-            stage.says(Notice(message="still here"), after=90)
+            stage.record(Notice(message="still here"), after=90)
             assert stage.detector.hang_message(stage.now) is None
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a stage is given in a job with `training.resume_from`."""
+"""Which checkpoint a stage gets in a job with `training.resume_from`."""
 
 import shutil
 from pathlib import Path
@@ -52,7 +52,7 @@ def base(database: Database) -> str:
 
 
 class TestPrepare:
-    def test_it_is_told_where_the_checkpoint_is_and_what_it_was_made_of(
+    def test_it_gets_the_checkpoints_path_and_its_origin(
         self, database: Database, settings: Settings, base: str
     ) -> None:
         claim = claim_job(database, make_job(database, training={"resume_from": {"job": base}}))
@@ -68,14 +68,14 @@ class TestPrepare:
     def test_prepared_again_it_keeps_the_one_that_it_took(
         self, database: Database, settings: Settings, base: str
     ) -> None:
-        """The other job, retried meanwhile, may have newer ones, or be gone."""
+        """The other job may have newer ones after a retry, or may be deleted."""
         job_id = make_job(database, training={"resume_from": {"job": base}})
         taken, prepared = already_taken(settings, job_id, base)
         put(database, job_id, results={"prepare": prepared})
         request = build(database, settings, claim_job(database, job_id))
         assert request.resume_source == taken
 
-    def test_one_that_has_gone_ends_the_job(
+    def test_a_missing_one_ends_the_job(
         self, database: Database, settings: Settings, base: str
     ) -> None:
         claim = claim_job(database, make_job(database, training={"resume_from": {"job": base}}))

@@ -1,4 +1,4 @@
-"""On which database a test runs, where one kind is enough.
+"""Marks tests for which one kind of database is enough.
 
 Both kinds run the same statements: what they do differently is tested in tests/store.
 """

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Their tests share what takes many seconds to start.
+# Their tests share fixtures that take many seconds to start.
 _WHOLE_FOLDERS: Final = ("tests/e2e/", "tests/stages/")
 
 

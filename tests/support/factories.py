@@ -1,4 +1,4 @@
-"""Specs and jobs that tests of several rooms need."""
+"""Specs and jobs for the tests of several rooms."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def submit(database: Database, dispatcher: Dispatcher, spec: JobSpec, **options:
 def claim_job(
     database: Database, job_id: str, worker_id: str = "worker-1", lease_seconds: float = 60
 ) -> Claim:
-    """Win the waiting job; fails the test when it cannot be won."""
+    """Claim the waiting job; the test fails if it cannot be claimed."""
     with database.write() as session:
         claimed = claims.claim(
             session,

@@ -11,45 +11,45 @@ from service.store.models import EventRow
 
 
 class Flaky(Database):
-    """The real database, which is sometimes unreachable or loses the answer to a COMMIT."""
+    """The real database, sometimes unreachable, or losing the answer to a COMMIT."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.is_away = False
+        self.is_unreachable = False
         self.loses_answer_of: str | None = None
-        self.then_away_for = 0.0
+        self.then_unreachable_for = 0.0
         """Seconds, after the answer was lost."""
         self.refused = 0
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        self._answer()
-        said: set[str] = set()
+        self._require_reachable()
+        types: set[str] = set()
 
         def note(session: Session, *_: object) -> None:
-            said.update(row.type for row in session.new if isinstance(row, EventRow))
+            types.update(row.type for row in session.new if isinstance(row, EventRow))
 
         with super().write() as session:
             event.listen(session, "before_flush", note)
             yield session
-        if self.loses_answer_of in said:
+        if self.loses_answer_of in types:
             self.loses_answer_of = None
-            if self.then_away_for:
-                self.is_away = True
-                threading.Timer(self.then_away_for, self._return).start()
+            if self.then_unreachable_for:
+                self.is_unreachable = True
+                threading.Timer(self.then_unreachable_for, self._return).start()
             self._refuse()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        self._answer()
+        self._require_reachable()
         with super().read() as session:
             yield session
 
     def _return(self) -> None:
-        self.is_away = False
+        self.is_unreachable = False
 
-    def _answer(self) -> None:
-        if self.is_away:
+    def _require_reachable(self) -> None:
+        if self.is_unreachable:
             self._refuse()
 
     def _refuse(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows of jobs as tests read and write them, past the service."""
+"""Reads and writes rows of jobs, bypassing the service."""
 
 from typing import Any
 

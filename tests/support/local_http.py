@@ -1,4 +1,4 @@
-"""What the tests' own HTTP servers share: the Hub's double and the proxy that spoils answers."""
+"""Shared by the tests' HTTP servers: the Hub's double and the proxy that damages answers."""
 
 import threading
 from collections.abc import Iterator

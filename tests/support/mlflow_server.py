@@ -1,4 +1,4 @@
-"""A real MLflow server on the loopback, in two processes, that tests can end and start again."""
+"""A real MLflow server on the loopback, in two processes, that tests can stop and restart."""
 
 import os
 import signal

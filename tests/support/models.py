@@ -1,4 +1,4 @@
-"""Small real transformers models for tests, made on the spot; no network."""
+"""Small real transformers models for tests, created locally, without network."""
 
 import atexit
 import functools

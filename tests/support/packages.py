@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class UnavailableError(Exception):
-    """No such server answers and none can be started; the message says what was tried."""
+    """No such server answers and none can be started; the message names what was tried."""
 
 
 def program(name: str, package: str, *folders: str) -> str:

@@ -15,7 +15,7 @@ DEBIAN_FOLDER = "usr/lib/postgresql/*/bin"
 
 
 class PostgresServer:
-    """A fresh server on the loopback; Postgres refuses to run as root, which lends it a user."""
+    """A fresh server on the loopback. Postgres refuses to run as root: another user runs it."""
 
     def __init__(self, port: int, parent: Path | None = None) -> None:
         """`parent`: where its folder is made; by default that of temporary files."""
@@ -35,7 +35,7 @@ class PostgresServer:
         return self.folder / "data"
 
     def _initialise(self) -> None:
-        # The loopback and a throw-unreachable database: nothing here is worth a password.
+        # A temporary database on the loopback: it needs no password.
         trust = ("--username", "tests", "--auth", "trust", "--encoding", "UTF8", "--no-sync")
         if self._popen("initdb", "--pgdata", str(self._data), *trust).wait() != 0:
             said = self.log()
@@ -70,11 +70,11 @@ class PostgresServer:
         return self.process.poll() is None
 
     def log(self) -> str:
-        """The end of what the server has said."""
+        """The end of the server's log."""
         return (self.folder / "server.log").read_text(errors="replace")[-1000:]
 
     def stop(self) -> None:
-        """Nothing of it stays."""
+        """Stop the server and remove its files."""
         if self.runs():
             self.end()
         shutil.rmtree(self.folder)

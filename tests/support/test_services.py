@@ -1,4 +1,4 @@
-"""The servers of the tests themselves: found, started, or named as missing."""
+"""The servers of the tests are found, started, or reported as missing."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ class TestOwnPostgres:
 
 
 class TestProgram:
-    def test_the_newest_of_a_folder_goes_before_path(
+    def test_the_newest_in_a_folder_is_preferred_to_path(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for version in ("15", "16"):

@@ -12,7 +12,7 @@ from worker.supervision import system_metrics
 
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Everything as in production, only faster."""
+    """As in production, but with shorter intervals."""
     # A slow machine's stub would be sampled, and its numbers counted with the job's.
     monkeypatch.setattr(system_metrics, "_FIRST_SECONDS", 60.0)
     return Settings(

@@ -24,7 +24,7 @@ SECONDS = 30
 
 
 class Stack:
-    """Database, broker, reconciler by hand, and workers as processes."""
+    """Database, broker, workers as processes, and a reconciler that tests run step by step."""
 
     def __init__(self, database: Database, database_url: str, broker_url: str, home: Path) -> None:
         self.database = database
@@ -41,7 +41,7 @@ class Stack:
             "retry_backoff_seconds": "0.1",
             "republish_seconds": "1",
             "doctor_at_start": "0",
-            "warm_start": "0",  # the stub imports nothing that would be worth it
+            "warm_start": "0",  # the stub imports nothing that takes long
         }
         self.settings = Settings(**self.values)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher(self.settings)
@@ -76,7 +76,7 @@ class Stack:
         return submit(self.database, self.dispatcher, make_spec(**spec)).job_id
 
     def wait(self, job_id: str, check: Callable[[], bool], what: str) -> None:
-        """Reconcile until the check holds."""
+        """Run the reconciler until the check holds."""
 
         def step() -> bool:
             self.reconciler.step()
@@ -93,7 +93,7 @@ class Stack:
         self.wait(job_id, lambda: get(self.database, job_id).state in states, f"{states}")
 
     def wait_for_stage(self, job_id: str, epoch: int) -> Path:
-        """Until the stub of this epoch runs; its attempt's folder."""
+        """Wait until the stub of this epoch runs; its attempt's folder."""
         folder = self.settings.workspace(job_id) / "attempts" / str(epoch)
         self.wait(job_id, (folder / "environment").exists, f"attempt {epoch}")
         return folder

@@ -1,4 +1,4 @@
-"""A job in SQL, and a client that looks at what arrived in MLflow."""
+"""A job in SQL, and a client that reads MLflow."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def client(mlflow_uri: str) -> MlflowClient:
 
 
 class Job:
-    """A claimed job and shortcuts to what happens to it."""
+    """A claimed job, and shortcuts to change it."""
 
     def __init__(self, database: Database, workspace: Path, **spec: object) -> None:
         self.database = database

@@ -1,4 +1,4 @@
-"""What a job's run must hold, by the job's rows."""
+"""The expected content of a job's run, from the job's rows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What comes along with the tracker, looked at in fresh processes."""
+"""What the tracker imports, checked in fresh processes."""
 
 import subprocess
 import sys

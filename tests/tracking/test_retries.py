@@ -1,4 +1,4 @@
-"""A job that ends more than once, or is deleted, and its one run."""
+"""A job that ends more than once, or is deleted, has one run."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""From rows in SQL to what a real MLflow server holds."""
+"""Rows in SQL are shipped to a real MLflow server."""
 
 import json
 import math
@@ -64,7 +64,7 @@ class TestMetrics:
         run_id = job.the_run(client).info.run_id
         assert shipped_points(client, run_id) == expected_points(job)
 
-    def test_what_is_not_finite(
+    def test_values_that_are_not_finite(
         self, job: Job, tracker: MlflowTracker, client: MlflowClient
     ) -> None:
         job.metric("train", 1, loss=math.nan, grad_norm=math.inf)
@@ -125,7 +125,7 @@ class TestDescription:
         path = client.download_artifacts(run.info.run_id, "spec.json", str(tmp_path))
         assert json.loads(Path(path).read_text())["training"]["learning_rate"] == 3e-5
 
-    def test_the_page_says_what_the_job_is(
+    def test_the_run_page_describes_the_job(
         self, database: Database, tmp_path: Path, mlflow_uri: str, client: MlflowClient
     ) -> None:
         with database.write() as session:
@@ -203,7 +203,7 @@ class TestRun:
 
         class Slow(MlflowTracker):
             def create(self, run: NewRun) -> None:
-                barrier.wait(30)  # both have looked and found none
+                barrier.wait(30)  # both have searched and found none
                 super().create(run)
 
         ids: list[str | None] = []
@@ -221,10 +221,10 @@ class TestRun:
         assert ids == [kept, kept]
         assert job.the_run(client).info.run_id == kept
 
-    def test_null_and_away_give_none(self, job: Job) -> None:
+    def test_no_tracker_and_an_unreachable_one_give_none(self, job: Job) -> None:
         assert ensure_run(job.database, NullTracker(), job.id) is None
-        away = MlflowTracker(f"http://127.0.0.1:{free_port()}")
-        assert ensure_run(job.database, away, job.id) is None
+        unreachable = MlflowTracker(f"http://127.0.0.1:{free_port()}")
+        assert ensure_run(job.database, unreachable, job.id) is None
         assert job.row.mlflow_run_id is None
 
 
@@ -400,7 +400,7 @@ class TestAway:
     def test_cut_in_the_middle_loses_and_doubles_nothing(
         self, job: Job, mlflow_uri: str, client: MlflowClient, weather: Weather
     ) -> None:
-        """It does what it is asked and its answer is lost or cut; then it is unreachable."""
+        """The server handles the request, but its answer is lost or cut; then it is unreachable."""
         now: list[Weather | None] = [None]
         hits: list[str] = []
 
@@ -416,7 +416,7 @@ class TestAway:
         ):
             train(job, range(100))
             wait_until(lambda: job.row.tracked_seq > 0, 20, "the first numbers")
-            for number, now[0] in enumerate((weather, Weather.AWAY), start=1):
+            for number, now[0] in enumerate((weather, Weather.UNREACHABLE), start=1):
                 train(job, range(100 * number, 100 * (number + 1)))
                 hits.clear()
                 wait_until(lambda: bool(hits), 20, "a request in bad weather")
@@ -430,11 +430,11 @@ class TestAway:
         self, job: Job, tracker: MlflowTracker, client: MlflowClient
     ) -> None:
         train(job, range(10))
-        away = MlflowTracker(f"http://127.0.0.1:{free_port()}")
-        assert not sync(job.database, away, job.id, job.workspace)
+        unreachable = MlflowTracker(f"http://127.0.0.1:{free_port()}")
+        assert not sync(job.database, unreachable, job.id, job.workspace)
         assert job.row.tracking_retry_at is None
         job.end("succeeded")
-        assert not sync(job.database, away, job.id, job.workspace)
+        assert not sync(job.database, unreachable, job.id, job.workspace)
         row = job.row
         assert row.tracking_final is False
         assert row.tracking_retry_at is not None
@@ -446,13 +446,13 @@ class TestAway:
         assert run.info.status == "FINISHED"
         assert shipped_points(client, run.info.run_id) == expected_points(job)
 
-    def test_the_pauses_grow_and_after_a_week_it_is_let_go(self, job: Job) -> None:
-        away = MlflowTracker(f"http://127.0.0.1:{free_port()}")
+    def test_the_pauses_grow_and_it_gives_up_after_a_week(self, job: Job) -> None:
+        unreachable = MlflowTracker(f"http://127.0.0.1:{free_port()}")
         job.end("succeeded")
         waits = []
         for seconds in (100, 86400):
             self._ended_ago(job, seconds)
-            sync(job.database, away, job.id, job.workspace)
+            sync(job.database, unreachable, job.id, job.workspace)
             with job.database.read() as session:
                 loaded = store.load(session, job.id)
             assert loaded is not None
@@ -462,7 +462,7 @@ class TestAway:
             waits.append((retry - ended).total_seconds() - loaded.seconds_since_end)
         assert waits == [pytest.approx(100, abs=15), pytest.approx(600, abs=15)]
         self._ended_ago(job, shipper._GIVE_UP_AFTER + 60)
-        assert sync(job.database, away, job.id, job.workspace)
+        assert sync(job.database, unreachable, job.id, job.workspace)
 
     def _ended_ago(self, job: Job, seconds: float) -> None:
         from service.store.database import db_now
@@ -470,7 +470,7 @@ class TestAway:
         job.update(ended_at=db_now(-seconds))
 
     @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-    def test_a_silent_server_holds_nobody_up(self, job: Job) -> None:
+    def test_a_silent_server_blocks_nobody(self, job: Job) -> None:
         import socket
         import time
 

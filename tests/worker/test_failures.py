@@ -1,4 +1,4 @@
-"""Real exceptions of the real libraries wherever one can be had."""
+"""Real exceptions of the real libraries wherever they can be provoked."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ def raised(from_cause: BaseException) -> BaseException:
 
 
 def hub_error(status: int, hub_code: str | None = None) -> hub.HfHubHTTPError:
-    """What the client itself makes of an answer."""
+    """The client's own error for an answer."""
     request = httpx2.Request("GET", "https://hub.test/api/models/a/b")
     headers = {"X-Error-Code": hub_code} if hub_code else {}
     response = httpx2.Response(status, headers=headers, request=request)
@@ -58,7 +58,7 @@ class TestDisk:
         error = OSError(number, os.strerror(number))
         assert code(error) is code(raised(error)) is FailureCode.DISK_FULL
 
-    def test_rust_and_cpp_say_it_in_words(self) -> None:
+    def test_messages_of_rust_and_cpp(self) -> None:
         error = RuntimeError("I/O error: No space left on device (os error 28)")
         assert code(error) is FailureCode.DISK_FULL
 
@@ -95,7 +95,7 @@ class TestMemory:
 
 
 def nccl_error(kind: str, last: str) -> DistBackendError:
-    """As torch words them."""
+    """In torch's wording."""
     return DistBackendError(
         "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
         f"(run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\n{kind}\nLast error:\n{last}"
@@ -156,7 +156,7 @@ class TestNccl:
         words = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran"
         assert rank_env.is_peer_lost(RuntimeError(words))
 
-    def test_what_is_no_error_of_nccl(self) -> None:
+    def test_other_errors_than_nccls(self) -> None:
         assert code(OSError(errno.ENOSPC, "nccl: No space left")) is FailureCode.DISK_FULL
         assert rank_env.is_peer_lost(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"))
 
@@ -200,7 +200,7 @@ class TestHub:
         error = hub_error(status, hub_code)
         assert code(error) is code(raised(error)) is expected
 
-    def test_what_the_client_itself_refuses(self) -> None:
+    def test_refusals_of_the_client_itself(self) -> None:
         with pytest.raises(hub.HFValidationError) as caught:
             validate_repo_id("not/a/name")
         assert code(caught.value) is code(raised(caught.value)) is FailureCode.HUB_REJECTED

@@ -76,7 +76,7 @@ class TestWake:
         assert get(database, job_id).retry_count == 1
         assert enqueued == []
 
-    def test_drops_what_is_not_to_be_won(
+    def test_drops_jobs_that_cannot_be_claimed(
         self, database: Database, job_runner: JobRunner, enqueued: list[jobs.Message]
     ) -> None:
         running = make_job(database)
@@ -99,19 +99,19 @@ class TestWake:
     def test_a_claim_is_settled_when_the_database_is_back(
         self, database: Database, job_runner: JobRunner, flaky: Flaky
     ) -> None:
-        """Given up, it would be counted as a lost worker when its lease has run out."""
+        """If it gave up, the expired lease would count as a lost worker."""
         job_id = make_job(database)
         flaky.loses_answer_of = "stage_started"
-        flaky.then_away_for = 0.5
+        flaky.then_unreachable_for = 0.5
         wake(job_runner, job_id)
         assert flaky.refused > 1
         types = [row.type for row in history_of(database, job_id)]
         assert types == ["submitted", "stage_started", "stage_finished"]
 
-    def test_a_database_that_is_away_changes_nothing(
+    def test_an_unreachable_database_changes_nothing(
         self, database: Database, job_runner: JobRunner, flaky: Flaky
     ) -> None:
         job_id = make_job(database)
-        flaky.is_away = True
+        flaky.is_unreachable = True
         wake(job_runner, job_id)
         assert (get(database, job_id).state, get(database, job_id).epoch) == ("queued", 0)

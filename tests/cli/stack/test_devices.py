@@ -91,5 +91,5 @@ class TestWorkersOfUp:
             ({"type": "cpu", "name": "EPYC", "problem": "no driver"}, "EPYC (no driver)"),
         ],
     )
-    def test_each_shows_what_is_wrong(self, device: dict[str, str], shown: str) -> None:
+    def test_each_is_shown_with_its_problem(self, device: dict[str, str], shown: str) -> None:
         assert components._shown(device) == shown

@@ -26,7 +26,7 @@ class TestHold:
                 assert (tmp_path / "up.lock").exists()
             assert list(tmp_path.iterdir()) == []
 
-    def test_a_killed_holder_does_not_hold_it(self, tmp_path: Path) -> None:
+    def test_a_killed_holder_releases_it(self, tmp_path: Path) -> None:
         code = (
             "import os, signal, sys; from pathlib import Path; from service.cli.stack import lock\n"
             "with lock.hold(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
@@ -38,14 +38,14 @@ class TestHold:
 
 
 class TestReadAddress:
-    def test_gives_back_what_was_written(self, tmp_path: Path) -> None:
+    def test_returns_what_was_written(self, tmp_path: Path) -> None:
         address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url="http://b")
         lock.write_address(tmp_path, address)
         assert lock.read_address(tmp_path) == address
         lock.remove_address(tmp_path)
         assert lock.read_address(tmp_path) is None
 
-    def test_a_stack_whose_process_is_gone_is_none(self, tmp_path: Path) -> None:
+    def test_a_stack_whose_process_has_ended_is_none(self, tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
         gone = StackAddress(pid=process.pid, url="http://a", mlflow_url=None)

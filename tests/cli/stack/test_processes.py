@@ -42,12 +42,12 @@ def make_part(tmp_path: Path, name: str, code: str, **changes: object) -> Part:
 
 
 class Watched:
-    """A manager whose words are kept, running in this thread until `stop` is set."""
+    """A manager that runs in this thread until `stop` is set; its messages are kept."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.stop = StopEvent()
-        self.manager = ProcessManager(self.said.append, self.stop)
+        self.manager = ProcessManager(self.messages.append, self.stop)
 
     def run_until(self, check: Callable[[], bool], seconds: float = 20) -> None:
         """Run the manager; another thread sets `stop` once `check()` holds."""
@@ -70,10 +70,10 @@ def watched() -> Watched:
 
 
 class TestStart:
-    def test_says_once_that_a_part_is_ready(self, watched: Watched, tmp_path: Path) -> None:
+    def test_reports_once_that_a_part_is_ready(self, watched: Watched, tmp_path: Path) -> None:
         assert watched.manager.start([make_part(tmp_path, "a", SLEEP)])
         watched.manager.stop()
-        assert [line.split(" as ")[0] for line in watched.said] == ["a ready", "a stopped"]
+        assert [line.split(" as ")[0] for line in watched.messages] == ["a ready", "a stopped"]
 
     def test_a_part_that_ends_first_is_an_error_with_the_end_of_its_log(
         self, watched: Watched, tmp_path: Path
@@ -94,7 +94,7 @@ class TestStart:
         watched.stop.set()
         assert not watched.manager.start([make_part(tmp_path, "a", SLEEP, ready=lambda _: None)])
         watched.manager.stop()
-        assert watched.said == ["a stopped"]
+        assert watched.messages == ["a stopped"]
 
 
 class TestRestart:
@@ -103,12 +103,12 @@ class TestRestart:
     ) -> None:
         monkeypatch.setattr(processes, "FIRST_BACKOFF_SECONDS", 0.2)
         watched.manager.start([make_part(tmp_path, "a", SLEEP)])
-        os.kill(int(watched.said[0].split()[-1]), signal.SIGKILL)
-        watched.run_until(lambda: len(watched.said) == 3)
+        os.kill(int(watched.messages[0].split()[-1]), signal.SIGKILL)
+        watched.run_until(lambda: len(watched.messages) == 3)
         watched.manager.stop()
-        assert "a was ended by SIGKILL; restart in 0.2 s" in watched.said[1]
-        assert watched.said[2].startswith("a ready as ")
-        assert watched.said[2] != watched.said[0]
+        assert "a was ended by SIGKILL; restart in 0.2 s" in watched.messages[1]
+        assert watched.messages[2].startswith("a ready as ")
+        assert watched.messages[2] != watched.messages[0]
 
     def test_the_waits_double(
         self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,9 +122,9 @@ class TestRestart:
             "if p.exists(): raise SystemExit(7)\np.touch(); time.sleep(0.5)"
         )
         watched.manager.start([make_part(tmp_path, "a", code)])
-        watched.run_until(lambda: len(_waits(watched.said)) == 5)
+        watched.run_until(lambda: len(_waits(watched.messages)) == 5)
         watched.manager.stop()
-        assert _waits(watched.said) == ["0.1", "0.2", "0.4", "0.4", "0.4"]
+        assert _waits(watched.messages) == ["0.1", "0.2", "0.4", "0.4", "0.4"]
 
 
 def _waits(said: list[str]) -> list[str]:
@@ -132,20 +132,22 @@ def _waits(said: list[str]) -> list[str]:
 
 
 class TestStop:
-    def test_the_last_tier_goes_first(self, watched: Watched, tmp_path: Path) -> None:
+    def test_the_last_tier_is_stopped_first(self, watched: Watched, tmp_path: Path) -> None:
         watched.manager.start([make_part(tmp_path, "broker", SLEEP)])
         watched.manager.start([make_part(tmp_path, "worker", SLEEP)])
         watched.manager.stop()
-        assert watched.said[2:] == ["worker stopped", "broker stopped"]
+        assert watched.messages[2:] == ["worker stopped", "broker stopped"]
 
-    def test_asked_twice_it_tells_the_parts_twice(self, watched: Watched, tmp_path: Path) -> None:
-        """One that takes its time, as a worker with a training does, ends at the second word."""
+    def test_a_second_request_signals_the_parts_again(
+        self, watched: Watched, tmp_path: Path
+    ) -> None:
+        """A slow part, like a worker with a training, ends at the second signal."""
         code = (
             "import signal, sys, time\n"
-            "heard = []\n"
-            "signal.signal(signal.SIGTERM, lambda *_: heard.append(1))\n"
+            "signals = []\n"
+            "signal.signal(signal.SIGTERM, lambda *_: signals.append(1))\n"
             "print('ready', flush=True)\n"
-            "while len(heard) < 2: time.sleep(0.01)\n"
+            "while len(signals) < 2: time.sleep(0.01)\n"
         )
         log = tmp_path / "slow.log"
         ready: Callable[[int], str | None] = lambda _: log.read_text().strip() or None  # noqa: E731
@@ -154,7 +156,7 @@ class TestStop:
         again = threading.Timer(0.5, watched.stop.ask)
         again.start()
         watched.manager.stop()
-        assert watched.said == ["slow ready", "slow stopped"]
+        assert watched.messages == ["slow ready", "slow stopped"]
 
     def test_a_part_that_ignores_sigterm_is_killed_with_its_children(
         self, watched: Watched, tmp_path: Path
@@ -175,7 +177,7 @@ class TestStop:
         )
         watched.manager.start([part])
         watched.manager.stop()
-        assert watched.said[-1] == "a killed after 0.3 s"
+        assert watched.messages[-1] == "a killed after 0.3 s"
         wait_until(lambda: _gone(int(child.read_text())), 5, "the end of the child")
 
 

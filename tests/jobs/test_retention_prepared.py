@@ -1,0 +1,190 @@
+"""Retention of prepared data: by age and size, and never what a live job or `prepare` needs."""
+
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from structlog.testing import capture_logs
+
+from service.contract import prepared_data
+from service.jobs.commands import retry
+from service.jobs.dispatch import Dispatcher
+from service.settings import Settings
+from service.store.database import Database, db_now
+from service.store.models import AttemptRow
+from tests.jobs.retention import DAY, retention_of
+from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import get, put
+
+
+class TestPrepared:
+    @pytest.fixture
+    def root(self, home: Path) -> Path:
+        root = home / "cache" / prepared_data.FOLDER
+        root.mkdir(parents=True)
+        return root
+
+    def entry(self, root: Path, key: str, *, days: float, size: int = 10) -> Path:
+        with prepared_data.locked(root, key):
+            (root / key / "train").mkdir(parents=True)
+            (root / key / "train" / "features.arrow").write_bytes(b"x" * size)
+        moment = time.time() - days * DAY
+        os.utime(root / f"{key}.lock", (moment, moment))
+        return root / key
+
+    def left(self, root: Path) -> set[str]:
+        return {path.name for path in root.iterdir() if path.is_dir()}
+
+    def job_with(self, database: Database, root: Path, key: str, **values: Any) -> str:
+        job_id = make_job(database)
+        results = {"prepare": {"prepared_dir": str(root / key)}}
+        put(database, job_id, **{"stage": "train", "results": results, **values})
+        return job_id
+
+    def test_by_age_of_the_last_use(self, database: Database, home: Path, root: Path) -> None:
+        for key, days in (("old", 31), ("young", 29)):
+            self.entry(root, key, days=days)
+        compiled = home / "cache" / prepared_data.COMPILED
+        for key, days in (("old", 31), ("young", 29)):
+            self.entry(compiled, key, days=days)
+        retention_of(database, home).step()  # 30 days unless another limit is set
+        assert self.left(root) == {"young"}
+        assert self.left(compiled) == {"young"}
+
+    def test_using_an_entry_makes_it_young(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        self.entry(root, "old", days=31)
+        with prepared_data.locked(root, "old"):
+            pass
+        retention_of(database, home).step()
+        assert self.left(root) == {"old"}
+
+    def test_by_size_but_never_what_a_live_job_needs(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        for key, days in (("a", 5), ("b", 4), ("c", 3), ("d", 2)):
+            self.entry(root, key, days=days)
+        self.job_with(database, root, "a", state="paused")
+        self.job_with(database, root, "b", state="queued", stage="publish")
+        self.job_with(database, root, "c", state="failed")
+        retention_of(database, home, retention_prepared_bytes=0).step()
+        assert self.left(root) == {"a", "b"}
+
+    def test_its_age_is_measured_by_the_clock_that_recorded_the_use(
+        self, database: Database, home: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not by this host's, which may be wrong by weeks."""
+        self.entry(root, "young", days=29)
+        self.entry(root, "old", days=31)
+        present = time.time()
+        monkeypatch.setattr(time, "time", lambda: present + 40 * DAY)
+        retention_of(database, home).step()
+        assert self.left(root) == {"young"}
+
+    def test_entries_that_a_running_prepare_may_use(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """Its result is in the job's row only after its end, which may be days later."""
+        self.entry(root, "found", days=1)
+        self.entry(root, "before", days=3)
+        job_id = make_job(database)
+        claim_job(database, job_id)
+        with database.write() as session:
+            session.execute(update(AttemptRow).values(started_at=db_now(-2 * DAY)))
+        retention_of(database, home, retention_prepared_bytes=0).step()
+        assert self.left(root) == {"found"}
+        put(database, job_id, state="failed", ended_at=db_now())
+        retention_of(database, home, retention_prepared_bytes=0).step()
+        assert self.left(root) == set()
+
+    def test_an_entry_in_use_is_left_for_the_next_time(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        self.entry(root, "busy", days=31)
+        with (root / "busy.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            retention_of(database, home).step()
+            assert self.left(root) == {"busy"}
+        retention_of(database, home).step()
+        assert self.left(root) == set()
+
+    def test_the_next_is_removed_instead_of_one_in_use(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """There is room for two of the four."""
+        for key, days in (("busy", 5), ("needed", 4), ("old", 3), ("young", 2)):
+            self.entry(root, key, days=days)
+        self.job_with(database, root, "needed", state="queued")
+        with (root / "busy.lock").open() as lock, capture_logs() as logs:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            retention_of(database, home, retention_prepared_bytes=20).step()
+        assert self.left(root) == {"busy", "needed"}
+        assert [(e["what"], e["count"], e["ids"]) for e in logs] == [
+            ("prepared data", 2, ["old", "young"])
+        ]
+
+    def test_an_entry_used_shortly_before_a_running_prepare_is_kept(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        """Half an hour before its start is within the hour of grace; two hours are not."""
+        self.entry(root, "late", days=2 + 0.5 / 24)
+        self.entry(root, "early", days=2 + 2 / 24)
+        claim_job(database, make_job(database))
+        with database.write() as session:
+            session.execute(update(AttemptRow).values(started_at=db_now(-2 * DAY)))
+        with capture_logs() as logs:
+            retention_of(database, home, retention_prepared_bytes=0).step()
+        assert self.left(root) == {"late"}
+        assert [entry["ids"] for entry in logs] == [["early"]]
+
+    def test_nothing_is_reported_if_nothing_is_removed(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        self.entry(root, "young", days=1)
+        with capture_logs() as logs:
+            retention_of(database, home, retention_workspace_days=1, retention_upload_days=1).step()
+        assert logs == []
+
+    def test_half_removed_and_half_built_entries(
+        self, database: Database, home: Path, root: Path
+    ) -> None:
+        for name in ("a.pruned", "b.tmp", "c.tmp"):
+            (root / name / "train").mkdir(parents=True)
+        (root / "note").touch()  # no entry
+        for name in ("c.tmp", "note"):
+            os.utime(root / name, (0, 0))
+        with (root / "c.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it is being built
+            retention_of(database, home).step()
+        assert self.left(root) == {"c.tmp"}
+        assert not (root / "note.lock").exists()  # nor was it treated as one
+
+    def test_a_retry_and_a_removal_take_turns(
+        self, database: Database, home: Path, root: Path, unreachable: Dispatcher
+    ) -> None:
+        """Whichever is first, the retried job is never at a stage whose data is removed."""
+        settings = Settings(home=home)
+        result = {"model_dir": "/m", "tokenizer_dir": "/t", "data_fingerprint": "k"}
+        unknown: dict[str, Any] = {"model_revision": None, "dataset_revision": None, "splits": {}}
+        for number in range(12):
+            folder = self.entry(root, f"k{number}", days=31)
+            results = {"prepare": {**result, **unknown, "prepared_dir": str(folder)}}
+            job_id = self.job_with(database, root, "", state="failed", results=results)
+            barrier = threading.Barrier(2)
+
+            def sweep(barrier: threading.Barrier = barrier) -> None:
+                barrier.wait()
+                retention_of(database, home).step()
+
+            sweeping = threading.Thread(target=sweep)
+            sweeping.start()
+            barrier.wait()
+            retry(database, unreachable, settings, job_id)
+            sweeping.join(20)
+            assert get(database, job_id).stage == ("train" if folder.is_dir() else "prepare")

@@ -1,0 +1,84 @@
+"""Runs attempts of stub stages under the real supervisor."""
+
+import threading
+from collections.abc import Callable
+
+import psutil
+
+from service.contract.states import JobState
+from service.settings import Settings
+from service.store import jobs, user_actions
+from service.store.database import Database
+from service.store.models import AttemptRow
+from tests.stubs import stage
+from tests.support import services
+from tests.support.factories import claim_job
+from worker.lifecycle.shutdown import Shutdown
+from worker.supervision.supervisor import Supervisor
+from worker.tracking.trackers import NullTracker
+
+
+def supervisor(
+    database: Database, settings: Settings, shutdown: Shutdown | None = None
+) -> Supervisor:
+    return Supervisor(database, settings, NullTracker(), command=stage.command, shutdown=shutdown)
+
+
+def run(database: Database, settings: Settings, job_id: str) -> JobState | None:
+    return supervisor(database, settings).supervise(claim_job(database, job_id))
+
+
+def meanwhile(action: Callable[[], object], *, when: Callable[[], object]) -> threading.Thread:
+    """Run `action` in another thread once `when` holds: stages run on the main thread."""
+
+    def wait_and_act() -> None:
+        services.wait_until(when, 20, "the stage")
+        action()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    return thread
+
+
+def started(settings: Settings, job_id: str, epoch: int = 1) -> Callable[[], bool]:
+    return (settings.workspace(job_id) / "attempts" / str(epoch) / "environment").exists
+
+
+def ready(settings: Settings, job_id: str, epoch: int) -> Callable[[], bool]:
+    """Whether the stub now postpones soft stops."""
+    return (settings.workspace(job_id) / "attempts" / str(epoch) / "ready").exists
+
+
+def asked(settings: Settings, job_id: str, epoch: int) -> Callable[[], bool]:
+    """Whether the stub, which postpones it, has received a soft stop."""
+    return (settings.workspace(job_id) / "attempts" / str(epoch) / "asked").exists
+
+
+def ask_to_pause(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        jobs.move(session, job_id, JobState.RUNNING, JobState.PAUSING, "pause_requested")
+
+
+def ask_to_cancel(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        row = jobs.lock(session, job_id)
+        assert row is not None
+        user_actions.cancel(session, row)
+
+
+def children() -> list[psutil.Process]:
+    """Living stages of this test process, which may have started brokers, too."""
+    found = psutil.Process().children(recursive=True)
+    return [child for child in found if _is_stage(child)]
+
+
+def _is_stage(process: psutil.Process) -> bool:
+    try:
+        return any("stubs/stage" in word for word in process.cmdline())  # a zombie has none
+    except psutil.NoSuchProcess:
+        return False
+
+
+def attempt(database: Database, job_id: str, epoch: int) -> AttemptRow:
+    with database.read() as session:
+        return session.get_one(AttemptRow, (job_id, epoch))
