@@ -67,7 +67,7 @@ class TestWhereItMustBeFast:
     @pytest.mark.parametrize(
         ("task", "needs"),
         [
-            ({"type": "question-answering"}, "which characters each token stands for"),
+            ({"type": "question-answering"}, "which characters each token covers"),
             ({"type": "token-classification"}, "which word each token belongs to, and tags"),
             (
                 {"type": "masked-lm", "whole_word_mask": True},

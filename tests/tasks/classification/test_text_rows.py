@@ -87,7 +87,7 @@ class TestTargets:
             (["a", "b"], "c", "the label 'c' does not occur in the training rows"),
             ([["a"], ["b"]], "a", "the label is one label, but others are lists"),
             (["a", "b"], ["a"], "the label is a list, but others are no lists"),
-            ([0.5], "a", "the label is no number, but those of the training rows are"),
+            ([0.5], "a", "the label is not a number, but the labels of the training rows are"),
         ],
     )
     def test_a_label_that_does_not_fit(self, train: list[Any], other: Any, problem: str) -> None:

@@ -21,7 +21,7 @@ from tests.tasks.classification.jobs import MakeJob, evaluations, maker, predict
 from tests.tasks.stages import StagedJob
 from worker.data.table import RowError
 from worker.tasks.base import load_splits
-from worker.tasks.classification.token import TokenClassification, give_words_their_space, inside_of
+from worker.tasks.classification.token import TokenClassification, add_prefix_space, inside_of
 from worker.tasks.classification.token_rows import RowCleaner
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "classification"
@@ -90,7 +90,7 @@ class TestAlignment:
             return list(tokenizer.convert_ids_to_tokens(ids))
 
         assert tokens() == ["<s>", "the", "rep", "ort", "</s>"]
-        give_words_their_space(tokenizer)
+        add_prefix_space(tokenizer)
         assert tokens() == ["<s>", "Ġthe", "Ġreport", "</s>"]
         tokenizer.save_pretrained(tmp_path)
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -272,7 +272,9 @@ class TestFaults:
 
     def test_a_bad_row_is_named_by_file_and_line(self, make_job: MakeJob) -> None:
         job = make_job({"train": [*ROWS, {"tokens": ["Ada"], "tags": ["O", "O"]}]})
-        with pytest.raises(StageError, match=r"train\.jsonl, line 5: there are 1 `tokens`, but 2"):
+        with pytest.raises(
+            StageError, match=r"train\.jsonl, line 5: the row has 1 `tokens`, but 2"
+        ):
             job.prepare()
 
     @pytest.mark.parametrize(

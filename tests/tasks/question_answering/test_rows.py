@@ -60,9 +60,18 @@ class TestRowCleaner:
             ({"answers": 3}, "`answers` must be an object with `text` and `answer_start`"),
             ({"answers": "Ada"}, "`answers` is text, but not JSON"),
             ({"answers": ["Ada"]}, "each of `answers` must be an object"),
-            ({"answers": {"text": ["Ada"], "answer_start": []}}, "1 texts but 0 answer_start"),
-            ({"answers": {"text": ["Ada"], "answer_start": [-1]}}, "whole number from 0, not -1"),
-            ({"answers": {"text": ["Ada"], "answer_start": ["7"]}}, "whole number from 0, not '7'"),
+            (
+                {"answers": {"text": ["Ada"], "answer_start": []}},
+                "1 values of `text` but 0 of `answer_start`",
+            ),
+            (
+                {"answers": {"text": ["Ada"], "answer_start": [-1]}},
+                "whole number of at least 0, not -1",
+            ),
+            (
+                {"answers": {"text": ["Ada"], "answer_start": ["7"]}},
+                "whole number of at least 0, not '7'",
+            ),
             ({"answers": {"text": [None], "answer_start": [7]}}, "`answers.text` must be text"),
             (
                 {"answers": {"text": ["Eve"], "answer_start": [6]}},
@@ -84,7 +93,7 @@ class TestRowCleaner:
     def test_refuses_an_id_that_occurs_twice_where_answers_are_told_apart_by_it(self) -> None:
         clean = cleaner("validation")
         clean(make_row(id=5))
-        with pytest.raises(RowError, match="`id` '5' occurs a second time"):
+        with pytest.raises(RowError, match="`id` '5' occurs more than once"):
             clean(make_row(id="5"))
         train = cleaner("train")
         assert train(make_row()) == train(make_row())

@@ -144,7 +144,7 @@ class TestFeatures:
         job = make_job()
         job.prepare()
         messages = [event.message for event in job.notices if isinstance(event, Notice)]
-        assert any("24 sources of the train split were cut at 64" in text for text in messages)
+        assert any("24 sources of the train split were cut to 64" in text for text in messages)
         assert any("`val_max_target_length`" in text for text in messages)
 
     def test_columns_by_their_scripts_names(self, make_job: Make) -> None:
@@ -450,7 +450,7 @@ class TestLanguages:
     def test_a_tokenizer_that_marks_texts_needs_the_language(
         self, make_job: Make, mbart: Path
     ) -> None:
-        with pytest.raises(StageError, match=r"`task\.lang` is needed: MBartTokenizer"):
+        with pytest.raises(StageError, match=r"`task\.lang` is required: MBartTokenizer"):
             make_job({"max_source_length": 24}, model=mbart).prepare()
 
     def test_an_unknown_first_token(self, make_job: Make) -> None:

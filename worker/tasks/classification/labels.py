@@ -1,4 +1,4 @@
-"""Class names: their values in rows, and their order in a model."""
+"""Class names: how rows give them, and their order in a model."""
 
 import json
 import re
@@ -27,11 +27,11 @@ class Classes:
         return {name: number for number, name in enumerate(self.names)}
 
     def config(self) -> dict[str, Any]:
-        """What a model's configuration holds of them."""
+        """The fields of a model's configuration that name the classes."""
         return {"id2label": dict(enumerate(self.names)), "label2id": dict(self.ids)}
 
     def require(self, names: Iterable[str]) -> None:
-        """RowError when the training rows have no such label."""
+        """Raises RowError for a label that no training row has."""
         for name in names:
             if name not in self.ids:
                 known = f"does not occur in the training rows, which have {_listed(self.names)}"
@@ -39,20 +39,22 @@ class Classes:
 
 
 class ModelLabels(list[str]):
-    """The labels of a finished model in the order of its outputs, where a job gives none itself.
+    """The labels of a finished model in the order of its outputs, if the job gives none.
 
-    Whole numbers in rows are places in it, unless all labels are whole numbers themselves.
+    Whole numbers in rows are indices into the list, unless all labels are whole numbers.
     """
 
-    def holds(self, value: str | int) -> bool:
-        """Whether the value of a row is a label as it stands."""
+    def has_name(self, value: str | int) -> bool:
+        """Whether the value of a row is the name of a label, not an index."""
         by_name = isinstance(value, str) or all(map(is_whole, self))
         return by_name and str(value).strip() in self
 
 
 def of_model(given: Sequence[str] | None, config: Any) -> list[str]:
-    """The labels of a model that was trained already: `given` ones may name those that have no
-    names of their own. StageError(invalid_option) when both are named, and not alike."""
+    """The labels of a trained model. `given` may name the labels of a model that has no names.
+
+    Raises StageError(invalid_option) if both have names and they differ.
+    """
     own = ModelLabels(str(config.id2label[number]) for number in range(config.num_labels))
     if given is None:
         return own
@@ -62,26 +64,26 @@ def of_model(given: Sequence[str] | None, config: Any) -> list[str]:
     raise invalid_option(
         "task.label_names",
         f"are {_listed(given)}, but the model's own labels are {_listed(own)}: "
-        "leave `label_names` out",
+        "remove `label_names`",
         labels=list(own)[:100],
     )
 
 
 def settings(names: Sequence[str] | None) -> Any:
-    """What of `label_names` decides how rows are read: part of the prepared data's address."""
+    """The part of `label_names` that affects how rows are read; a key of the prepared data."""
     return {"of_model": list(names)} if isinstance(names, ModelLabels) else names
 
 
 def mismatch(problem: str, reason: str) -> RowError:
-    """A label that does not go with those of other rows, or is not among the known ones."""
+    """The error for an unknown label, or one that does not match those of other rows."""
     return RowError(problem, FailureCode.LABEL_MISMATCH, reason=reason)
 
 
 def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Classes:
-    """As `label_names` gives them, else those in the lists of `column` of the training rows.
+    """The classes of `label_names`, or else those in the lists of `column` in the training rows.
 
-    Those are sorted: as numbers if all are whole numbers, else as text. StageError when there
-    are fewer than two.
+    The latter are sorted: as numbers if all are whole numbers, else as text. Raises StageError
+    if there are fewer than two.
     """
     if given is not None:
         return Classes(tuple(given))
@@ -100,10 +102,10 @@ def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Class
     return Classes(tuple(sorted(found, key=_order(found))))
 
 
-def named(value: Any, column: str, names: Sequence[str] | None) -> str:
-    """The class that one value of a row names; a number is a place in `label_names`, if given.
+def class_name(value: Any, column: str, names: Sequence[str] | None) -> str:
+    """The class that a value of a row names; with `label_names`, a number is an index into them.
 
-    RowError when it is neither text nor a whole number, or not among `names`.
+    Raises RowError if it is neither text nor a whole number, or not among `names`.
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
         problem = f"`{column}` must be text or a whole number, not {kind_of(value)}"
@@ -113,7 +115,7 @@ def named(value: Any, column: str, names: Sequence[str] | None) -> str:
         raise RowError(f"`{column}` is empty", reason="empty_label")
     if names is None or (isinstance(value, str) and name in names):
         return name
-    if isinstance(names, ModelLabels) and names.holds(value):
+    if isinstance(names, ModelLabels) and names.has_name(value):
         return name
     listed = "the model's labels" if isinstance(names, ModelLabels) else "`task.label_names`"
     if not is_whole(name):
@@ -129,7 +131,7 @@ def _unlisted(problem: str, names: Sequence[str]) -> RowError:
 
 
 def as_list(value: Any, column: str) -> list[Any]:
-    """A list, which a CSV file's cell holds as JSON text."""
+    """A list, which a cell of a CSV file holds as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

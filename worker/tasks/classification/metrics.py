@@ -1,6 +1,6 @@
-"""Metrics of classes and of numbers, equal to those of scikit-learn and scipy.
+"""Classification and regression metrics, equal to those of scikit-learn and scipy.
 
-Where a quotient has no denominator it is 0, as there by default; a correlation is NaN.
+As there by default, a quotient without a denominator is 0 and an undefined correlation is NaN.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ import numpy as np
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-_POSITIVE: Final = 1  # the class that binary F1 is about: the second
+_POSITIVE: Final = 1  # the positive class of binary F1
 
 
 def single_label(gold: Integers, predicted: Integers, classes: int) -> dict[str, float]:
@@ -57,7 +57,7 @@ def regression(gold: Floats, predicted: Floats) -> dict[str, float]:
 
 
 def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
-    """(classes, classes) counts, gold in rows."""
+    """(classes, classes) confusion matrix, gold classes in rows."""
     cells = np.bincount(gold * classes + predicted, minlength=classes * classes)
     return cells.reshape(classes, classes)
 
@@ -68,7 +68,7 @@ def _ratio(above: Any, below: Any) -> Floats:
 
 
 def _matthews(table: Integers) -> float:
-    """The multi-class form; 0 when either side knows one class only."""
+    """The multi-class form; 0 if either side has only one class."""
     golds, guesses = table.sum(axis=1, dtype=np.float64), table.sum(axis=0, dtype=np.float64)
     right, total = float(table.trace()), float(table.sum())
     both = total**2 - guesses @ guesses, total**2 - golds @ golds
@@ -78,7 +78,7 @@ def _matthews(table: Integers) -> float:
 
 
 def _pearson(left: Floats, right: Floats) -> float:
-    """NaN for fewer than two values and where one side is constant."""
+    """NaN for fewer than two values or if one side is constant."""
     if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return float("nan")
     left, right = left - left.mean(), right - right.mean()

@@ -11,20 +11,20 @@ Chunk = tuple[int, int, str]
 
 OUTSIDE: Final = "O"
 _PREFIXED: Final = re.compile(r"[BIES](-|$)")
-# What MLflow and a URL can bear in the name of a metric.
+# Characters that MLflow or a URL does not allow in the name of a metric.
 _UNFIT: Final = re.compile(r"[^\w.\- ]")
 
 
 def is_chunk_scheme(names: Iterable[str]) -> bool:
-    """Whether the tags are O and B-, I-, E-, S- of some types, not one class a word."""
+    """Whether all tags are O or have a prefix B-, I-, E- or S-, unlike plain classes."""
     return all(name == OUTSIDE or _PREFIXED.match(name) for name in names)
 
 
 def chunks(tags: Tags) -> list[Chunk]:
     """The chunks of one sequence.
 
-    Lenient as seqeval is by default: a chunk may begin with I or E, and ends where the type
-    changes, where a new B or S begins and after E or S.
+    As lenient as seqeval by default: a chunk may begin with I or E. It ends before another type,
+    before B or S, and after E or S.
     """
     found: list[Chunk] = []
     before, before_type = OUTSIDE, ""
@@ -32,15 +32,15 @@ def chunks(tags: Tags) -> list[Chunk]:
         kind, _, type_ = tag.partition("-")
         type_ = type_ or "_"
         if kind != OUTSIDE:
-            goes_on = kind in "IE" and before in ("B", "I") and before_type == type_
-            first = found.pop()[0] if goes_on else place
+            continues = kind in "IE" and before in ("B", "I") and before_type == type_
+            first = found.pop()[0] if continues else place
             found.append((first, place, type_))
         before, before_type = kind, type_
     return found
 
 
 def scores(golds: Sequence[Tags], predictions: Sequence[Tags]) -> dict[str, float]:
-    """Over all chunks (micro), and `<type>_…` for each type that occurs on either side.
+    """Metrics over all chunks (micro), and `<type>_…` for each type on either side.
 
     A quotient without a denominator is 0.
     """

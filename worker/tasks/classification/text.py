@@ -1,4 +1,5 @@
-"""One label, several labels or a number for a text or a pair of texts."""
+"""Text classification and regression: predict a label, several labels or a number for one text or
+a pair."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ from worker.tasks.common import feature_file, predictions
 from worker.tasks.common.padding import Padding
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
-_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 128
 
 
@@ -117,7 +118,7 @@ class TextClassification:
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> "TextClassificationObjective":
-        if model.config.pad_token_id is None:  # decoders look for the last token before it
+        if model.config.pad_token_id is None:  # decoders classify the last token before the padding
             model.config.pad_token_id = tokenizer.pad_token_id
         scheme = Scheme.of(parameters_of(spec, TextClassificationSpec), train_examples(splits))
         return TextClassificationObjective(scheme, Padding(tokenizer, model), splits)
@@ -168,11 +169,11 @@ class TextClassificationObjective:
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """StageError(invalid_option): several labels at once, or a number, cannot be smoothed."""
+        """Raises StageError(invalid_option) unless each row has a single label to smooth."""
         if self._scheme.problem != SINGLE:
             option = "training.label_smoothing_factor"
             raise invalid_option(
-                option, f"needs a single label each, but this is {self._scheme.problem}"
+                option, f"needs one label per row, but the problem type is {self._scheme.problem}"
             )
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return model(**inputs).logits, batch["labels"]
@@ -184,7 +185,7 @@ class TextClassificationObjective:
         logits = np.zeros((len(data.features), max(len(self._scheme.classes.names), 1)))
         for indices, output in forward(data.features, self._padding.inputs):
             logits[indices] = output.logits.detach().float().cpu().numpy()
-        labelled = is_validation(split) or self._scheme.scores(data.examples)
+        labelled = is_validation(split) or self._scheme.has_labels(data.examples)
         metrics = self._metrics(logits, data.features) if labelled else {}
         rows = [
             {"row": number, **(self._expected(example) if labelled else {}), **prediction}
@@ -203,7 +204,7 @@ class TextClassificationObjective:
         return torch.tensor(values, dtype=dtype)
 
     def _losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """(batch,) in float32, as under autocast too."""
+        """(batch,) losses, computed in float32 even under autocast."""
         logits = logits.float()
         if self._scheme.problem == SINGLE:
             return functional.cross_entropy(logits, targets, reduction="none")
@@ -226,15 +227,17 @@ class TextClassificationObjective:
         return loss | classification_metrics.multi_label(gold.astype(np.int64), chosen)
 
     def _predictions(self, logits: Floats) -> Iterator[dict[str, Any]]:
-        """The prediction of each row, and what the model thinks of every class."""
+        """The prediction of each row, and the probability of every class."""
         if self._scheme.problem == REGRESSION:
             yield from ({"prediction": number} for number in logits[:, 0].tolist())
             return
         names, outputs = self._scheme.classes.names, torch.from_numpy(logits)
         single = self._scheme.problem == SINGLE
-        chances = outputs.softmax(dim=1) if single else outputs.sigmoid()
-        for row in chances.tolist():
-            chosen: Any = [name for name, chance in zip(names, row, strict=True) if chance > 0.5]
+        probabilities = outputs.softmax(dim=1) if single else outputs.sigmoid()
+        for row in probabilities.tolist():
+            chosen: Any = [
+                name for name, probability in zip(names, row, strict=True) if probability > 0.5
+            ]
             if single:
                 chosen = names[row.index(max(row))]
             yield {"prediction": chosen, "probabilities": dict(zip(names, row, strict=True))}

@@ -1,4 +1,4 @@
-"""What a row of a text-classification data set says, and what its labels are as a whole."""
+"""Cleans rows of text-classification data sets and determines the type of their labels."""
 
 import math
 import re
@@ -22,16 +22,16 @@ _FRACTION: Final = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d{1,
 
 
 class RowCleaner:
-    """Checks rows one by one; whether their labels go together is seen when all are read."""
+    """Checks rows one by one; `Scheme` checks their labels together once all rows are read."""
 
     def __init__(self, split: str, parameters: TextClassificationSpec) -> None:
         self._is_test = split == TEST
         self._problem = parameters.problem_type
         self._names = parameters.label_names
         self._pairs: bool | None = None
-        """Whether the rows have two texts, as the first one has or has not."""
+        """Whether the rows have two texts; the first row decides."""
         self._lists: bool | None = None
-        """Likewise, whether their labels are lists."""
+        """Whether the labels are lists; the first row decides."""
 
     def __call__(self, row: Row) -> dict[str, Any]:
         cleaned: dict[str, Any] = {
@@ -42,11 +42,11 @@ class RowCleaner:
             "form": "none",
         }
         cleaned |= self._label_of_test(row) if self._is_test else self._label(row["label"])
-        self._require_like_the_first(cleaned)
+        self._require_same_form(cleaned)
         return cleaned
 
-    def _require_like_the_first(self, cleaned: Row) -> None:
-        """The first row that can be used decides what all others look like."""
+    def _require_same_form(self, cleaned: Row) -> None:
+        """Require the form of the first usable row."""
         if self._pairs is None:
             self._pairs = cleaned["text_pair"] is not None
         if self._is_test:
@@ -59,34 +59,34 @@ class RowCleaner:
 
     def _pair(self, value: Any) -> str | None:
         if value is not None and self._pairs is False:
-            problem = "`text_pair` is given, but earlier rows have none"
+            problem = "`text_pair` is present, but earlier rows have none"
             raise RowError(problem, reason="unexpected_pair")
         return any_text(value, "text_pair") if value is not None or self._pairs else None
 
     def _label_of_test(self, row: Row) -> dict[str, Any]:
-        """Rows to predict need no label, and what stands in its place may be anything."""
+        """Rows to predict need no label; an invalid one is ignored."""
         try:
             return {} if row.get("label") is None else self._label(row["label"])
         except RowError:
             return {}
 
     def _label(self, value: Any) -> dict[str, Any]:
-        """`form` says what the label looks like: names, name, whole or fraction."""
+        """`form` is the form of the label: names, name, whole or fraction."""
         if self._problem == MULTI or (self._problem is None and _looks_like_list(value)):
             values = labels.as_list(value, "label")
-            found = [labels.named(each, "label", self._names) for each in values]
+            found = [labels.class_name(each, "label", self._names) for each in values]
             return {"labels": list(dict.fromkeys(found)), "form": "names"}
         number = _number(value)
         if self._problem == REGRESSION:
             if number is None:
-                problem = f"`label` must be a finite number, and is {value!r:.80}"
+                problem = f"`label` must be a finite number, not {value!r:.80}"
                 raise RowError(problem, reason="invalid_label")
             return {"number": number, "form": "fraction"}
         if isinstance(value, float) and number is not None and self._problem is None:
             return {"labels": [str(value)], "number": number, "form": "fraction"}
-        if isinstance(value, float) and value.is_integer():  # whole numbers beside nulls
+        if isinstance(value, float) and value.is_integer():  # whole numbers in a column with nulls
             value = int(value)
-        name = labels.named(value, "label", self._names)
+        name = labels.class_name(value, "label", self._names)
         form = "name" if number is None else "fraction" if _has_fraction(value) else "whole"
         return {"labels": [name], "number": number, "form": form}
 
@@ -105,7 +105,7 @@ def _has_fraction(value: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """The finite number that a value is, or that its text in a CSV file says."""
+    """The finite number in a value, which may be text from a CSV file."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     if isinstance(value, str) and not (labels.is_whole(value.strip()) or _has_fraction(value)):
@@ -116,11 +116,11 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Scheme:
-    """What the labels of a job are; a pure function of its options and its training rows."""
+    """The problem type and the classes of a job; depends only on its options and training rows."""
 
     problem: ProblemType
     classes: Classes
-    """None of them for regression."""
+    """Empty for regression."""
 
     @classmethod
     def of(cls, parameters: TextClassificationSpec, examples: Any) -> "Scheme":
@@ -140,23 +140,25 @@ class Scheme:
         return single.get(self.problem, List(Value("int8")))
 
     def targets(self, split: str, rows: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """What the model should say for each row: a class number, a list of 0 and 1, or a number;
-        nothing in particular for a row of the test split without a label that the model knows."""
+        """The target of each row: a class id, a list of 0 and 1, or a number.
+
+        A row of the test split without a known label gets a placeholder.
+        """
         columns = ("form", "labels", "number")
         target = self._target_of_test if split == TEST else self._target
         found = zip(*(rows[name] for name in columns), strict=True)
         return [target(dict(zip(columns, row, strict=True))) for row in found]
 
-    def scores(self, examples: Any) -> bool:
-        """Whether each of the rows has a label that the model knows."""
+    def has_labels(self, examples: Any) -> bool:
+        """Whether every row has a label that the model knows."""
         rows = examples.select_columns(["form", "labels", "number"])
         return all(row["form"] != "none" and self._fits(row) for row in rows)
 
     def require(self, row: Row) -> None:
-        """RowError for a cleaned row whose label does not go with those of the training rows."""
+        """Raises RowError if a cleaned row's label does not match those of the training rows."""
         if self.problem == REGRESSION:
             if row["number"] is None:
-                problem = "the label is no number, but those of the training rows are"
+                problem = "the label is not a number, but the labels of the training rows are"
                 raise labels.mismatch(problem, "mixed_labels")
             return
         if (self.problem == MULTI) != (row["form"] == "names"):
@@ -172,7 +174,7 @@ class Scheme:
 
     def _target_of_test(self, row: Row) -> Any:
         fits = row["form"] != "none" and self._fits(row)
-        return self._target(row) if fits else self._nothing()
+        return self._target(row) if fits else self._placeholder()
 
     def _target(self, row: Row) -> Any:
         self.require(row)
@@ -186,13 +188,15 @@ class Scheme:
             hot[class_id] = 1
         return hot
 
-    def _nothing(self) -> Any:
+    def _placeholder(self) -> Any:
         return [0] * len(self.classes.names) if self.problem == MULTI else 0
 
 
 def problem_of_model(given: ProblemType | None, config: Any) -> ProblemType:
-    """What the outputs of a model are that was trained already; as transformers has it, a single
-    one is a number. StageError(invalid_option) when they cannot be what the job says."""
+    """The problem type of a trained model; as in transformers, a single output means regression.
+
+    Raises StageError(invalid_option) if the outputs do not match the job's problem type.
+    """
     problem: ProblemType = (
         given or config.problem_type or (REGRESSION if config.num_labels == 1 else SINGLE)
     )

@@ -1,4 +1,4 @@
-"""A tag for each word: named entities, parts of speech, marked spans."""
+"""Token classification: predict a tag for each word (named entities, parts of speech, spans)."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from worker.tasks.common.token_loss import TokenLabels
 from worker.tasks.common.token_scores import IGNORED, losses
 from worker.training.objective import Evaluation, Forward
 
-_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 512
 
 
@@ -79,7 +79,7 @@ class TokenClassification:
         return lambda row: classes.require(row["tags"])
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        give_words_their_space(context.tokenizer)
+        add_prefix_space(context.tokenizer)
         words = Words(context, _classes(context.spec, context.train_examples))
         schema = _feature_schema(context.tokenizer)
         columns = partial(words.features, split)
@@ -92,7 +92,7 @@ class TokenClassification:
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> "TokenClassificationObjective":
-        give_words_their_space(tokenizer)  # the finished model's tokenizer, too
+        add_prefix_space(tokenizer)  # also saved with the finished model
         classes = _classes(spec, train_examples(splits))
         return TokenClassificationObjective(classes, Padding(tokenizer, model), splits)
 
@@ -102,7 +102,7 @@ def _classes(spec: JobSpec, examples: Any) -> Classes:
     return labels.classes_of(names, examples, "tags")
 
 
-def give_words_their_space(tokenizer: Any) -> None:
+def add_prefix_space(tokenizer: Any) -> None:
     """Make byte-level tokenizers (RoBERTa, GPT-2) add a space before each word, as in running
     text."""
     from tokenizers.pre_tokenizers import ByteLevel
@@ -122,7 +122,7 @@ def _feature_schema(tokenizer: Any) -> dict[str, Any]:
 
 def _cut_notice(split: str, count: int, length: int) -> Notice:
     return Notice(
-        message=f"{count} words of the {split} split are beyond {length} tokens and are not used. "
+        message=f"{count} words of the {split} split lie beyond {length} tokens and are not used. "
         "Raise `max_seq_length`, or split long rows.",
         data={"split": split, "words": count, "max_seq_length": length},
     )
@@ -143,8 +143,8 @@ class Words:
     def features(
         self, split: str, _first: int, rows: Mapping[str, Sequence[Any]]
     ) -> dict[str, list[Any]]:
-        """`labels` has a class for each token that is trained on, `firsts` the place of each word's
-        first token. A row of the test split with a tag that the training rows lack has none."""
+        """`labels` has the class id of each token to train on, `firsts` the index of the
+        first token of each word. A row of the test split with an unknown tag has no labels."""
         encoded = self._encode(rows["tokens"])
 
         def whole(numbers: list[int]) -> Any:
@@ -203,7 +203,7 @@ def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
 
 
 def inside_of(tag: str) -> str:
-    """The tag of what follows within the same word: I-X after B-X."""
+    """The tag of the following tokens of the same word: I-X for B-X."""
     return f"I-{tag[2:]}" if tag.startswith("B-") else tag
 
 
@@ -219,12 +219,12 @@ class TokenClassificationObjective(TokenLabels):
         if split not in self._splits:
             return None
         data = self._splits[split]
-        found = _Found(data.features, self._padding)
+        found = _Collected(data.features, self._padding)
         for indices, output in forward(data.features, self._padding.inputs):
             found.add(indices, output.logits)
         guesses = [self._tags(classes) for classes in found.classes]
         metrics = {}
-        labelled = is_validation(split) or self._scores(data.examples)
+        labelled = is_validation(split) or self._has_labels(data.examples)
         if labelled:
             metrics = {"loss": found.mean_loss(), **self._metrics(data.examples["tags"], guesses)}
         rows = [
@@ -244,18 +244,18 @@ class TokenClassificationObjective(TokenLabels):
             samples=predictions.samples(rows, data.examples),
         )
 
-    def _scores(self, examples: Any) -> bool:
-        """Whether each row of a test split has tags, and the model knows them all."""
+    def _has_labels(self, examples: Any) -> bool:
+        """Whether every row of a test split has tags, all known to the model."""
         return all(tags and self._ids.keys() >= set(tags) for tags in examples["tags"])
 
     def _tags(self, classes: Sequence[int]) -> list[str | None]:
-        """A name a word; None where a word lay beyond the longest feature."""
+        """The tag of each word; None for a word beyond the longest feature."""
         return [self._names[number] if number >= 0 else None for number in classes]
 
     def _metrics(
         self, golds: Sequence[list[str]], guesses: Sequence[list[str | None]]
     ) -> dict[str, float]:
-        """Over the words that have a prediction."""
+        """Metrics over the words that have a prediction."""
         gold_rows: list[list[str]] = []
         guess_rows: list[list[str]] = []
         for gold, guess in zip(golds, guesses, strict=True):
@@ -269,8 +269,8 @@ class TokenClassificationObjective(TokenLabels):
         return metrics
 
 
-class _Found:
-    """What remains of the logits: the losses, and the likeliest class of each word."""
+class _Collected:
+    """Collects the losses and the most likely class of each word."""
 
     def __init__(self, features: Any, padding: Padding) -> None:
         self._features = features.select_columns(["labels", "firsts"])
@@ -281,18 +281,18 @@ class _Found:
 
     def add(self, indices: list[int], logits: torch.Tensor) -> None:
         rows = self._features[indices]
-        targets = self._padding.rectangle(rows["labels"], IGNORED).to(logits.device)
+        targets = self._padding.pad_rows(rows["labels"], IGNORED).to(logits.device)
         sums = losses(logits, targets).sum(dim=1)
         self._losses[indices] = sums.double().cpu().numpy()
         self._counts[indices] = (targets != IGNORED).sum(dim=1).cpu().numpy()
-        likeliest = logits.argmax(dim=-1).cpu().numpy()
+        most_likely = logits.argmax(dim=-1).cpu().numpy()
         shifts = self._padding.shifts(rows["labels"])
         for row, index in enumerate(indices):
             self.classes[index] = [
-                int(likeliest[row, shifts[row] + first]) if first >= 0 else -1
+                int(most_likely[row, shifts[row] + first]) if first >= 0 else -1
                 for first in rows["firsts"][row]
             ]
 
     def mean_loss(self) -> float:
-        """Over all labelled tokens of the split."""
+        """The mean over all labelled tokens of the split."""
         return float(self._losses.sum() / max(self._counts.sum(), 1))

@@ -1,4 +1,4 @@
-"""What a row of a token-classification data set must look like."""
+"""Cleans the rows of token-classification data sets."""
 
 from typing import Any
 
@@ -26,8 +26,10 @@ class RowCleaner:
             return {"tokens": tokens, "tags": []}  # rows to predict need none
 
     def _tags(self, value: Any, count: int) -> list[str]:
-        tags = [labels.named(tag, "tags", self._names) for tag in labels.as_list(value, "tags")]
+        tags = [
+            labels.class_name(tag, "tags", self._names) for tag in labels.as_list(value, "tags")
+        ]
         if len(tags) != count:
-            problem = f"there are {count} `tokens`, but {len(tags)} `tags`"
+            problem = f"the row has {count} `tokens`, but {len(tags)} `tags`"
             raise RowError(problem, reason="length_mismatch")
         return tags

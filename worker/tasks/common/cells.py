@@ -1,4 +1,4 @@
-"""What the rows of several tasks have in common: cells that must hold text."""
+"""Checks of cells that must hold text, shared by several tasks."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from worker.data.table import RowError
 
 
 def text_of(value: Any, column: str) -> str:
-    """`value` itself. RowError for what is no text, is empty, or could not be written again."""
+    """Return `value`. Raises RowError unless it is non-empty text in valid Unicode."""
     text = any_text(value, column)
     if not text.strip():
         raise RowError(f"`{column}` is empty", reason="empty_text")
@@ -14,7 +14,7 @@ def text_of(value: Any, column: str) -> str:
 
 
 def any_text(value: Any, column: str) -> str:
-    """The same, but the text may be empty."""
+    """As `text_of`, but the text may be empty."""
     if not isinstance(value, str):
         raise RowError(f"`{column}` must be text, not {kind_of(value)}", reason="not_text")
     try:

@@ -1,4 +1,4 @@
-"""Rows → the Arrow file of their features, many at a time."""
+"""Writes the features of rows to an Arrow file, in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any, Final
 from worker.data.report import Lengths
 from worker.tasks.base import PrepareContext
 
-_ROWS_AT_ONCE: Final = 500
+_BATCH_ROWS: Final = 500
 
 Columns = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
-"""(number of the first row, columns of many rows) → columns of their features."""
+"""(index of the first row, columns of a batch of rows) → columns of their features."""
 
 
 def write(
@@ -20,15 +20,15 @@ def write(
     context: PrepareContext,
     target: Path,
 ) -> int:
-    """All rows of a `datasets.Dataset` as features in the Arrow file `target`; their number."""
+    """Write the features of a `datasets.Dataset` to the Arrow file `target`; return the count."""
     from datasets import Features
     from datasets.arrow_writer import ArrowWriter
 
     with ArrowWriter(path=str(target), features=Features(schema)) as writer:
-        for first in range(0, len(examples), _ROWS_AT_ONCE):
-            rows = examples[first : first + _ROWS_AT_ONCE]
+        for first in range(0, len(examples), _BATCH_ROWS):
+            rows = examples[first : first + _BATCH_ROWS]
             writer.write_batch(columns(first, rows))
-            context.progress(min(first + _ROWS_AT_ONCE, len(examples)), len(examples))
+            context.progress(min(first + _BATCH_ROWS, len(examples)), len(examples))
         count, _bytes = writer.finalize()
     return int(count)
 
@@ -39,9 +39,9 @@ def measure(
     limit: int,
     whole: Callable[[list[int]], Sequence[Sequence[int]]],
 ) -> int:
-    """Note how long texts are before they are cut to `limit` tokens; how many were longer.
+    """Record the lengths of texts before they are cut to `limit`; return how many are longer.
 
-    Only those that fill the limit are tokenised again: `whole` is given their numbers.
+    Only rows that fill the limit are tokenized again: `whole` gets their indices.
     """
     sizes = [len(row) for row in cut]
     full = [number for number, size in enumerate(sizes) if size >= limit]
@@ -53,7 +53,7 @@ def measure(
 
 
 def inputs(tokenizer: Any) -> dict[str, Any]:
-    """The columns that the tokenizer's models take."""
+    """The input columns of the tokenizer's models."""
     from datasets import List, Value
 
     kinds = {"input_ids": List(Value("int32")), "token_type_ids": List(Value("int8"))}

@@ -1,4 +1,4 @@
-"""Token ids of uneven length as rectangles, on the side that the tokenizer pads."""
+"""Pads sequences to the longest, on the side that the tokenizer uses."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -22,30 +22,30 @@ class Padding:
         }
 
     def inputs(self, features: Sequence[Mapping[str, Any]]) -> Batch:
-        """Ids and attention mask, (batch, longest) int64; types where the model has some."""
+        """Ids, attention mask and, if the model uses them, token types; (batch, longest) int64."""
         names = ["input_ids"]
         if self._token_types and "token_type_ids" in features[0]:
             names.append("token_type_ids")
         batch = {
-            name: self.rectangle([feature[name] for feature in features], self._fill[name])
+            name: self.pad_rows([feature[name] for feature in features], self._fill[name])
             for name in names
         }
         ones = [np.ones(len(feature["input_ids"]), dtype=np.int64) for feature in features]
-        batch["attention_mask"] = self.rectangle(ones, 0)
+        batch["attention_mask"] = self.pad_rows(ones, 0)
         return batch
 
-    def rectangle(self, rows: Sequence[Any], value: int) -> torch.Tensor:
-        """(batch, longest) int64, `value` where a row has nothing."""
+    def pad_rows(self, rows: Sequence[Any], value: int) -> torch.Tensor:
+        """(batch, longest) int64, padded with `value`."""
         return pad(rows, self.shifts(rows), max(len(row) for row in rows), value)
 
     def shifts(self, rows: Sequence[Any]) -> list[int]:
-        """How far each row lies from the left edge of its rectangle."""
+        """How many pad tokens precede each row."""
         longest = max(len(row) for row in rows)
         return [longest - len(row) if self._left else 0 for row in rows]
 
 
 def pad(rows: Sequence[Any], shifts: Sequence[int], longest: int, value: int) -> torch.Tensor:
-    """(batch, longest) int64, each row moved right by its shift."""
+    """(batch, longest) int64, each row shifted to the right."""
     padded = np.full((len(rows), longest), value, dtype=np.int64)
     for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
         padded[number, shift : shift + len(row)] = row
@@ -53,7 +53,7 @@ def pad(rows: Sequence[Any], shifts: Sequence[int], longest: int, value: int) ->
 
 
 def takes_token_types(model: torch.nn.Module) -> bool:
-    """DistilBERT and others have none, whatever the tokenizer; RoBERTa knows only type 0."""
+    """DistilBERT and others take none, whatever the tokenizer returns; RoBERTa has only type 0."""
     config: Any = model.config
     types = getattr(config, "type_vocab_size", None)
     accepted = "token_type_ids" in inspect.signature(model.forward).parameters

@@ -1,4 +1,4 @@
-"""Writing predictions row by row, and choosing a few samples to show."""
+"""Writes predictions and chooses a few samples to show."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from service.contract.splits import prefix
 from worker.training.objective import Batch
 
 SAMPLES: Final = 3
-_SHOWN: Final = 300  # characters of a text
+_SHOWN: Final = 300  # characters of a text in a sample
 
 
 class PredictsOnly:
-    """An objective that is never trained: it has no loss."""
+    """An objective without a loss, which cannot be trained."""
 
     def item_count(self, batch: Batch) -> int:
         raise NotImplementedError
@@ -48,7 +48,7 @@ def write_lines(texts: Sequence[str], split: str, folder: Path) -> dict[str, Pat
 def samples(
     rows: Sequence[Mapping[str, Any]], examples: Any, *columns: str
 ) -> list[dict[str, Any]]:
-    """Predictions spread over the split, with the beginnings of their input texts."""
+    """Predictions evenly spread over the split, with the beginnings of their input texts."""
     return [
         {
             **{name: examples[index][name][:_SHOWN] for name in columns if examples[index][name]},
@@ -59,6 +59,6 @@ def samples(
 
 
 def spread(length: int, count: int) -> list[int]:
-    """At most `count` evenly spaced places out of `length`."""
+    """At most `count` evenly spaced indices below `length`."""
     count = min(count, length)
     return [length * number // count for number in range(count)]

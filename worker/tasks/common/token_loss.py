@@ -1,4 +1,4 @@
-"""Training with a label for each token: padding and loss."""
+"""Padding and loss for tasks with a label for each token."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from worker.training.objective import Batch, Features
 
 
 class TokenLabels:
-    """Features have `labels` as long as their ids, IGNORED where there is no label."""
+    """Features have one label per token in `labels`, IGNORED for tokens without one."""
 
     def __init__(
         self, splits: Mapping[str, PreparedSplit], train_features: Features, padding: Padding
@@ -37,4 +37,4 @@ class TokenLabels:
         return model(**inputs).logits, batch["labels"]
 
     def _labels(self, features: list[Mapping[str, Any]]) -> torch.Tensor:
-        return self._padding.rectangle([each["labels"] for each in features], IGNORED)
+        return self._padding.pad_rows([each["labels"] for each in features], IGNORED)

@@ -169,14 +169,14 @@ class CausalLMObjective:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         if "position_ids" in inputs:
             dtype = next(model.parameters()).dtype
-            inputs["attention_mask"] = attention_apart(inputs["position_ids"], dtype)
+            inputs["attention_mask"] = document_mask(inputs["position_ids"], dtype)
         return model(**inputs, **self._no_cache)
 
 
 def _inputs(features: list[Mapping[str, Any]]) -> Batch:
     batch = {"input_ids": _stacked(features)}
     if "starts" in features[0]:
-        batch["position_ids"] = positions_apart(_starts(features))
+        batch["position_ids"] = document_positions(_starts(features))
     return batch
 
 
@@ -192,34 +192,34 @@ def _starts(features: list[Mapping[str, Any]]) -> torch.Tensor:
 
 
 def _labels(features: list[Mapping[str, Any]]) -> torch.Tensor:
-    """The first token of a document is no token's successor."""
+    """The first token of a document is not a label: no token of the document precedes it."""
     labels = _stacked(features)
     if "starts" in features[0]:
         labels[_starts(features)] = IGNORED
     return labels
 
 
-def positions_apart(starts: torch.Tensor) -> torch.Tensor:
+def document_positions(starts: torch.Tensor) -> torch.Tensor:
     """(batch, length): each token's position in its document; `starts` marks the first tokens."""
     places = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
     return places - torch.where(starts, places, 0).cummax(dim=1).values
 
 
-def attention_apart(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """(batch, 1, length, length) to add to attention scores, so that no token attends to another
-    document. (batch, length) `positions` begin with 0 in each document.
+def document_mask(positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(batch, 1, length, length) mask to add to attention scores, so that no token attends to
+    another document. `positions`: (batch, length), starting at 0 in each document.
     """
-    pieces = (positions == 0).cumsum(dim=1)
-    seen = (pieces[:, :, None] == pieces[:, None, :]).tril()[:, None]
-    mask = torch.zeros(seen.shape, dtype=dtype, device=positions.device)
-    return mask.masked_fill(~seen, torch.finfo(dtype).min)
+    documents = (positions == 0).cumsum(dim=1)
+    visible = (documents[:, :, None] == documents[:, None, :]).tril()[:, None]
+    mask = torch.zeros(visible.shape, dtype=dtype, device=positions.device)
+    return mask.masked_fill(~visible, torch.finfo(dtype).min)
 
 
 @torch.no_grad()
 def require_separable(model: Any) -> None:
-    """StageError(invalid_option) for a model that cannot separate the documents of a block.
+    """Raises StageError(invalid_option) if the model cannot separate the documents of a block.
 
-    Tested with two short documents: in one block they must give the same as alone. They are on the
+    The test: two short documents must give the same logits in one block as alone. It runs on the
     model's device, which for quantized weights is already the job's GPU.
     """
     device = next(model.parameters()).device
@@ -232,14 +232,14 @@ def require_separable(model: Any) -> None:
     try:
         alone = torch.cat([model(input_ids=part).logits for part in ids.split(_PROBE_LENGTH, 1)], 1)
         joined = model(input_ids=ids).logits
-        places = positions_apart(starts)
-        mask = attention_apart(places, model.dtype)
+        places = document_positions(starts)
+        mask = document_mask(places, model.dtype)
         separate = model(input_ids=ids, position_ids=places, attention_mask=mask).logits
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise _inseparable(model) from error
     finally:
         model.train(was_training)
-    # Relative to the effect of mixing them, which makes it independent of the size of the weights.
+    # Relative to the effect of mixing the documents, so that the weights' scale is irrelevant.
     leak, mixed = ((each - alone).abs().max() for each in (separate, joined))
     if not leak <= _PROBE_TOLERANCE * mixed:
         raise _inseparable(model)

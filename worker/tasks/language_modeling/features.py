@@ -1,4 +1,4 @@
-"""Texts → tokens → features of a language model: blocks of one size, or one feature a row."""
+"""Features of language models: blocks of equal size, or one feature per row."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from worker.tasks.base import PrepareContext
 
-FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 DEFAULT_LENGTH: Final = 1024
 _ROWS_AT_ONCE: Final = 1000
 
 Starts = Literal["rows", "words"]
-"""What a feature's `starts` are: 1 at the first token of each row, or of each word."""
+"""Whether `starts` of a feature is 1 at the first token of each row or of each word."""
 Ids = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.int8]
 
@@ -27,7 +27,7 @@ Flags = npt.NDArray[np.int8]
 class Tokens:
     ids: Ids
     starts: Flags | None
-    """As long as `ids`; None where nobody asked."""
+    """As long as `ids`; None if not requested."""
 
 
 def example_schema() -> Any:
@@ -37,7 +37,7 @@ def example_schema() -> Any:
 
 
 class Grouping:
-    """Joins tokens of any number of rows and cuts them into blocks of `size`."""
+    """Concatenates the tokens of all rows and cuts them into blocks of `size`."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -47,11 +47,11 @@ class Grouping:
 
     @property
     def dropped(self) -> int:
-        """Tokens that no block has, once all were added."""
+        """The number of tokens that are in no block, once all rows are added."""
         return len(self._ids)
 
     def add(self, rows: list[Tokens]) -> list[Tokens]:
-        """The blocks that are full now."""
+        """Add rows and return the blocks that are now complete."""
         self.tokens += sum(len(row.ids) for row in rows)
         ids = np.concatenate([self._ids, *(row.ids for row in rows)])
         starts = _joined(self._starts, rows)
@@ -72,8 +72,8 @@ def _cut(starts: Flags | None, begin: int, end: int) -> Flags | None:
     return None if starts is None else starts[begin:end]
 
 
-class Tokenizing:
-    """One split's texts as tokens, with the specials that the tokenizer adds to a text."""
+class SplitTokenizer:
+    """Tokenizes the texts of a split, with the special tokens that the tokenizer adds."""
 
     def __init__(self, context: PrepareContext, starts: Starts | None) -> None:
         self._tokenizer = context.tokenizer
@@ -82,7 +82,7 @@ class Tokenizing:
         self._starts = starts
 
     def __call__(self, examples: Any) -> Iterator[list[Tokens]]:
-        """The tokens of all rows, many rows at a time."""
+        """The tokens of all rows, in batches of rows."""
         for begin in range(0, len(examples), _ROWS_AT_ONCE):
             texts = examples[begin : begin + _ROWS_AT_ONCE]["text"]
             tokens = self._tokens(texts)
@@ -90,8 +90,8 @@ class Tokenizing:
             yield tokens
             self._progress(begin + len(texts), len(examples))
 
-    def shortened(self, text: str, length: int) -> Tokens:
-        """The first `length` tokens, specials among them."""
+    def truncated(self, text: str, length: int) -> Tokens:
+        """The first `length` tokens, including special tokens."""
         return self._tokens([text], truncation=True, max_length=length)[0]
 
     def _tokens(self, texts: list[str], **options: Any) -> list[Tokens]:
@@ -99,7 +99,7 @@ class Tokenizing:
             texts,
             return_attention_mask=False,
             return_token_type_ids=False,
-            verbose=False,  # long texts are meant to be long
+            verbose=False,  # no warnings about long texts
             **options,
         )
         return [
@@ -119,7 +119,7 @@ class Tokenizing:
 
 
 def word_starts(words: npt.NDArray[np.int64]) -> Flags:
-    """1 where the word's number changes; -1, a special token, is a word of its own."""
+    """1 where the word index changes; each special token, -1, is a word of its own."""
     before = np.concatenate([[-1], words[:-1]])
     flags: Flags = ((words != before) | (words == -1)).astype(np.int8)
     return flags
@@ -128,21 +128,21 @@ def word_starts(words: npt.NDArray[np.int64]) -> Flags:
 def write_blocks(
     split: str, examples: Any, context: PrepareContext, target: Path, starts: Starts | None
 ) -> int:
-    """Write blocks of `context.max_length` tokens; the incomplete rest is counted and reported."""
+    """Write blocks of `context.max_length` tokens; report the rest that does not fill a block."""
     grouping = Grouping(context.max_length)
-    batches = (grouping.add(rows) for rows in Tokenizing(context, starts)(examples))
+    batches = (grouping.add(rows) for rows in SplitTokenizer(context, starts)(examples))
     count = _write(target, (map(_feature, blocks) for blocks in batches), starts=starts)
     if count == 0:
         raise StageError(
             FailureCode.EMPTY_DATASET,
             f"The {split} split has {grouping.tokens} tokens, fewer than one block of "
-            f"{context.max_length}: give more text or smaller blocks",
+            f"{context.max_length}: provide more text or use smaller blocks",
             split=split,
             tokens=grouping.tokens,
         )
     context.counts.update(tokens=grouping.tokens, dropped_tokens=grouping.dropped)
     if grouping.dropped:
-        message = f"the rest does not fill a block of {context.max_length}"
+        message = f"they do not fill a block of {context.max_length}"
         context.notice(_dropped(split, grouping.dropped, grouping.tokens, message))
     return count
 
@@ -150,8 +150,7 @@ def write_blocks(
 def write_lines(
     split: str, examples: Any, context: PrepareContext, target: Path, starts: Starts | None
 ) -> int:
-    """Write one feature for each non-empty row, cut to `context.max_length`; what is dropped is
-    reported."""
+    """Write one feature per non-empty row, cut to `context.max_length`; report dropped tokens."""
     lines = _Lines(context, starts)
     count = _write(target, lines.features(examples), starts=starts, with_rows=True)
     if count == 0:
@@ -168,34 +167,34 @@ def write_lines(
 
 
 class _Lines:
-    """Turns rows into features, and counts."""
+    """Turns rows into features and counts tokens and rows."""
 
     def __init__(self, context: PrepareContext, starts: Starts | None) -> None:
-        self._tokenizing = Tokenizing(context, starts)
+        self._split_tokenizer = SplitTokenizer(context, starts)
         self._length = context.max_length
         self.tokens, self.dropped, self.empty, self.cut = 0, 0, 0, 0
 
     def features(self, examples: Any) -> Iterator[list[dict[str, Any]]]:
         row = -1
-        for batch in self._tokenizing(examples):
+        for batch in self._split_tokenizer(examples):
             features = []
             for tokens in batch:
                 row += 1
                 text = examples[row]["text"]
                 if text.strip():
-                    features.append({**_feature(self._fitting(text, tokens)), "row": row})
+                    features.append({**_feature(self._truncated(text, tokens)), "row": row})
                 else:
                     self.empty += 1
             yield features
 
-    def _fitting(self, text: str, tokens: Tokens) -> Tokens:
+    def _truncated(self, text: str, tokens: Tokens) -> Tokens:
         self.tokens += len(tokens.ids)
         over = len(tokens.ids) - self._length
         if over <= 0:
             return tokens
         self.dropped += over
         self.cut += 1
-        return self._tokenizing.shortened(text, self._length)
+        return self._split_tokenizer.truncated(text, self._length)
 
 
 def _feature(tokens: Tokens) -> dict[str, Any]:
@@ -210,7 +209,7 @@ def _write(
     starts: Starts | None,
     with_rows: bool = False,
 ) -> int:
-    """Features → Arrow file; their number."""
+    """Write features to the Arrow file `target` and return their number."""
     from datasets import Features, List, Value
     from datasets.arrow_writer import ArrowWriter
 

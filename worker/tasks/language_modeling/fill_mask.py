@@ -1,4 +1,4 @@
-"""Predictions of a masked language model: what stands under the masks of each row."""
+"""Predictions of a masked language model: candidates for the mask tokens of each row."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from worker.tasks.common.predictions import PredictsOnly
 from worker.tasks.language_modeling.masked_lm import MaskedLM, require_mask_token
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
-_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 
 
 class FillMask(MaskedLM):
@@ -54,19 +54,19 @@ def _masked_texts(
     )
     for number, ids in enumerate(encoded["input_ids"]):
         if tokenizer.mask_token_id not in ids:
-            lost = tokenizer.mask_token in texts[number]
-            where = f" within its first {context.max_length} tokens" if lost else ""
+            is_cut = tokenizer.mask_token in texts[number]
+            where = f" within its first {context.max_length} tokens" if is_cut else ""
             raise StageError(
                 FailureCode.UNREADABLE_ROW,
                 f"Row {first + number + 1} of the {split} split has no {tokenizer.mask_token}"
-                f"{where}: `masked-lm` predicts what stands in the places that it marks",
+                f"{where}: `masked-lm` predicts the tokens under the masks",
                 row=first + number + 1,
             )
     return {name: encoded[name] for name in feature_file.inputs(tokenizer)}
 
 
-class _Found(NamedTuple):
-    """Of one batch: (masks, k) probabilities and tokens, row by row; (batch,) masks of each row."""
+class _Candidates(NamedTuple):
+    """For a batch: (masks, k) probabilities and token ids; (batch,) number of masks per row."""
 
     scores: torch.Tensor
     tokens: torch.Tensor
@@ -74,7 +74,7 @@ class _Found(NamedTuple):
 
 
 class FillMaskObjective(PredictsOnly):
-    """It fills masks; it is not trained."""
+    """Fills masks; cannot be trained."""
 
     def __init__(
         self, tokenizer: Any, splits: Mapping[str, PreparedSplit], padding: Padding, top_k: int
@@ -94,7 +94,7 @@ class FillMaskObjective(PredictsOnly):
         data = self._splits[split]
         masks: list[list[Any]] = [[] for _ in range(len(data.features))]
         for indices, found in forward(data.features, self.collate, self._fill):
-            for index, filled in zip(indices, self._named(_Found(*found)), strict=True):
+            for index, filled in zip(indices, self._by_row(_Candidates(*found)), strict=True):
                 masks[index] = filled
         rows = [
             {"row": number, "text": example["text"], "masks": filled}
@@ -105,20 +105,20 @@ class FillMaskObjective(PredictsOnly):
         files = predictions.write(rows, split, folder)
         return Evaluation({}, files, predictions.samples(rows, data.examples))
 
-    def _fill(self, model: torch.nn.Module, batch: Batch) -> _Found:
+    def _fill(self, model: torch.nn.Module, batch: Batch) -> _Candidates:
         masked = batch["input_ids"] == self._tokenizer.mask_token_id
-        chances = model(**batch).logits[masked].float().softmax(dim=-1)
-        best = chances.topk(min(self._top_k, chances.shape[-1]))
-        return _Found(best.values, best.indices, masked.sum(dim=1))
+        probabilities = model(**batch).logits[masked].float().softmax(dim=-1)
+        best = probabilities.topk(min(self._top_k, probabilities.shape[-1]))
+        return _Candidates(best.values, best.indices, masked.sum(dim=1))
 
-    def _named(self, found: _Found) -> list[list[Any]]:
-        """For each row its masks, each a list of candidates, the likeliest first."""
+    def _by_row(self, found: _Candidates) -> list[list[Any]]:
+        """For each row its masks, each a list of candidates, the most likely first."""
         pairs = zip(found.scores.tolist(), found.tokens.tolist(), strict=True)
         masks = iter([self._candidates(*pair) for pair in pairs])
         return [[next(masks) for _ in range(count)] for count in found.counts.tolist()]
 
     def _candidates(self, scores: list[float], tokens: list[int]) -> list[dict[str, Any]]:
-        """As transformers' fill-mask pipeline calls them."""
+        """With the keys of transformers' fill-mask pipeline."""
         return [
             {"token_str": self._tokenizer.decode([token]), "token": token, "score": score}
             for score, token in zip(scores, tokens, strict=True)

@@ -1,4 +1,4 @@
-"""Masked language modelling: restore tokens that were masked."""
+"""Masked language modelling: predict masked tokens."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,16 +79,16 @@ def require_mask_token(tokenizer: Any) -> None:
     if tokenizer.mask_token_id is None:
         raise StageError(
             FailureCode.INVALID_OPTION,
-            "The tokenizer has no mask token: the model was not made for `masked-lm`",
+            "The tokenizer has no mask token: choose a model that was trained for `masked-lm`",
         )
 
 
 class _BatchResults(NamedTuple):
-    """Of one evaluated batch."""
+    """The results of one evaluated batch."""
 
     tokens: TokenResults
-    likeliest: torch.Tensor
-    """(masked, candidates) tokens, row by row."""
+    most_likely: torch.Tensor
+    """(masked, candidates) token ids."""
     labels: torch.Tensor
     """(batch, length)"""
 
@@ -102,23 +102,23 @@ class MaskedLMObjective(TokenLabels):
         tokenizer: Any,
         bare_model: Any = None,
     ) -> None:
-        """`bare_model`, where its head may be computed for the masked tokens alone, else None."""
+        """`bare_model`: None unless its head can be computed for the masked tokens alone."""
         super().__init__(splits, EpochMasks(train_features(splits), masking), padding)
         self._bare_model = bare_model
         self._masking = masking
         self._tokenizer = tokenizer
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """With the `places` of the masked tokens, where the head is computed there alone."""
+        """Adds the `places` of the masked tokens if the head is computed for them alone."""
         batch = super().collate(features)
         if self._bare_model is None:
             return batch
-        wanted = batch["labels"] != IGNORED
-        unwanted = ~wanted & batch["attention_mask"].bool()
-        return {**batch, "places": selective_head.positions_of(wanted, unwanted)}
+        masked = batch["labels"] != IGNORED
+        unmasked = ~masked & batch["attention_mask"].bool()
+        return {**batch, "places": selective_head.positions_of(masked, unmasked)}
 
     def first_rows(self, batch: Batch, rows: int) -> Batch:
-        """Places count through the rows one after the other."""
+        """`places` are indices into the flattened batch."""
         cut = {name: value[:rows] for name, value in batch.items() if name != "places"}
         if "places" in batch:
             ends = torch.tensor(cut["labels"].numel())
@@ -128,8 +128,8 @@ class MaskedLMObjective(TokenLabels):
     def logits_and_labels(
         self, model: torch.nn.Module, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(1, masked, vocabulary) and (1, masked) where the head is so computed, with a few that
-        are not masked; else of all tokens."""
+        """(1, masked, vocabulary) and (1, masked), with a few unmasked tokens, if the head is
+        computed for masked tokens alone; else the logits and labels of all tokens."""
         if self._bare_model is None:
             return super().logits_and_labels(model, batch)
         inputs = {n: value for n, value in batch.items() if n not in {"labels", "places"}}
@@ -139,18 +139,18 @@ class MaskedLMObjective(TokenLabels):
             return model(**inputs).logits, labels[None]
 
     def _token_results(self, model: torch.nn.Module, batch: Batch) -> "_BatchResults":
-        """Only of the masked tokens, whether or not the head made more."""
+        """The results of the masked tokens, even if the head computed others as well."""
         logits, own = self.logits_and_labels(model, batch)
-        asked, labels = own != IGNORED, batch["labels"]
-        logits, own = logits[asked], own[asked]
+        selected, labels = own != IGNORED, batch["labels"]
+        logits, own = logits[selected], own[selected]
         masked = labels != IGNORED
         losses = torch.zeros(labels.shape, device=labels.device)
-        right = torch.zeros_like(masked)
-        losses[masked], right[masked] = token_results(logits, own)
-        return _BatchResults(TokenResults(losses, right), samples.likeliest(logits), labels)
+        correct = torch.zeros_like(masked)
+        losses[masked], correct[masked] = token_results(logits, own)
+        return _BatchResults(TokenResults(losses, correct), samples.most_likely(logits), labels)
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
-        """Under masks that are the same at every evaluation."""
+        """Every evaluation uses the same masks."""
         if split not in self._splits:
             return None
         features = MaskedFeatures(self._splits[split].features, self._masking)
@@ -158,7 +158,7 @@ class MaskedLMObjective(TokenLabels):
         masks = samples.Masks(features, self._tokenizer)
         for indices, found in forward(features, self.collate, self._token_results):
             scores.add(indices, found.tokens, found.labels)
-            masks.add(indices, found.likeliest, found.labels)
+            masks.add(indices, found.most_likely, found.labels)
         keys = _keys(self._splits[split].features)
         files = predictions.write(scores.rows(keys), split, folder)
         if not is_validation(split):
@@ -167,7 +167,7 @@ class MaskedLMObjective(TokenLabels):
 
 
 def _keys(features: Any) -> list[dict[str, int]]:
-    """What each feature is of: a row of the data, or a block of many."""
+    """The row or the block that each feature comes from."""
     if "row" in features.column_names:
         return [{"row": row} for row in features["row"]]
     return [{"block": number} for number in range(len(features))]

@@ -1,4 +1,4 @@
-"""Which tokens are masked: a pure function of (seed, epoch, example), and nothing else."""
+"""Chooses the tokens to mask, as a pure function of (seed, epoch, example)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ import numpy.typing as npt
 
 from worker.tasks.common.token_scores import IGNORED
 
-_EVALUATION: Final = 0  # the draw that evaluations use; epoch e has draw e + 1
-_MASKED, _RANDOM = 0.8, 0.1  # shares of the chosen tokens; the others stay as they are
+_EVALUATION: Final = 0  # the draw of evaluations; epoch e uses draw e + 1
+_MASKED, _RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stays unchanged
 
 
 @dataclass(frozen=True)
 class Masking:
-    """How tokens are chosen and what stands in their place."""
+    """Chooses tokens and replaces them."""
 
     seed: int
     probability: float
     mask_id: int
     ordinary: npt.NDArray[np.int64]
-    """Ids of all tokens that are not special: what a random token is drawn from."""
+    """Ids of all tokens that are not special; random tokens are drawn from them."""
     special: npt.NDArray[np.int64]
     """Ids that are never chosen."""
 
@@ -37,7 +37,7 @@ class Masking:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """(ids with masks, labels) of example `index`, each as long as `ids`.
 
-        With `starts`, 1 at the first token of each word, words are chosen and not tokens.
+        With `starts`, 1 at the first token of each word, whole words are chosen.
         """
         generator = np.random.default_rng(np.random.SeedSequence((self.seed, draw, index)))
         if starts is None:
@@ -46,15 +46,15 @@ class Masking:
             words = np.cumsum(starts)
             chosen = (generator.random(len(ids) + 1) < self.probability)[words]
         chosen &= ~np.isin(ids, self.special)
-        fate = generator.random(len(ids))
+        chance = generator.random(len(ids))
         others = self.ordinary[generator.integers(len(self.ordinary), size=len(ids))]
-        masked = np.where(chosen & (fate < _MASKED), self.mask_id, ids)
-        drawn = chosen & (fate >= _MASKED) & (fate < _MASKED + _RANDOM)
+        masked = np.where(chosen & (chance < _MASKED), self.mask_id, ids)
+        drawn = chosen & (chance >= _MASKED) & (chance < _MASKED + _RANDOM)
         return np.where(drawn, others, masked), np.where(chosen, ids, IGNORED)
 
 
 class MaskedFeatures(Sequence[Mapping[str, Any]]):
-    """Features with `input_ids` as the model sees them and the `labels` that it shall restore."""
+    """Features with masked `input_ids` and the original tokens as `labels`."""
 
     def __init__(self, features: Any, masking: Masking, draw: int = _EVALUATION) -> None:
         self.viewed = features
@@ -80,7 +80,7 @@ class MaskedFeatures(Sequence[Mapping[str, Any]]):
 
 
 class EpochMasks(MaskedFeatures):
-    """Training features, under fresh masks in every epoch."""
+    """Training features with new masks in every epoch."""
 
     def at_epoch(self, epoch: int) -> MaskedFeatures:
         return MaskedFeatures(self.viewed, self._masking, epoch + 1)

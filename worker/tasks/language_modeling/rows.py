@@ -1,4 +1,4 @@
-"""What a row of a language model's data must look like."""
+"""Cleans the rows of language modelling data sets."""
 
 from typing import Any
 
@@ -7,5 +7,5 @@ from worker.tasks.common.cells import any_text
 
 
 def clean(row: Row) -> dict[str, Any]:
-    """Any text will do, an empty one as well: it may be a line between two paragraphs."""
+    """Any text is valid, even an empty one: it may be the line between two paragraphs."""
     return {"text": any_text(row["text"], "text")}

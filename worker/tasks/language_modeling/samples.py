@@ -11,25 +11,25 @@ from worker.tasks.common.token_scores import IGNORED
 from worker.training.objective import Batch, Features, Forward
 
 _TOKENS: Final = 16
-"""Of a prompt, and of its continuation."""
+"""The length of a prompt, and of its continuation."""
 _TEXT_TOKENS: Final = 64
 _MASKS: Final = 5
 _CANDIDATES: Final = 3
 
 Logits = Callable[[torch.nn.Module, Batch], torch.Tensor]
-"""(batch, length, vocabulary) of whole inputs without padding."""
+"""(batch, length, vocabulary) logits of inputs without padding."""
 
 
 def continuations(
     features: Features, tokenizer: Any, forward: Forward, logits: Logits
 ) -> list[dict[str, Any]]:
-    """Beginnings of blocks, how the text continues, and how the model continues it (greedily)."""
+    """Beginnings of blocks, the actual continuation, and the model's greedy continuation."""
     picked = spread(len(features), SAMPLES)
-    pieces = [_longest_piece(features[block]) for block in picked]
-    # All have the same length, so that nothing is padded.
-    begin = min([2 * _TOKENS, *map(len, pieces)]) // 2
+    documents = [_longest_document(features[block]) for block in picked]
+    # All prompts have the same length, so that none is padded.
+    begin = min([2 * _TOKENS, *map(len, documents)]) // 2
     length = 2 * begin
-    prompts = [{"input_ids": piece[:begin]} for piece in pieces]
+    prompts = [{"input_ids": document[:begin]} for document in documents]
     if begin == 0:
         return []
 
@@ -39,8 +39,8 @@ def continuations(
     def greedy(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         tokens = batch["input_ids"]
         while tokens.shape[1] < length:
-            likeliest = logits(model, {"input_ids": tokens})[:, -1].argmax(dim=-1)
-            tokens = torch.cat([tokens, likeliest[:, None]], dim=1)
+            most_likely = logits(model, {"input_ids": tokens})[:, -1].argmax(dim=-1)
+            tokens = torch.cat([tokens, most_likely[:, None]], dim=1)
         return tokens
 
     written: dict[int, list[int]] = {}
@@ -49,16 +49,16 @@ def continuations(
     return [
         {
             "block": block,
-            "prompt": tokenizer.decode(pieces[number][:begin]),
-            "reference": tokenizer.decode(pieces[number][begin:length]),
+            "prompt": tokenizer.decode(documents[number][:begin]),
+            "reference": tokenizer.decode(documents[number][begin:length]),
             "prediction": tokenizer.decode(written[number][begin:]),
         }
         for number, block in enumerate(picked)
     ]
 
 
-def _longest_piece(block: Mapping[str, Any]) -> list[int]:
-    """Tokens of one document: of all of them where documents are not kept apart."""
+def _longest_document(block: Mapping[str, Any]) -> list[int]:
+    """The longest document of a block; the whole block if documents are not separated."""
     tokens = list(block["input_ids"])
     starts = [at for at, starts in enumerate(block.get("starts", ())) if starts]
     bounds = sorted({0, *starts, len(tokens)})
@@ -66,8 +66,8 @@ def _longest_piece(block: Mapping[str, Any]) -> list[int]:
     return tokens[begin:end]
 
 
-def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """(tokens, candidates) of (tokens, vocabulary), the likeliest first."""
+def most_likely(logits: torch.Tensor) -> torch.Tensor:
+    """(tokens, candidates) of (tokens, vocabulary), the most likely first."""
     return logits.topk(_CANDIDATES).indices
 
 
@@ -81,21 +81,21 @@ class Masks:
             index: [] for index in spread(len(features), SAMPLES)
         }
 
-    def add(self, indices: Sequence[int], likeliest: torch.Tensor, labels: torch.Tensor) -> None:
-        """`likeliest` of the tokens with a label, row by row; (batch, length) labels."""
+    def add(self, indices: Sequence[int], most_likely: torch.Tensor, labels: torch.Tensor) -> None:
+        """`most_likely`: candidates of the tokens with a label; `labels`: (batch, length)."""
         counts = (labels != IGNORED).sum(dim=1).tolist()
-        for index, own in zip(indices, likeliest.split(counts), strict=True):
+        for index, own in zip(indices, most_likely.split(counts), strict=True):
             if index in self._found:
                 self._found[index] = self._filled(self._features[index], own.tolist())
 
     def _filled(
-        self, feature: Mapping[str, Any], likeliest: list[list[int]]
+        self, feature: Mapping[str, Any], most_likely: list[list[int]]
     ) -> list[dict[str, Any]]:
         places = [place for place, label in enumerate(feature["labels"]) if label != IGNORED]
         mask = self._tokenizer.mask_token_id
         masked = [
             (int(feature["labels"][place]), tokens)
-            for place, tokens in zip(places, likeliest, strict=True)
+            for place, tokens in zip(places, most_likely, strict=True)
             if feature["input_ids"][place] == mask and place < _TEXT_TOKENS
         ]
         return [
@@ -107,8 +107,7 @@ class Masks:
         ]
 
     def rows(self, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The masked text, and for its first masks the original token and the model's most likely
-        ones."""
+        """Each masked text, and for its first masks the original token and the candidates."""
         return [
             {
                 **keys[index],

@@ -20,7 +20,7 @@ from worker.tasks.common.predictions import PredictsOnly
 from worker.tasks.language_modeling.causal_lm import CausalLM
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
-_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 1024
 _NEW_TOKENS: Final = 64
 
@@ -31,17 +31,17 @@ class TextGeneration(CausalLM):
     length_option = "max_new_tokens"
 
     def max_length(self, parameters: CausalLMSpec, limit: int | None) -> int:
-        """Of a prompt: what the text that follows leaves of the model's limit."""
+        """The longest prompt: the model's limit minus the tokens to generate."""
         limit = limit or _DEFAULT_LENGTH
-        room = limit - new_tokens(parameters, limit)
-        if room < 1:
+        prompt_length = limit - new_tokens(parameters, limit)
+        if prompt_length < 1:
             raise invalid_option(
                 "task.max_new_tokens",
                 f"is {parameters.max_new_tokens}, which leaves no room for a "
-                f"prompt: the model takes {limit} tokens in all",
+                f"prompt: the model's limit is {limit} tokens",
                 limit=limit,
             )
-        return room
+        return prompt_length
 
     def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:  # noqa: ARG002
         return {"prompts": _FORMAT_VERSION}
@@ -68,12 +68,12 @@ class TextGeneration(CausalLM):
 
 
 def new_tokens(parameters: CausalLMSpec, limit: int | None) -> int:
-    """Tokens of the longest text that is generated."""
+    """The maximum number of tokens to generate."""
     return parameters.max_new_tokens or min(_NEW_TOKENS, (limit or _DEFAULT_LENGTH) // 2)
 
 
 def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> GenerationConfig:
-    """The model's own with what the job says."""
+    """The model's generation config with the options of the job."""
     config: GenerationConfig = copy.deepcopy(model.generation_config)
     given = parameters.generation.model_dump(exclude_none=True)
     if parameters.num_beams is not None:
@@ -85,7 +85,7 @@ def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> G
 
 
 def _pad_token(tokenizer: Any) -> int:
-    """Whatever it is, nothing looks at it."""
+    """Any token id: the attention mask hides padding."""
     candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return int(next(number for number in candidates if number is not None))
 
@@ -93,13 +93,13 @@ def _pad_token(tokenizer: Any) -> int:
 def _cut_notice(split: str, count: int, length: int) -> Notice:
     return Notice(
         message=f"{count} prompts of the {split} split were cut to their last {length} tokens, "
-        "because the model has to hold the new ones as well. Lower `max_new_tokens` to keep more.",
+        "because the model's limit includes the new tokens. Lower `max_new_tokens` to keep more.",
         data={"split": split, "prompts": count, "tokens": length},
     )
 
 
 class _Prompts:
-    """Texts → tokens without the end that some tokenizers add; counts those that were cut."""
+    """Tokenizes prompts, without the EOS token that some tokenizers add; counts those it cuts."""
 
     def __init__(self, tokenizer: Any, length: int, split: str) -> None:
         self._tokenizer = tokenizer
@@ -108,12 +108,12 @@ class _Prompts:
         self.cut = 0
 
     def tokens(self, first: int, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:
-        # A line of a text file comes with its end.
+        # Lines of a text file keep their line break.
         encoded = self._tokenizer(
             [text.removesuffix("\n") for text in texts],
             return_attention_mask=False,
             return_token_type_ids=False,
-            verbose=False,  # long texts are meant to be long
+            verbose=False,  # no warnings about long texts
         )
         found = [len(ids) for ids in encoded["input_ids"]]
         lengths.add(found, sum(length > self._length for length in found))
@@ -127,8 +127,8 @@ class _Prompts:
         if not ids and begin is None:
             raise StageError(
                 FailureCode.UNREADABLE_ROW,
-                f"Row {number} of the {self._split} split is empty, and the tokenizer has no token "
-                "that a text begins with: there is nothing to continue",
+                f"Row {number} of the {self._split} split is empty, and the tokenizer has no "
+                "BOS token to start from: give the row a text",
                 row=number,
             )
         self.cut += len(ids) > self._length
@@ -136,7 +136,7 @@ class _Prompts:
 
 
 class TextGenerationObjective(PredictsOnly):
-    """It generates; it is not trained."""
+    """Generates text; cannot be trained."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TextGenerationObjective(PredictsOnly):
         self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """Padded on the left: texts go on at the right."""
+        """Pad on the left, since generation continues on the right."""
         rows = [feature["input_ids"] for feature in features]
         longest = max(map(len, rows))
         ids = torch.full((len(rows), longest), int(self._config.pad_token_id or 0))
@@ -183,7 +183,7 @@ class TextGenerationObjective(PredictsOnly):
         )
 
     def _continue(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        """(batch, new) tokens that follow the prompts."""
+        """(batch, new) tokens generated after the prompts."""
         generate: Any = model.generate
         whole: torch.Tensor = generate(**batch, generation_config=self._config)
         return whole[:, batch["input_ids"].shape[1] :]

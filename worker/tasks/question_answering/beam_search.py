@@ -1,6 +1,6 @@
 """Question answering with XLNet's head, which predicts ends for each of the best starts.
 
-Training uses the true start; with v2 a third output learns whether there is an answer at all.
+Training uses the gold start; with v2 a third output predicts whether there is an answer.
 """
 
 from collections import OrderedDict
@@ -42,8 +42,8 @@ class AutoModelForBeamSearchQuestionAnswering(_BaseAutoModelClass):
 
 
 class BeamSearchQuestionAnswering(QuestionAnswering):
-    offsets_in_training = True  # they tell which tokens an answer may consist of
-    token_types = True  # XLNet was trained with them; its tokenizer gives them on request only
+    offsets_in_training = True  # they show which tokens may be part of an answer
+    token_types = True  # XLNet was pretrained with them; its tokenizer returns them only on request
 
     def auto_model(self) -> Any:
         return AutoModelForBeamSearchQuestionAnswering
@@ -73,7 +73,7 @@ class Beams:
     start_scores: Floats
     """(n, s) probabilities."""
     starts: Integers
-    """(n, s) tokens, counted from each window's first."""
+    """(n, s) token indices within each window."""
     end_scores: Floats
     """(n, s * e)"""
     ends: Integers
@@ -84,12 +84,12 @@ class Beams:
 
 class BeamSearchObjective(QuestionAnsweringObjective):
     @property
-    def _shortest(self) -> int:
-        """The head takes so many tokens of every window."""
+    def _min_length(self) -> int:
+        """The head selects this many tokens of every window."""
         return max(self._parameters.beams())
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """As for the span head; `p_mask` is 0 where an answer may be, 1 elsewhere."""
+        """As for the span head, plus `p_mask`: 0 for possible tokens of an answer, else 1."""
         batch = super().collate(features)
         length = batch["input_ids"].shape[1]
         mask = torch.ones(len(features), length)
@@ -142,7 +142,7 @@ class BeamSearchObjective(QuestionAnsweringObjective):
         return self.loss_sum(model, batch), model(**inputs, use_mems=False)
 
     def _beams(self, output: Any, lengths: Sequence[int]) -> Beams:
-        longest = max(self._shortest, *lengths)
+        longest = max(self._min_length, *lengths)
         shifts = np.asarray(self._shifts(lengths, longest))[:, None]
 
         def floats(tensor: torch.Tensor) -> Floats:
@@ -178,12 +178,12 @@ def spans_of(
     starts, ends = sizes
     shape = (len(indices), starts, ends)
     # The reference scripts read the ends as (starts, ends), though the model lays them out as
-    # (ends, starts): results are only equal to theirs if that is repeated here.
+    # (ends, starts). To give equal results, this code does the same.
     last, end_score = (values.reshape(shape) for values in (beams.ends, beams.end_scores))
     first = np.broadcast_to(beams.starts[:, :, None], shape)
     start_score = np.broadcast_to(beams.start_scores[:, :, None], shape)
     window = np.broadcast_to(np.arange(len(indices))[:, None, None], shape)
-    begins, finishes = (_rectangle(rows[name]) for name in ("offset_start", "offset_end"))
+    begins, finishes = (_pad_offsets(rows[name]) for name in ("offset_start", "offset_end"))
     inside = (first >= 0) & (last >= 0) & (first < begins.shape[1]) & (last < begins.shape[1])
     begin = begins[window, np.where(inside, first, 0)]
     finish = finishes[window, np.where(inside, last, 0)]
@@ -207,10 +207,10 @@ def choose(
     options: SpanOptions,
     null_threshold: float,
 ) -> Answers:
-    """The best span answers each question (`id`, `context`).
+    """Answer each question (`id`, `context`) with its best span.
 
-    `nulls` (one a question, the lowest of its windows) is given when a question may have no
-    answer; it has none when that is above `null_threshold`.
+    `nulls`: with v2, the lowest null score of each question's windows. A question whose null score
+    exceeds `null_threshold` has no answer.
     """
     ordered, bounds = ranked(spans, len(questions))
     answers = Answers({}, {}, {})
@@ -226,8 +226,8 @@ def choose(
     return answers
 
 
-def _rectangle(rows: Sequence[Sequence[int]]) -> Integers:
-    """(rows, longest); -1 where a row has ended, which is no place in any context."""
+def _pad_offsets(rows: Sequence[Sequence[int]]) -> Integers:
+    """(rows, longest); -1, which is no valid offset, after the end of a row."""
     filled = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
     for number, row in enumerate(rows):
         filled[number, : len(row)] = row

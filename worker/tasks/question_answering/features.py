@@ -1,4 +1,4 @@
-"""Questions and contexts → windows of tokens with the labels and offsets that belong to them."""
+"""Cuts questions and contexts into windows of tokens with labels and offsets."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ NOT_CONTEXT = -1
 
 
 class Windows:
-    """Cuts contexts into overlapping windows that a tokenizer and a length prescribe.
+    """Cuts contexts into overlapping windows of at most `max_seq_length` tokens.
 
-    A tokenizer that pads on the right sees the question first, one that pads on the left last.
+    The question comes first if the tokenizer pads on the right, and last if it pads on the left.
     """
 
     def __init__(
@@ -29,24 +29,24 @@ class Windows:
         token_types: bool = False,
         measures: Measures | None = None,
     ) -> None:
-        """`token_types` asks for them where the tokenizer does not give them by itself."""
+        """`token_types`: request them even if the tokenizer does not return them by default."""
         self._measures = measures or Measures()
         self._measures.windows = Counter()
         self._tokenizer = tokenizer
         self.token_types = token_types or "token_type_ids" in tokenizer.model_input_names
         self._parameters = parameters
         self._question_first = tokenizer.padding_side == "right"
-        self._question_room = self._room_for_question()
+        self._max_question_length = self._question_limit()
         self.shortened = 0
-        """Questions that had to be cut because they left no room for the context."""
+        """How many questions were cut because they left no room for the context."""
 
     def features(
         self, examples: Mapping[str, Sequence[Any]], first_index: int, *, with_offsets: bool
     ) -> dict[str, list[Any]]:
-        """Columns of windows for a batch of examples, whose first has number `first_index`.
+        """The windows of a batch of examples as columns; `first_index`: index of the first example.
 
-        `with_offsets` adds what evaluation needs: the example's number, the null token and each
-        token's characters in the context.
+        `with_offsets` adds what evaluation needs: the example's index, the null token and each
+        token's offsets in the context.
         """
         encoded = self._encode(examples)
         columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
@@ -72,8 +72,8 @@ class Windows:
         return columns
 
     def _encode(self, examples: Mapping[str, Sequence[Any]]) -> Any:
-        # Some questions begin with much white space, which would only eat the window.
-        questions = self._fitting([question.lstrip() for question in examples["question"]])
+        # Leading white space, which some questions have a lot of, would only waste tokens.
+        questions = self._truncated([question.lstrip() for question in examples["question"]])
         contexts = list(examples["context"])
         pair = (questions, contexts) if self._question_first else (contexts, questions)
         return self._tokenizer(
@@ -89,7 +89,7 @@ class Windows:
         )
 
     def _context_offsets(self, encoded: Any, window: int) -> Integers:
-        """(length, 2) characters in the context; NOT_CONTEXT for all other tokens."""
+        """(length, 2) character offsets in the context; NOT_CONTEXT for all other tokens."""
         offsets = np.asarray(encoded["offset_mapping"][window], dtype=np.int64).reshape(-1, 2)
         context = 1 if self._question_first else 0
         sequences = np.asarray(
@@ -99,26 +99,26 @@ class Windows:
         return offsets
 
     def _null_token(self, input_ids: list[int]) -> int:
-        """The token that stands for "no answer": CLS, else BOS, else the first one."""
+        """The index of the token that means "no answer": CLS, else BOS, else the first one."""
         for special in (self._tokenizer.cls_token_id, self._tokenizer.bos_token_id):
             if special is not None and special in input_ids:
                 return input_ids.index(special)
         return 0
 
-    def _room_for_question(self) -> int:
+    def _question_limit(self) -> int:
         length, stride = self._parameters.max_seq_length, self._parameters.doc_stride
         specials = self._tokenizer.num_special_tokens_to_add(pair=True)
-        # A window advances by the context tokens beyond the stride: there must be one at least.
-        room: int = length - specials - stride - 1
-        if room < 1:
+        # A window advances by its context tokens beyond the stride; it needs at least one.
+        limit: int = length - specials - stride - 1
+        if limit < 1:
             raise StageError(
                 FailureCode.INVALID_OPTION,
                 f"`max_seq_length` {length} leaves no room for a question: {specials} special "
-                f"tokens and `doc_stride` {stride} come off it. Lower `doc_stride`.",
+                f"tokens and `doc_stride` {stride} are subtracted. Lower `doc_stride`.",
             )
-        return room
+        return limit
 
-    def _fitting(self, questions: list[str]) -> list[str]:
+    def _truncated(self, questions: list[str]) -> list[str]:
         encoded = self._tokenizer(
             questions,
             add_special_tokens=False,
@@ -129,23 +129,23 @@ class Windows:
             verbose=False,
         )
         for number, offsets in enumerate(encoded["offset_mapping"]):
-            if len(offsets) > self._question_room:
+            if len(offsets) > self._max_question_length:
                 questions[number] = self._cut(questions[number], offsets)
                 self.shortened += 1
                 self._measures.tokens.truncated += 1
         return questions
 
     def _cut(self, question: str, offsets: list[tuple[int, int]]) -> str:
-        # Text cut between two tokens may be split anew into more of them: cut on until it fits.
-        for kept in range(self._question_room, 0, -1):
+        # The shortened text may be split into more tokens than before: cut until it fits.
+        for kept in range(self._max_question_length, 0, -1):
             text = question[: offsets[kept - 1][1]]
-            if len(self._tokenizer.tokenize(text)) <= self._question_room:
+            if len(self._tokenizer.tokenize(text)) <= self._max_question_length:
                 return text
         return ""
 
 
 class _Sizes:
-    """Tokens and windows of whole examples, from their windows."""
+    """Counts the tokens and windows of whole examples."""
 
     def __init__(self, stride: int) -> None:
         self._stride = stride
@@ -153,7 +153,7 @@ class _Sizes:
         self._windows: Counter[int] = Counter()
 
     def add(self, sample: int, offsets: Integers) -> None:
-        """The next window of the example; every one but the first repeats `stride` tokens."""
+        """Add a window of the example; all but its first one repeat `stride` tokens."""
         self._windows[sample] += 1
         if self._windows[sample] == 1:
             self._tokens[sample] = len(offsets)

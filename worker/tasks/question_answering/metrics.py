@@ -1,7 +1,7 @@
 """Exact match and F1 as the official SQuAD evaluations define them, v1.1 and v2.0.
 
-Sums run in the order of the examples and every quotient is formed as there, so that the results
-equal those of the official scripts on the same predictions in the last digit.
+Sums and quotients are computed in the same order as in the official scripts, so that the results on
+the same predictions are equal to the last digit.
 """
 
 import re
@@ -13,12 +13,12 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 Golds = Mapping[str, Sequence[str]]
-"""Question id → its gold answers, in the order of the data set; none: no answer exists."""
+"""Question id → gold answers, in the order of the data set; empty for an unanswerable question."""
 Predictions = Mapping[str, str]
 
 
 def words(answer: str) -> list[str]:
-    """The words that count: lower case, without ASCII punctuation and English articles."""
+    """The normalized words: lower case, without ASCII punctuation and English articles."""
     return _ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split()
 
 
@@ -38,9 +38,9 @@ def squad_v2(
 ) -> dict[str, float]:
     """Percentages over all, answerable (HasAns) and unanswerable (NoAns) questions.
 
-    Names are the official script's, but `exact_match` for its `exact`. The best thresholds are
-    found on these predictions with `null_odds` as its `--na-prob-file`: the highest odds up to
-    which to keep a prediction instead of answering nothing.
+    Names are those of the official script, except `exact_match` for its `exact`. The best
+    thresholds are found on these predictions with `null_odds` as its `--na-prob-file`: the highest
+    odds at which a prediction is kept instead of "no answer".
     """
     exact, f1 = _raw_scores(golds, predictions)
     groups = {
@@ -70,7 +70,7 @@ def _raw_scores(
     f1: dict[str, float] = {}
     for key, answers in golds.items():
         predicted = words(predictions[key])
-        # An answer of nothing but articles and punctuation counts as none.
+        # An answer of only articles and punctuation counts as no answer.
         split_answers = [found for found in map(words, answers) if found] or [[]]
         exact[key] = max(float(predicted == answer) for answer in split_answers)
         f1[key] = max(_overlap_or_both_empty(predicted, answer) for answer in split_answers)
@@ -78,7 +78,7 @@ def _raw_scores(
 
 
 def _overlap(predicted: list[str], gold: list[str]) -> float:
-    """F1 of two bags of words; 0 when nothing is shared, also when both are empty (v1.1)."""
+    """F1 of two bags of words; 0 if they share nothing, even if both are empty (v1.1)."""
     shared = sum((Counter(predicted) & Counter(gold)).values())
     if shared == 0:
         return 0.0
@@ -100,7 +100,7 @@ def _best_threshold(
     by_odds: Iterable[str],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """(best score in percent, threshold): start with no answers, admit them by rising odds."""
+    """(best score in percent, threshold): start without answers, add them by increasing odds."""
     score = best = float(sum(not answers for answers in golds.values()))
     threshold = 0.0
     for key in by_odds:

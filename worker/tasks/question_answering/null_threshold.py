@@ -1,5 +1,5 @@
-"""From which score on a question counts as having no answer (SQuAD v2): given, found on the
-validation set and kept in the finished model's config, or read from there."""
+"""The null score above which a question has no answer (SQuAD v2): given in the spec, found on the
+validation set and saved in the finished model's config, or read from the config."""
 
 import math
 from dataclasses import replace
@@ -13,23 +13,24 @@ from worker.tasks.question_answering import metrics
 from worker.tasks.question_answering.postprocessing import Answers
 
 FIELD: Final = "null_score_diff_threshold"
-"""Of the spec, and of a model's config."""
+"""The name of the field in the spec and in a model's config."""
 
 
 class Threshold:
     """With `auto` all questions are answered first; the threshold then removes some answers."""
 
     def __init__(self, value: float | None, *, is_auto: bool = False, finds: bool = False) -> None:
-        """`finds`: every evaluation of the validation set finds it anew."""
+        """`finds`: every evaluation of the validation set determines the threshold again."""
         self._value = value
         self._is_auto = is_auto
         self._finds = finds
 
     @classmethod
     def of(cls, spec: JobSpec, parameters: QuestionAnsweringSpec, config: Any) -> "Threshold":
-        """A training takes the one of its base model, found for other weights, out of the `config`.
+        """A training removes the base model's threshold, found for other weights, from `config`.
 
-        StageError(invalid_option): `auto` without a training, of a model that has none.
+        Raises StageError(invalid_option) for `auto` if the job neither trains nor has a model with
+        a threshold.
         """
         own = getattr(config, FIELD, None)
         if spec.trains and own is not None:
@@ -46,7 +47,7 @@ class Threshold:
 
     @property
     def at_first(self) -> float:
-        """The threshold to choose answers with."""
+        """The threshold with which to choose answers first."""
         if self._is_auto:
             return math.inf
         assert self._value is not None
@@ -55,15 +56,15 @@ class Threshold:
     def applied(
         self, split: str, golds: metrics.Golds, answers: Answers
     ) -> tuple[Answers, dict[str, float]]:
-        """What is left of the answers that were chosen by `at_first`, and what is found here, for
-        the model's config."""
+        """The answers that remain with the final threshold, and the fields to save in the model's
+        config. `answers` were chosen with `at_first`."""
         if not self._is_auto:
             return answers, {}
         found = {}
         if self._finds and is_validation(split):
             best = metrics.squad_v2(golds, answers.predictions, answers.null_odds)
             self._value = found[FIELD] = best["best_f1_thresh"]
-        assert self._value is not None, "a validation set is evaluated before the test set"
+        assert self._value is not None, "the validation set must be evaluated before the test set"
         kept = {
             key: "" if answers.null_odds[key] > self._value else text
             for key, text in answers.predictions.items()

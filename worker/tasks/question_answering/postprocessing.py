@@ -1,4 +1,4 @@
-"""From start and end logits to answers: n-best spans of each question, vectorised."""
+"""Turns start and end logits into answers and the n-best spans of each question, vectorised."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
-# Candidates looked at in one go: bounds the temporary arrays to some tens of megabytes.
+# Candidates per chunk; keeps temporary arrays below some tens of megabytes.
 _CANDIDATES_AT_ONCE = 1_000_000
 
 
@@ -23,7 +23,7 @@ class SpanOptions:
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """What is known of `n` windows; arrays of shape (n, length) unless said otherwise."""
+    """The outputs of `n` windows; arrays have the shape (n, length) unless noted otherwise."""
 
     features: Integers
     """(n,) index of each window among all windows."""
@@ -32,11 +32,11 @@ class WindowBatch:
     start_logits: Floats
     end_logits: Floats
     starts: Integers
-    """Each token's first character in the context; -1 for a token that is not context."""
+    """The offset of each token's first character; -1 for tokens outside the context."""
     ends: Integers
-    """Likewise the character after its last one."""
+    """The offset after each token's last character, likewise."""
     nulls: Integers
-    """(n,) the token that stands for "no answer"."""
+    """(n,) index of the token that means "no answer"."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Spans:
 
 @dataclass(frozen=True)
 class Answers:
-    """By question id."""
+    """All dictionaries are keyed by question id."""
 
     predictions: dict[str, str]
     nbest: dict[str, list[dict[str, Any]]]
     null_odds: dict[str, float]
-    """Null score minus the best span's; empty unless questions may have no answer."""
+    """The null score minus the best span's score; empty unless questions may have no answer."""
 
 
 def concatenate(parts: Sequence[Spans]) -> Spans:
@@ -78,8 +78,8 @@ def concatenate(parts: Sequence[Spans]) -> Spans:
 def best_spans(batch: WindowBatch, options: SpanOptions) -> Spans:
     """The best `n_best_size` spans of every window, best first within a window.
 
-    Candidates are all pairs of the best starts and the best ends. Equal logits go by position,
-    equal scores by the rank of the start, then of the end.
+    Candidates are all pairs of the best starts and the best ends. Ties between logits are broken by
+    position, ties between scores by the rank of the start, then of the end.
     """
     count = min(options.n_best_size, batch.start_logits.shape[1])
     rows_at_once = max(1, _CANDIDATES_AT_ONCE // count**2)
@@ -91,7 +91,7 @@ def best_spans(batch: WindowBatch, options: SpanOptions) -> Spans:
 
 
 def null_spans(batch: WindowBatch) -> Spans:
-    """The "no answer" of every window."""
+    """The null answer of every window."""
     row = np.arange(len(batch.features))
     zeros = np.zeros(len(row), dtype=np.int64)
     return Spans(
@@ -113,9 +113,9 @@ def choose(
 ) -> Answers:
     """The answer to every question (`id`, `context`) from the best spans of its windows.
 
-    `nulls` is given when a question may have no answer (v2): the null of a question is that of
-    its window with the lowest null score, and it is predicted when it beats the best span by
-    more than `null_threshold`. A question without any admissible span is answered with "".
+    With `nulls` (v2) a question may have no answer: its null score is the lowest of its windows,
+    and the null answer is predicted if it beats the best span by more than `null_threshold`. The
+    answer to a question without any admissible span is "".
     """
     ordered, bounds = ranked(spans, len(questions))
     lowest = None if nulls is None else _lowest_nulls(nulls, len(questions))
@@ -151,7 +151,7 @@ def _best_spans(batch: WindowBatch, options: SpanOptions, count: int) -> Spans:
         & (length <= options.max_answer_length)
     )
     score = np.where(admissible, start_logit + end_logit, -np.inf).reshape(len(row), -1)
-    chosen = _largest(score, options.n_best_size)  # (n, at most n_best_size) numbers of pairs
+    chosen = _largest(score, options.n_best_size)  # (n, at most n_best_size) indices of pairs
     keep = np.take_along_axis(admissible.reshape(len(row), -1), chosen, axis=1)
     rows, columns = np.nonzero(keep)  # in row order, best first
     start_rank, end_rank = np.divmod(chosen[rows, columns], count)
@@ -167,14 +167,14 @@ def _best_spans(batch: WindowBatch, options: SpanOptions, count: int) -> Spans:
 
 
 def _largest(values: Floats, count: int) -> Integers:
-    """(n, count) positions of the largest values of each row, largest first, NaN last."""
+    """(n, count) indices of the largest values of each row, largest first, NaN last."""
     order: Integers = np.argsort(-values, axis=1, kind="stable")[:, :count]
     return order
 
 
 def ranked(spans: Spans, examples: int) -> tuple[Spans, Integers]:
-    """Spans by question, best first, and where each question's spans begin (examples + 1,)."""
-    # lexsort is stable, its last key leads; windows of a question may have come in any order.
+    """Spans by question, best first, and (examples + 1,) index of each question's first span."""
+    # lexsort is stable and its last key is the primary one. Windows may arrive in any order.
     position = np.arange(len(spans.feature))
     order = np.lexsort((position, spans.feature, -spans.score, spans.example))
     ordered = spans.take(order)
@@ -182,17 +182,17 @@ def ranked(spans: Spans, examples: int) -> tuple[Spans, Integers]:
 
 
 def _lowest_nulls(nulls: Spans, examples: int) -> Spans:
-    """For every question the null of its first window with the lowest score."""
+    """For each question the null answer with the lowest score, of its first window in a tie."""
     order = np.lexsort((nulls.feature, nulls.score, nulls.example))
     ordered = nulls.take(order)
     return ordered.take(np.searchsorted(ordered.example, np.arange(examples)))
 
 
 def nbest_of(context: str, spans: Spans, null: Spans | None, size: int) -> list[dict[str, Any]]:
-    """At most `size` answers, best first, and the null if it is not among them."""
+    """At most `size` answers, best first, plus the null answer if it is not among them."""
     own = spans.take(slice(0, size))
     if null is not None:
-        # After the spans of the same score: they came first.
+        # In a tie the null answer comes after the spans.
         place = int(np.searchsorted(-own.score, -null.score[0], side="right"))
         parts = [own.take(slice(0, place)), null, own.take(slice(place, None))]
         own = concatenate(parts)

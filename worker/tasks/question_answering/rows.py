@@ -1,4 +1,4 @@
-"""What a row of a question-answering data set must look like."""
+"""Cleans the rows of question-answering data sets."""
 
 import json
 from collections import Counter
@@ -11,19 +11,19 @@ from worker.data.table import Row, RowError
 from worker.tasks.common.cells import kind_of, text_of
 
 REALIGNED_WITHIN: Final = 100
-"""Characters between where an answer is said to be and where it is looked for."""
+"""How far from its `answer_start` an answer is searched for, in characters."""
 
 
 class RowCleaner:
-    """Checks the rows of one split; remembers the ids, which must be unique for evaluation."""
+    """Checks the rows of one split; ids must be unique, except in the training split."""
 
     def __init__(self, split: str, parameters: QuestionAnsweringSpec) -> None:
         self._split = split
         self._answerless_allowed = parameters.version_2_with_negative or split == "test"
-        self._seen: set[str] = set()
+        self._ids: set[str] = set()
         self._count = 0
         self.counts: Counter[str] = Counter()
-        """`realigned`: answers that were found elsewhere than their `answer_start` says."""
+        """`realigned`: the number of answers found near but not at their `answer_start`."""
 
     def __call__(self, row: Row) -> dict[str, Any]:
         cleaned: dict[str, Any] = {
@@ -39,11 +39,11 @@ class RowCleaner:
                 FailureCode.INVALID_OPTION,
                 reason="no_answer",
             )
-        # Only rows that can be used leave a trace.
+        # Only usable rows are counted.
         self._count += 1
         self.counts["realigned"] += realigned
         if self._split != "train":
-            self._seen.add(cleaned["id"])
+            self._ids.add(cleaned["id"])
         return cleaned
 
     def _id(self, value: Any) -> str:
@@ -54,14 +54,14 @@ class RowCleaner:
         else:
             problem = f"`id` must be text or a whole number, not {kind_of(value)}"
             raise RowError(problem, reason="invalid_id")
-        if key in self._seen:  # predictions are told apart by it
-            raise RowError(f"`id` {key!r:.80} occurs a second time", reason="repeated_id")
+        if key in self._ids:  # predictions are keyed by id
+            raise RowError(f"`id` {key!r:.80} occurs more than once", reason="repeated_id")
         return key
 
 
 def _answers(value: Any, context: str) -> tuple[dict[str, list[Any]], int]:
-    """{text, answer_start} as lists of equal length whose texts are in `context` there, and how
-    many of them had to be looked for."""
+    """{text, answer_start} as lists of equal length, aligned with `context`, and how many answers
+    were realigned."""
     if value is None:
         return {"text": [], "answer_start": []}, 0
     if isinstance(value, str):
@@ -72,9 +72,11 @@ def _answers(value: Any, context: str) -> tuple[dict[str, list[Any]], int]:
         raise _invalid("`answers` must be an object with `text` and `answer_start`")
     texts, starts = _as_list(value["text"]), _as_list(value["answer_start"])
     if len(texts) != len(starts):
-        raise _invalid(f"`answers` has {len(texts)} texts but {len(starts)} answer_start")
+        raise _invalid(
+            f"`answers` has {len(texts)} values of `text` but {len(starts)} of `answer_start`"
+        )
     given = list(zip(texts, starts, strict=True))
-    found = [_located(text, start, context) for text, start in given]
+    found = [_locate(text, start, context) for text, start in given]
     answers: dict[str, list[Any]] = {"text": [text for text, _ in found]}
     answers["answer_start"] = [start for _, start in found]
     return answers, sum(one != other for one, other in zip(given, found, strict=True))
@@ -85,7 +87,7 @@ def _invalid(problem: str) -> RowError:
 
 
 def _answers_in_cell(value: str) -> Any:
-    """CSV has no lists: the cell holds them as JSON text."""
+    """Parse the cell of a CSV file, which holds the answers as JSON text."""
     try:
         return json.loads(value) if value.strip() else {"text": [], "answer_start": []}
     except (ValueError, RecursionError) as error:
@@ -102,14 +104,16 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _located(text: Any, start: Any, context: str) -> tuple[str, int]:
-    """The answer and its first character: as given, or at its nearest occurrence.
+def _locate(text: Any, start: Any, context: str) -> tuple[str, int]:
+    """The answer and its offset: as given, or at its nearest occurrence.
 
-    What is looked for is the answer without the white space around it.
+    The search ignores white space around the answer.
     """
     text_of(text, "answers.text")
     if not isinstance(start, int) or isinstance(start, bool) or start < 0:
-        raise _invalid(f"`answers.answer_start` must be a whole number from 0, not {start!r:.50}")
+        raise _invalid(
+            f"`answers.answer_start` must be a whole number of at least 0, not {start!r:.50}"
+        )
     if context[start : start + len(text)] == text:
         return text, start
     core = text.strip()
@@ -127,7 +131,7 @@ def _located(text: Any, start: Any, context: str) -> tuple[str, int]:
 
 
 def _occurrences(core: str, expected: int, context: str) -> Iterator[int]:
-    """Where `core` begins in `context`, near where it is expected, in the order of the text."""
+    """The offsets of `core` in `context` near `expected`, in ascending order."""
     first = max(0, expected - REALIGNED_WITHIN)
     last = expected + REALIGNED_WITHIN + len(core)
     at = context.find(core, first, last)

@@ -33,7 +33,7 @@ from worker.tasks.question_answering.postprocessing import (
 )
 from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
 
-_FORMAT_VERSION: Final = 1  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 _SAMPLES: Final = 3
 _LABELS: Final = ("start_positions", "end_positions")
 
@@ -44,10 +44,10 @@ class QuestionAnswering:
     needs_pad_token = True
     offsets_in_training = False
     token_types = False
-    """Asked for although the tokenizer does not give them by itself."""
+    """Whether to request token types that the tokenizer does not return by default."""
 
     def needs_offsets(self, parameters: QuestionAnsweringSpec) -> str | None:  # noqa: ARG002
-        return "which characters each token stands for, and answers are characters of the context"
+        return "which characters each token covers, and answers are spans of characters"
 
     def max_length(self, parameters: QuestionAnsweringSpec, limit: int | None) -> int:  # noqa: ARG002
         return parameters.max_seq_length
@@ -143,8 +143,8 @@ class QuestionAnsweringObjective:
         self.train_features: Features = train_features(splits)
 
     @property
-    def _shortest(self) -> int:
-        """Tokens that a batch is padded to at least."""
+    def _min_length(self) -> int:
+        """The minimum length that batches are padded to, in tokens."""
         return 0
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
@@ -168,8 +168,8 @@ class QuestionAnsweringObjective:
         golds = {row["id"]: row["answers"]["text"] for row in rows}
         chosen, config = self._threshold.applied(split, golds, answers)
         metrics = {}
-        if is_validation(split) or self._are_answered(golds):
-            # The best thresholds are those of the answers before any was taken back.
+        if is_validation(split) or self._has_answers(golds):
+            # The best thresholds are found on the answers before any is removed.
             best = _best(self._metrics(golds, answers)) if chosen is not answers else {}
             metrics = self._metrics(golds, chosen) | best | {"loss": loss}
         return Evaluation(
@@ -179,9 +179,8 @@ class QuestionAnsweringObjective:
             config=config,
         )
 
-    def _are_answered(self, golds: qa_metrics.Golds) -> bool:
-        """Whether a test split has answers: to all questions, or to some if the rest may have
-        none."""
+    def _has_answers(self, golds: qa_metrics.Golds) -> bool:
+        """Whether a test split has gold answers: for all questions, or with v2 for at least one."""
         some = any if self._parameters.version_2_with_negative else all
         return some(map(bool, golds.values()))
 
@@ -203,9 +202,9 @@ class QuestionAnsweringObjective:
         return ["input_ids", "token_type_ids"] if types else ["input_ids"]
 
     def _padded(self, features: list[Mapping[str, Any]], names: list[str]) -> Batch:
-        """Pad on the tokenizer's side to the longest; labels move with what stands before them."""
+        """Pad to the longest on the tokenizer's side; padding on the left shifts the labels."""
         lengths = [len(feature["input_ids"]) for feature in features]
-        longest = max(self._shortest, *lengths)
+        longest = max(self._min_length, *lengths)
         shifts = self._shifts(lengths, longest)
         fill = {"input_ids": self._tokenizer.pad_token_id}
         fill["token_type_ids"] = self._tokenizer.pad_token_type_id
@@ -222,7 +221,7 @@ class QuestionAnsweringObjective:
         return batch
 
     def _shifts(self, lengths: Sequence[int], longest: int) -> list[int]:
-        """Places that padding moves each window by."""
+        """How many tokens the padding shifts each window by."""
         left = self._tokenizer.padding_side == "left"
         return [longest - length if left else 0 for length in lengths]
 
@@ -260,7 +259,7 @@ def _best(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """(batch,) mean of the cross entropies of start and end, in float32 as under autocast too."""
+    """(batch,) mean of the cross entropies of start and end, in float32 even under autocast."""
     start = functional.cross_entropy(
         start_logits.float(), batch["start_positions"], reduction="none"
     )
@@ -269,7 +268,7 @@ def _losses(start_logits: torch.Tensor, end_logits: torch.Tensor, batch: Batch) 
 
 
 class _Collected:
-    """What remains of each window's logits: its loss, its best spans, its null score."""
+    """Collects the loss, the best spans and the null score of each window."""
 
     def __init__(self, features: Any, *, padded_left: bool) -> None:
         names = ["example", "null_token", "offset_start", "offset_end", *_LABELS]
@@ -291,8 +290,8 @@ class _Collected:
             examples=np.asarray(rows["example"], dtype=np.int64),
             start_logits=start,
             end_logits=end,
-            starts=_rectangle(rows["offset_start"], start.shape),
-            ends=_rectangle(rows["offset_end"], start.shape),
+            starts=_pad_offsets(rows["offset_start"], start.shape),
+            ends=_pad_offsets(rows["offset_end"], start.shape),
             nulls=np.asarray(rows["null_token"], dtype=np.int64),
         )
         self.spans.append(best_spans(batch, options))
@@ -302,7 +301,7 @@ class _Collected:
         return float(self._losses.mean())
 
     def _aligned(self, logits: torch.Tensor, lengths: list[int]) -> Floats:
-        """(batch, longest) with each window's first token in column 0, whatever the padding."""
+        """(batch, longest) logits with the first token of each window in column 0."""
         values: Floats = logits.detach().float().cpu().numpy()
         if self._padded_left:
             longest = values.shape[1]
@@ -317,7 +316,7 @@ def _window_losses(start: Floats, end: Floats, rows: Mapping[str, Any]) -> Float
     return losses
 
 
-def _rectangle(rows: list[list[int]], shape: tuple[int, ...]) -> Integers:
+def _pad_offsets(rows: list[list[int]], shape: tuple[int, ...]) -> Integers:
     filled = np.full(shape, -1, dtype=np.int64)
     for number, row in enumerate(rows):
         filled[number, : len(row)] = row
@@ -325,7 +324,7 @@ def _rectangle(rows: list[list[int]], shape: tuple[int, ...]) -> Integers:
 
 
 def _samples(examples: Any, answers: Answers) -> list[dict[str, Any]]:
-    """Questions spread over the split, with the part of the context around what was expected."""
+    """Questions spread over the split, with the context around their gold answer."""
     count = min(_SAMPLES, len(examples))
     picked = [len(examples) * number // count for number in range(count)]
     return [_sample(examples[index], answers) for index in picked]

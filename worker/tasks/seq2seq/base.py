@@ -1,4 +1,4 @@
-"""What summarization and translation share: pairs of texts, their loss, generated texts."""
+"""The common parts of summarization and translation: features, loss, generation."""
 
 import copy
 from collections import Counter
@@ -21,13 +21,13 @@ from worker.data.report import Measures
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.common import feature_file, predictions, token_scores
-from worker.tasks.seq2seq.rows import required_targets
+from worker.tasks.seq2seq.rows import requires_targets
 from worker.training import build, label_smoothing
 from worker.training.kernels import chunked_cross_entropy
 from worker.training.objective import Batch, Evaluation, Features, Forward
 
 IGNORED: Final = token_scores.IGNORED
-_FORMAT_VERSION: Final = 2  # of the features; a change makes earlier prepared data unused
+_FORMAT_VERSION: Final = 2  # of the features; a new version prepares data again
 
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 """(generated texts, references) → metrics."""
@@ -35,7 +35,7 @@ Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
 
 @dataclass(frozen=True)
 class Languages:
-    """What a multilingual tokenizer and its model must be told; None where nothing was said."""
+    """The languages for a multilingual tokenizer and its model; None if not given."""
 
     source: str | None
     target: str | None
@@ -87,7 +87,7 @@ class Seq2Seq:
 
         parameters = parameters_of(context.spec, Seq2SeqSpec)
         peft = context.spec.peft
-        # A prefix stands before the targets as well, a prompt before the sources only.
+        # Prefix tuning also takes positions of the decoder; prompt tuning only of the encoder.
         prefix = peft.num_virtual_tokens if isinstance(peft, PrefixTuningSpec) else 0
         _check_decoder(context.config, parameters, prefix)
         set_languages(context.tokenizer, self.languages(parameters))
@@ -115,7 +115,7 @@ class Seq2Seq:
 
 
 def _check_decoder(config: Any, parameters: Seq2SeqSpec, reserved: int) -> None:
-    """The sources' length is checked like any other task's, that of the targets here."""
+    """Check the length of targets; that of sources is checked as in any other task."""
     names = ("max_decoder_position_embeddings", "max_position_embeddings")
     limit = next((getattr(config, name) for name in names if hasattr(config, name)), None)
     lengths = {
@@ -138,7 +138,7 @@ def _check_decoder(config: Any, parameters: Seq2SeqSpec, reserved: int) -> None:
 
 
 def set_languages(tokenizer: Any, languages: Languages) -> None:
-    """Have a multilingual tokenizer mark sources and targets. StageError if it cannot be."""
+    """Set the languages of a multilingual tokenizer. Raises StageError if they are missing."""
     if not hasattr(tokenizer, "src_lang"):
         return
     given = {
@@ -148,7 +148,7 @@ def set_languages(tokenizer: Any, languages: Languages) -> None:
     for option, code in given.items():
         if code is None:
             raise invalid_option(
-                option, f"is needed: {type(tokenizer).__name__} marks texts with their language"
+                option, f"is required: {type(tokenizer).__name__} needs the language of each text"
             )
         _known_token(tokenizer, option, code)
     tokenizer.src_lang, tokenizer.tgt_lang = languages.source, languages.target
@@ -157,9 +157,9 @@ def set_languages(tokenizer: Any, languages: Languages) -> None:
 def _set_first_tokens(
     model: Any, tokenizer: Any, parameters: Seq2SeqSpec, languages: Languages
 ) -> None:
-    """Token that decoding starts from, and the one that every generated text begins with.
+    """Set the decoder's start token and the forced first token of generated texts.
 
-    Both are set in the model, so that the finished one generates likewise.
+    Both are set in the model, so that the finished model generates in the same way.
     """
     forced = parameters.forced_bos_token
     if forced is not None:
@@ -169,8 +169,8 @@ def _set_first_tokens(
         if not hasattr(tokenizer, "src_lang"):
             raise StageError(
                 FailureCode.UNSUPPORTED_ARCHITECTURE,
-                "The model's config names no `decoder_start_token_id`: nothing tells what its "
-                "decoder starts from",
+                "The model's config has no `decoder_start_token_id`, which the decoder needs: "
+                "add it to the config or choose another model",
             )
         start = _known_token(tokenizer, languages.targets_option, str(languages.target))
         model.config.decoder_start_token_id = start
@@ -180,7 +180,7 @@ def _set_first_tokens(
 def _known_token(tokenizer: Any, option: str, token: str) -> int:
     number = tokenizer.convert_tokens_to_ids(token)
     if number is None or (number == tokenizer.unk_token_id and token != tokenizer.unk_token):
-        raise invalid_option(option, f"is {token!r}, which the tokenizer does not know as a token")
+        raise invalid_option(option, f"is {token!r}, which the tokenizer does not know")
     return int(number)
 
 
@@ -188,7 +188,7 @@ def _known_token(tokenizer: Any, option: str, token: str) -> int:
 
 
 class _Pairs:
-    """Texts of one split → token ids; counts what it had to cut."""
+    """Tokenizes the texts of a split; counts those it cuts."""
 
     def __init__(
         self, tokenizer: Any, parameters: Seq2SeqSpec, split: str, measures: Measures
@@ -214,7 +214,7 @@ class _Pairs:
         }
         return [
             Notice(
-                message=f"{count} {side}s of the {self._split} split were cut at "
+                message=f"{count} {side}s of the {self._split} split were cut to "
                 f"{self._limits[side]} tokens. Raise `{options[side]}` to keep them whole.",
                 data={"split": self._split, f"{side}s": count},
             )
@@ -249,7 +249,7 @@ class _Pairs:
 
 
 class _Output(NamedTuple):
-    """Of one evaluated batch: (n,) sums of losses and counts of labels, (n, length) tokens."""
+    """Results of one evaluated batch: (n,) loss sums and label counts, (n, length) tokens."""
 
     losses: torch.Tensor | None
     labels: torch.Tensor | None
@@ -266,16 +266,16 @@ class Seq2SeqObjective:
         metrics: Metrics,
         linear: torch.nn.Linear | None = None,
     ) -> None:
-        """`linear`: the head of the bare `model`, where the loss may be made from what the head is
-        given; else None."""
+        """`linear`: the head of the bare `model` if the loss can be computed from the head's input,
+        else None."""
         self._bare_model = model
         self._parameters = parameters_of(spec, Seq2SeqSpec)
         self._tokenizer = tokenizer
         self._splits = splits
         self._metrics = metrics
-        # Not every architecture has it: the others shift the labels themselves.
+        # Architectures without this method shift the labels in their forward pass,
         self._shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        # And then they need logits beside each label.
+        # and then the loss needs the model's own logits.
         self.linear = None if self._shift is None else linear
         self.rows: int | None = None
         self._label_pad = tokenizer.pad_token_id
@@ -302,7 +302,7 @@ class Seq2SeqObjective:
     def smoothed_loss_sum(
         self, model: torch.nn.Module, batch: Batch, factor: float
     ) -> torch.Tensor:
-        """Without the logits of the whole batch where that can be."""
+        """Without the logits of the whole batch if possible."""
         linear = chunked_cross_entropy.current_head(self._bare_model, self.linear)
         if linear is None:
             return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
@@ -318,7 +318,7 @@ class Seq2SeqObjective:
         if split not in self._splits:
             return None
         data = self._splits[split]
-        with_labels = required_targets(split) or all(data.examples["target"])
+        with_labels = requires_targets(split) or all(data.examples["target"])
         collate = self.collate if with_labels else self._collate_sources
         collected = _Collected(len(data.features))
         generates = self._parameters.predict_with_generate
@@ -346,7 +346,7 @@ class Seq2SeqObjective:
         )
 
     def _run(self, model: torch.nn.Module, batch: Batch) -> _Output:
-        """Losses of a batch that has labels, and the texts generated for it."""
+        """The losses of a batch with labels, and the generated tokens."""
         losses = labels = tokens = None
         if "labels" in batch:
             losses = self._token_losses(model, batch).sum(dim=1)
@@ -395,7 +395,7 @@ class Seq2SeqObjective:
 
 
 def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> GenerationConfig:
-    """The model's own generation config with what the job says."""
+    """The model's generation config with the options of the job."""
     config = copy.deepcopy(base)
     given = parameters.generation.model_dump(exclude_none=True)
     if parameters.num_beams is not None:
@@ -405,7 +405,7 @@ def generation_config(base: GenerationConfig, parameters: Seq2SeqSpec) -> Genera
 
 
 def _logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """(batch, target length, vocabulary)"""
+    """(batch, target length, vocabulary) logits."""
     inputs = dict(batch)
     if "decoder_input_ids" in inputs:  # else the model shifts the labels itself
         del inputs["labels"]
@@ -424,7 +424,7 @@ def _padded(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) ->
 
 
 class _Collected:
-    """By example, whatever the order of the batches."""
+    """Collects results by example, in whichever order batches arrive."""
 
     def __init__(self, count: int) -> None:
         self._losses = np.zeros(count)
@@ -440,5 +440,5 @@ class _Collected:
                 self.tokens[index] = tokens
 
     def mean_loss(self) -> float:
-        """Over all labels of the split."""
+        """The mean over all labels of the split."""
         return float(self._losses.sum() / self._labels.sum())

@@ -1,4 +1,4 @@
-"""What a row of a summarization or translation data set must look like: a source, a target."""
+"""Cleans the rows of summarization and translation data sets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ from worker.data.table import Cleaner, Row, RowError
 from worker.tasks.common.cells import text_of
 
 
-def required_targets(split: str) -> bool:
-    """Predictions need no references."""
+def requires_targets(split: str) -> bool:
+    """Whether rows need a target; rows to predict do not."""
     return split != TEST
 
 
@@ -30,42 +30,42 @@ def translation(split: str, parameters: TranslationSpec) -> Cleaner:
 
     def clean(row: Row) -> dict[str, Any]:
         pair = _pair(row, parameters)
-        target = _given(pair, "target") if required_targets(split) else pair.get("target")
+        target = _required(pair, "target") if requires_targets(split) else pair.get("target")
         target = _target_of(split, target, "target")
-        return {"source": text_of(_given(pair, "source"), "source"), "target": target}
+        return {"source": text_of(_required(pair, "source"), "source"), "target": target}
 
     return clean
 
 
 def _target_of(split: str, value: Any, column: str) -> str:
-    """The target of a row. RowError if there is none; of the test split it is then empty."""
+    """The target of a row. Raises RowError if it is missing; in the test split it may be empty."""
     try:
         return text_of(value, column)
     except RowError:
-        if required_targets(split):
+        if requires_targets(split):
             raise
         return ""
 
 
 def _check_split(split: str, parameters: Seq2SeqSpec) -> None:
-    """StageError for a test split of which nothing would be predicted."""
+    """Raises StageError for a test split if the job would predict nothing for it."""
     if split == TEST and not parameters.predict_with_generate:
         raise StageError(
             FailureCode.INVALID_OPTION,
-            "`dataset.test` is given, but `task.predict_with_generate` is false: nothing would be "
-            "predicted",
+            "`dataset.test` is given, but `task.predict_with_generate` is false: set it "
+            "to true, or remove `dataset.test`",
             option="task.predict_with_generate",
         )
 
 
 def _pair(row: Row, parameters: TranslationSpec) -> Row:
-    """`row` itself, or the two languages out of {"translation": {"en": …, "ro": …}}."""
+    """`row` itself, or source and target from {"translation": {"en": …, "ro": …}}."""
     texts = row.get("translation")
     if texts is None:
         return row
     if not isinstance(texts, Mapping):
         raise RowError(
-            "`translation` must be an object of languages and texts", reason="not_an_object"
+            "`translation` must be an object with a text per language", reason="not_an_object"
         )
     languages = {"source": parameters.source_lang, "target": parameters.target_lang}
     found = {}
@@ -76,18 +76,18 @@ def _pair(row: Row, parameters: TranslationSpec) -> Row:
                 FailureCode.INVALID_OPTION,
                 reason="language_not_set",
             )
-        # Rows say `en` where tokenizers say `en_XX`.
+        # Rows use `en` for the tokenizer's `en_XX`.
         key = code if code in texts else code.split("_")[0]
         if key in texts:
             found[side] = texts[key]
     return found
 
 
-def _given(pair: Row, side: str) -> Any:
+def _required(pair: Row, side: str) -> Any:
     if side not in pair:
         raise RowError(
-            f"has no {side}: give the columns `source` and `target`, or `translation` with both "
-            "languages",
+            f"the row has no {side}: give the columns `source` and `target`, or `translation` with "
+            "both languages",
             FailureCode.MISSING_COLUMN,
             reason="missing_value",
         )

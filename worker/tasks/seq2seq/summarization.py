@@ -8,7 +8,7 @@ from service.contract.seq2seq import SummarizationSpec
 from worker.tasks.seq2seq.base import Languages, Seq2Seq
 
 _KINDS: Final = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-# After ., ! or ? with closing quotes or brackets, before what may begin a sentence.
+# After ., ! or ? and closing quotes or brackets, before a possible start of a sentence.
 _SENTENCE_END: Final = re.compile(
     r"(?<=[.!?])([\"'\u201d\u2019)\]]*)\s+(?=[\"'\u201c\u2018(\[]?[A-Z0-9])"
 )
@@ -25,7 +25,7 @@ class Summarization(Seq2Seq):
 
 
 def rouge(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Mean F-measures in percent, with Porter's stemmer, of the rouge-score package."""
+    """Mean F-measures of the rouge-score package, in percent, with Porter's stemmer."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(list(_KINDS), use_stemmer=True)
@@ -38,5 +38,5 @@ def rouge(predictions: Sequence[str], references: Sequence[str]) -> dict[str, fl
 
 
 def by_sentence(text: str) -> str:
-    """One sentence a line, which is what ROUGE-Lsum compares."""
+    """Put each sentence on its own line, as ROUGE-Lsum expects."""
     return _SENTENCE_END.sub(r"\1\n", text)

@@ -1,4 +1,4 @@
-"""Translation: a text and the same in another language, scored with BLEU."""
+"""Translation: a text and its translation, scored with BLEU."""
 
 from collections.abc import Sequence
 
