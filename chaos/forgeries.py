@@ -20,7 +20,7 @@ from tests.stubs.forged_messages import SIGNS, send_forged
 
 HOLDS: Final = "each is refused and logged, none is run, and the worker continues to work"
 
-_NEWER: Final = "a newer version"
+_NEWER: Final = "job.version_unsupported"
 
 
 def run(_seed: int, scale: Scale) -> Row:
