@@ -47,7 +47,7 @@ def finished(
 
 
 def failed(folder: Path, code: FailureCode | None = None, log: str = "") -> Ended:
-    """None: it was killed, and said nothing."""
+    """`code` None: the stage was killed and reported nothing."""
     events: list[StageEvent] = []
     if code is not None:
         events.append(Failed(failure=Failure.of(code, f"it was {code}")))

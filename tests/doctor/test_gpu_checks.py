@@ -1,4 +1,4 @@
-"""Checks of a machine with GPUs, on stand-ins for the driver and for what torch says."""
+"""Checks of a machine with GPUs, on stand-ins for the driver and for what torch reports."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def context(*uuids: str, cuda: str | None = "13.0", reason: str = "") -> Context
 
 
 class TestDriver:
-    def test_one_of_the_same_generation_will_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_driver_of_the_same_generation_is_ok(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml([Gpu(A)], driver="580.82.07", cuda=13000).install(monkeypatch)
         found = driver(context(A, cuda="13.2"))
         assert (found.status, found.summary) == ("ok", "driver 580.82.07 (CUDA 13.0), 1 GPU(s)")
@@ -47,11 +47,11 @@ class TestDriver:
         )
         assert found.remedy.startswith("Install driver 580.65.06 or newer, or a torch")
 
-    def test_none_is_no_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_driver_is_not_a_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND).install(monkeypatch)
         assert driver(context()).status == "not_run"
 
-    def test_one_that_does_not_answer_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_driver_that_does_not_respond_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml(init_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH).install(monkeypatch)
         found = driver(context())
         assert (found.status, found.reason) == (
@@ -71,7 +71,7 @@ class TestTorch:
         assert found.reason == "Torch not compiled with CUDA enabled"
         assert found.remedy.startswith("Install the CUDA build")
 
-    def test_a_cuda_build_that_cannot_start_says_so_in_torchs_words(
+    def test_a_cuda_build_that_cannot_start_gives_torchs_reason(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         Nvml([Gpu(A)]).install(monkeypatch)

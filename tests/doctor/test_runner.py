@@ -94,7 +94,7 @@ class TestNeeds:
         ("need", "context", "reason"),
         [
             (GPU, NO_GPU, "this machine has no NVIDIA GPU"),
-            (GPU, UNUSABLE, "torch cannot use this machine's GPU: see the line `torch`"),
+            (GPU, UNUSABLE, "torch cannot use this machine's GPU: see the check `torch`"),
             (TWO_GPUS, ONE, "only one GPU is visible here"),
             ("no_such_package", ONE, "the package no_such_package is not installed"),
         ],

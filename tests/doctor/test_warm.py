@@ -59,7 +59,7 @@ class TestWarm:
         assert done is not None
         assert done.status == 0
 
-    def test_without_what_it_needs_it_says_so(self, folder: Path) -> None:
+    def test_it_reports_a_missing_import(self, folder: Path) -> None:
         with Warm(["no_such_module"], {}) as warm:
             for _ in range(2):
                 assert warm.run([], seconds=60, folder=folder / "scratch") is None

@@ -89,7 +89,7 @@ class TestInBackground:
         gpu = Context(scratch=Path(), in_background=True, torch=TorchView(available=True))
         found = lacks(check, gpu)
         assert found is not None
-        assert found.reason.startswith("it computes on the GPU, which a job may have")
+        assert found.reason.startswith("it computes on the GPU, which a job may be using")
         assert lacks(check, gpu.model_copy(update={"in_background": False})) is None
         assert lacks(check, Context(scratch=Path(), in_background=True)) is None
 

@@ -1,4 +1,4 @@
-"""`python -m worker.doctor`: what `finetune doctor` runs. Exit status: 0 nothing failed (there may
+"""`python -m worker.doctor`, which `finetune doctor` runs. Exit status: 0 nothing failed (there may
 be warnings), 1 a check failed, 2 wrong options, 130 interrupted."""
 
 import argparse
@@ -27,9 +27,9 @@ _NICE: Final = 10
 
 def main() -> None:
     arguments = _parse()
-    # Ctrl-C and SIGTERM end the check at hand, and the report says how far it came.
+    # Ctrl-C and SIGTERM end the current check, and the report shows how far it got.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    checks = [check for check in CHECKS if _is_wanted(check, arguments)]
+    checks = [check for check in CHECKS if _is_selected(check, arguments)]
     if not arguments.json:
         _print(report.terminal_header())
     background = arguments.in_background
@@ -53,19 +53,25 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     names = [check.name for check in CHECKS]
     parser = argparse.ArgumentParser(prog="finetune doctor", description="Check this machine.")
-    parser.add_argument("--quick", action="store_true", help="less than a minute")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run only the quick checks, which take less than a minute",
+    )
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", default=[])
-    parser.add_argument("--report", type=Path, help="folder of the two files; default: this one")
+    parser.add_argument(
+        "--report", type=Path, help="folder for the two report files (default: the current folder)"
+    )
     parser.add_argument(
         "--in-background",
         action="store_true",
-        help="with low priority, one such doctor at a time, and nothing that computes on a GPU",
+        help="low priority, one such doctor at a time, no checks that compute on a GPU",
     )
     parser.add_argument("--json", action="store_true", help="print JSON; files only with --report")
     return parser.parse_args()
 
 
-def _is_wanted(check: Check, arguments: argparse.Namespace) -> bool:
+def _is_selected(check: Check, arguments: argparse.Namespace) -> bool:
     if arguments.only:
         return check.name in arguments.only
     return check.quick or not arguments.quick
@@ -73,10 +79,10 @@ def _is_wanted(check: Check, arguments: argparse.Namespace) -> bool:
 
 @contextmanager
 def _turn(home: Path) -> Iterator[None]:
-    """Several workers of a machine start at once: their doctors come one after another."""
+    """Several workers of a machine start at once: run their doctors one after another."""
     os.nice(_NICE)
     lock = home / "doctor-at-start.lock"
-    with suppress(OSError):  # a file system without locks: they come together
+    with suppress(OSError):  # a file system without locks: they run at the same time
         home.mkdir(parents=True, exist_ok=True)
         # Held until this process ends.
         fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
@@ -92,7 +98,7 @@ def _ignore(_: Line) -> None:
 
 
 def _write(found: dict[str, JsonValue], arguments: argparse.Namespace) -> bool:
-    """Whether the files are there; with --json they are only made in a folder that is named."""
+    """Write the report files, with --json only if --report names a folder. False if that failed."""
     if arguments.json and arguments.report is None:
         return True
     folder = arguments.report or Path()
@@ -100,8 +106,8 @@ def _write(found: dict[str, JsonValue], arguments: argparse.Namespace) -> bool:
         files = report.write(found, folder)
     except OSError as error:
         sys.stderr.write(
-            f"The report cannot be written to {folder} ({error.strerror}): name a folder that can "
-            "be written with --report.\n"
+            f"The report cannot be written to {folder} ({error.strerror}): name a "
+            "writable folder with --report.\n"
         )
         return False
     if not arguments.json:

@@ -1,4 +1,4 @@
-"""What a check is: where it is listed, what it is given, and what it answers."""
+"""The definition of a check, its input (`Context`) and its result (`Finding`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ LINUX: Final = "linux"
 
 @dataclass(frozen=True)
 class Check:
-    """A line of the table, without the code behind it: listing the checks imports no torch."""
+    """A line of the table. The code is imported only to run it: listing checks imports no torch."""
 
     name: str
-    """What `--only` takes: lower case, words joined by hyphens."""
+    """The name for `--only`: lower case, words joined by hyphens."""
     title: str
     run: str
     """`file:function` in worker/doctor/checks; called as `function(context)`, gives a Finding."""
     seconds: float
-    """After which its processes are killed and it counts as failed."""
+    """The time limit: then its processes are killed and the check has failed."""
     quick: bool = False
-    """Whether `--quick` has it: all quick checks together take less than a minute."""
+    """Whether `--quick` includes it: all quick checks together take less than a minute."""
     on_device: bool = False
-    """Whether it computes on a GPU where there is one. Then a worker leaves it out at its start,
-    because a job may have the GPU."""
+    """Whether it computes on a GPU if there is one. A starting worker skips such checks, because a
+    job may be using the GPU."""
     forks: bool = False
-    """It runs stages (`worker.doctor.jobs`), so its process is forked from one that has imported
-    what they need; it must not start CUDA itself before them."""
+    """Whether it runs stages (`worker.doctor.jobs`). Its process is then forked from one that has
+    imported their libraries, and must not start CUDA before the stages run."""
     needs: tuple[str, ...] = ()
     """GPU, TWO_GPUS, LINUX, or names of packages to import; what is missing makes it `not_run`."""
 
 
 class Finding(BaseModel):
-    """What a check found. A line that is not `ok` says why, and what to do about it."""
+    """The result of a check. Unless it is `ok`, it says why and what to do."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,7 +57,7 @@ def ok(summary: str, **data: Any) -> Finding:
 
 
 def warning(summary: str, *, reason: str, remedy: str, **data: Any) -> Finding:
-    """It works, but slower, or with less, than it could."""
+    """It works, but slower or with fewer features than possible."""
     return Finding(status="warning", summary=summary, reason=reason, remedy=remedy, data=data)
 
 
@@ -70,14 +70,14 @@ def not_run(summary: str, *, reason: str = "", remedy: str = "", **data: Any) ->
 
 
 class TorchView(BaseModel):
-    """What torch says of CUDA, found once in a process of its own (`torch_view.py`)."""
+    """What torch reports about CUDA, determined once in a separate process (`torch_view.py`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: str | None = Field(None, description="None: torch cannot be imported.")
     cuda_build: str | None = Field(None, description="The CUDA that torch was built with.")
     available: bool = False
-    reason: str = Field("", description="In torch's words: why CUDA is not available.")
+    reason: str = Field("", description="Why CUDA is not available, in torch's own words.")
     devices: list[dict[str, JsonValue]] = Field(
         default_factory=list,
         description='[{"index", "name", "uuid", "capability": [9, 0], "memory_bytes"}]',
@@ -85,7 +85,7 @@ class TorchView(BaseModel):
 
 
 class Context(BaseModel):
-    """What a check is given. `scratch` is an empty folder of its own, removed after the check."""
+    """The input of a check. `scratch` is an empty folder for this check, removed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,7 +99,7 @@ class Context(BaseModel):
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
-        """Where a check computes: on the GPU where torch can use one."""
+        """Where a check computes: on the GPU if torch can use one."""
         return "cuda" if self.torch.available else "cpu"
 
     def run_module(
@@ -112,7 +112,7 @@ class Context(BaseModel):
         """Run `python -P -m <module> <arguments>` in the scratch folder, with a time limit.
 
         The process and all its descendants are killed at the limit, and die with this process.
-        `environment` is added to this process's own.
+        `environment` is added to the environment of this process.
         """
         return processes.run(
             module,

@@ -1,4 +1,4 @@
-"""Processes with a time limit, ended with all that they started."""
+"""Runs processes with a time limit and kills them with all their descendants."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from service.prctl import adopt_orphans
 
 _TAIL_CHARACTERS: Final = 1500
 _KEPT_BYTES: Final = 256 * 1024
-# A process that the kernel cannot end (in a driver's call) must not hold up the others.
+# A process that the kernel cannot kill (inside a driver call) must not delay the other checks.
 _KILL_SECONDS: Final = 10.0
 
 
@@ -26,9 +26,9 @@ class Done:
     """How a process ended."""
 
     status: int | None
-    """As subprocess gives it; None: it was killed at its limit."""
+    """The return code of subprocess; None if the process was killed at its limit."""
     output: str
-    """The end of stdout and stderr together."""
+    """The end of stdout and stderr, combined."""
 
     @property
     def tail(self) -> str:
@@ -44,10 +44,10 @@ def run(
     environment: Mapping[str, str],
     folder: Path,
 ) -> Done:
-    """Run a module in a session of its own; whatever it started is killed when it has ended.
+    """Run a module in its own session; when it ends, everything that it started is killed.
 
     It dies with this process (`worker.processes.parent_death`). Its output goes to a file, because
-    a pipe stays open as long as any process holds it. From now on this process adopts orphans.
+    a pipe stays open as long as any process holds it. From then on this process adopts orphans.
     """
     adopt_orphans()
     earlier = set(descendants())
@@ -86,7 +86,7 @@ def descendants() -> list[psutil.Process]:
 
 
 def kill_all_but(earlier: set[psutil.Process]) -> None:
-    """Kill the descendants of this process that were not there before, until none is left."""
+    """Kill the descendants of this process that are not in `earlier`, until none is left."""
     deadline = time.monotonic() + _KILL_SECONDS
     while (left := [p for p in descendants() if p not in earlier]) and time.monotonic() < deadline:
         for process in left:

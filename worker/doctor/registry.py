@@ -1,4 +1,4 @@
-"""The checks in the order in which they run; earlier ones test what later ones need."""
+"""The checks in the order in which they run: later ones depend on what earlier ones test."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from worker.doctor.check import GPU, LINUX, TWO_GPUS, Check
 
 
 def _jobs(name: str, title: str, run: str, seconds: float, *needs: str) -> Check:
-    """A check that runs tiny jobs' stages."""
+    """A check that runs the stages of tiny jobs."""
     return Check(name, title, run, seconds, forks=True, needs=(LINUX, *needs))
 
 
@@ -52,7 +52,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _jobs("ranks-ddp", "two processes: DDP", "ranks:data_parallel", 180),
     _jobs("ranks-fsdp", "two processes: FSDP", "ranks:sharded", 180),
     _jobs("ranks-killed", "two processes: one is killed", "ranks:killed", 180),
-    _jobs("nccl-error", "an error of NCCL's", "ranks:nccl_error", 180, TWO_GPUS),
+    _jobs("nccl-error", "an NCCL error", "ranks:nccl_error", 180, TWO_GPUS),
     _jobs("speed", "speed", "speed:speed", 300),
     _jobs("job-metrics", "a job's metrics", "job_metrics:job_metrics", 120),
 )

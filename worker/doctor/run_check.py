@@ -15,7 +15,7 @@ FINDING: Final = "finding.json"
 
 
 def function_of(reference: str) -> Run:
-    """The code of a check, by `module:function`; imports what that needs."""
+    """Import and return the function `module:function` of a check."""
     module, _, name = reference.partition(":")
     run: Run = getattr(importlib.import_module(module), name)
     return run
@@ -25,7 +25,7 @@ def main() -> None:
     reference, folder = sys.argv[1], Path(sys.argv[2])
     context = Context.model_validate_json((folder / CONTEXT).read_bytes())
     finding: Finding = function_of(reference)(context)
-    # Renamed, so that a process that is killed meanwhile leaves no half finding.
+    # Renamed, so that a process killed meanwhile leaves no partial finding.
     partial = folder / f"{FINDING}.partial"
     partial.write_text(finding.model_dump_json(), encoding="utf-8")
     partial.rename(folder / FINDING)

@@ -1,4 +1,4 @@
-"""Runs the checks one after another, each in a process of its own."""
+"""Runs the checks one after another, each in its own process."""
 
 import importlib.util
 import shutil
@@ -37,7 +37,7 @@ _REPORT_IT: Final = (
 
 @dataclass(frozen=True)
 class Line:
-    """A check with what it found; `seconds` is how long it took."""
+    """A check with its finding; `seconds` is how long it took."""
 
     check: Check
     finding: Finding
@@ -98,8 +98,8 @@ class Doctor:
         try:
             view = TorchView.model_validate_json(file.read_bytes())
         except (OSError, ValidationError):
-            how = "did not finish in time" if done.status is None else f"ended ({done.status})"
-            view = TorchView(reason=f"the process that queries torch {how}: {done.tail}")
+            ending = "did not finish in time" if done.status is None else f"ended ({done.status})"
+            view = TorchView(reason=f"the process that queries torch {ending}: {done.tail}")
         return Context(
             scratch=self.scratch,
             quick=self.quick,
@@ -141,7 +141,7 @@ class Doctor:
 
 
 def _finding(limit: float, file: Path, done: processes.Done) -> Finding:
-    """What the check wrote, even if its process ended badly after that; else how it ended."""
+    """The finding that the check wrote, even if its process failed later; else how it ended."""
     if file.is_file():
         return Finding.model_validate_json(file.read_bytes())
     if done.status is None:
@@ -151,14 +151,14 @@ def _finding(limit: float, file: Path, done: processes.Done) -> Finding:
             remedy="Run it again with nothing else running; if it hangs again, update the driver "
             "and send this report.",
         )
-    how = f"status {done.status}" if done.status >= 0 else f"signal {-done.status}"
-    return failed(f"the check's process ended with {how}", reason=done.tail, remedy=_REPORT_IT)
+    ending = f"status {done.status}" if done.status >= 0 else f"signal {-done.status}"
+    return failed(f"the check's process ended with {ending}", reason=done.tail, remedy=_REPORT_IT)
 
 
 def lacks(check: Check, context: Context) -> Finding | None:
-    """`not_run` with the reason, where the machine lacks what the check needs."""
+    """`not_run` with the reason, if the machine lacks something that the check needs."""
     if context.in_background and check.on_device and context.device == "cuda":
-        reason = "it computes on the GPU, which a job may have: `finetune doctor` runs it"
+        reason = "it computes on the GPU, which a job may be using: run `finetune doctor`"
         return not_run("not run", reason=reason)
     for need in check.needs:
         reason, remedy = _NEEDS.get(need, _package)(need, context)
@@ -171,7 +171,7 @@ def _gpu(_: str, context: Context) -> tuple[str, str]:
     if context.torch.available:
         return "", ""
     if context.gpus:
-        return "torch cannot use this machine's GPU: see the line `torch`", ""
+        return "torch cannot use this machine's GPU: see the check `torch`", ""
     return "this machine has no NVIDIA GPU", ""
 
 

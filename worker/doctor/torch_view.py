@@ -1,4 +1,4 @@
-"""`python -m worker.doctor.torch_view <file>`: write what torch says of CUDA, as JSON."""
+"""`python -m worker.doctor.torch_view <file>`: write what torch reports about CUDA, as JSON."""
 
 import sys
 import warnings
@@ -7,25 +7,25 @@ from pathlib import Path
 from worker.doctor.check import TorchView
 
 
-def look() -> TorchView:
-    """Starts CUDA where there is some: only for a process that does nothing else."""
+def query() -> TorchView:
+    """Starts CUDA if it is available, so only a process that does nothing else may call it."""
     import torch
 
     version, build = str(torch.__version__), torch.version.cuda
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available:
-        return TorchView(version=version, cuda_build=build, reason=_reason(said))
+        return TorchView(version=version, cuda_build=build, reason=_reason(caught))
     try:
         devices = [_device(index) for index in range(torch.cuda.device_count())]
-    except RuntimeError as error:  # CUDA counts devices that it then cannot start
+    except RuntimeError as error:  # CUDA may count devices that it cannot start
         return TorchView(version=version, cuda_build=build, reason=str(error))
     return TorchView(version=version, cuda_build=build, available=True, devices=devices)
 
 
-def _reason(said: list[warnings.WarningMessage]) -> str:
-    """In torch's own words: what it warned of, else what starting CUDA raises."""
+def _reason(caught: list[warnings.WarningMessage]) -> str:
+    """torch's own words: its warnings, and the error from starting CUDA."""
     import torch
 
     try:
@@ -34,7 +34,9 @@ def _reason(said: list[warnings.WarningMessage]) -> str:
         own = str(error)
     else:
         own = ""
-    return "; ".join(dict.fromkeys([*(str(warning.message) for warning in said), own])).strip("; ")
+    return "; ".join(dict.fromkeys([*(str(warning.message) for warning in caught), own])).strip(
+        "; "
+    )
 
 
 def _device(index: int) -> dict[str, object]:
@@ -52,7 +54,7 @@ def _device(index: int) -> dict[str, object]:
 
 def main() -> None:
     try:
-        view = look()
+        view = query()
     except ImportError as error:
         view = TorchView(reason=str(error))
     Path(sys.argv[1]).write_text(view.model_dump_json(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A Triton kernel in a file of its own, because Triton reads its source and is not everywhere."""
+"""A Triton kernel in its own file: Triton reads its source, and is not installed everywhere."""
 
 import torch
 import triton  # type: ignore[import-not-found,unused-ignore]
@@ -16,7 +16,7 @@ def _add_kernel(left, right, total, count, BLOCK: tl.constexpr):  # type: ignore
 
 
 def add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """left + right, of float32 on the GPU."""
+    """left + right for float32 tensors on the GPU."""
     total = torch.empty_like(left)
     grid = (triton.cdiv(left.numel(), _BLOCK),)
     _add_kernel[grid](left, right, total, left.numel(), BLOCK=_BLOCK)

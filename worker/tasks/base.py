@@ -18,31 +18,31 @@ P = TypeVar("P", bound=TaskParametersModel)
 
 def parameters_of(spec: JobSpec, kind: type[P]) -> P:
     """The parameters of the job's task, which is known to be of `kind`."""
-    assert isinstance(spec.task, kind), f"{spec.task.type} has come to another task"
+    assert isinstance(spec.task, kind), f"the task is {spec.task.type}, not {kind.__name__}"
     return spec.task
 
 
 def longest(requested: int | None, limit: int | None, default: int) -> int:
-    """Tokens: as requested, else the default, or the model's limit if that is less."""
+    """The requested length in tokens, else the default or the model's limit, whichever is less."""
     return requested or min(default, limit or default)
 
 
 @dataclass(frozen=True)
 class PrepareContext:
-    """What a task gets while it prepares a split; the model's weights are not loaded here."""
+    """The input of `Task.prepare`; the model's weights are not loaded at this point."""
 
     spec: JobSpec
     tokenizer: Any
     config: Any
     """The model's PretrainedConfig."""
     max_length: int
-    """Tokens of the longest feature: the result of the task's own `max_length`."""
+    """The length of the longest feature in tokens: the result of the task's `max_length`."""
     notice: Callable[[Notice], None]
     progress: Callable[[int, int], None]
     """(rows done, total rows) of the current phase."""
     train_examples: Any = None
     """The cleaned rows of the training split as a `datasets.Dataset`, whichever split is prepared:
-    they define the labels. None in a job that does not train."""
+    it defines the labels. None in a job that does not train."""
     measures: Measures = field(default_factory=Measures)
     """Lengths of the rows; filled by the task, reported to the user."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Task(Protocol):
     """Batches hold sequences of unequal length."""
 
     def needs_offsets(self, parameters: Any) -> str | None:
-        """What the task needs that a slow tokenizer, written in Python, cannot tell; None if any
-        tokenizer will do."""
+        """Why the task needs a fast tokenizer, which knows the offsets of tokens; None if it does
+        not."""
 
     def max_length(self, parameters: Any, limit: int | None) -> int:
-        """Tokens of the longest feature.
+        """The length of the longest feature in tokens.
 
         `limit` is the length that model and tokenizer were made for, None if unknown. Lengths
         beyond a position table are rejected elsewhere.
@@ -93,8 +93,8 @@ class Task(Protocol):
         """
 
     def tokenization_settings(self, parameters: Any) -> Mapping[str, Any]:
-        """The parameters that change the features, except `max_length`: part of the prepared data's
-        address."""
+        """The parameters that change the features, except `max_length`; part of the key of the
+        prepared data."""
 
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
@@ -119,7 +119,7 @@ class HasLabels(Protocol):
     def with_labels_of(self, parameters: Any, config: Any) -> Any:
         """The task's parameters with the labels of a model that was trained for it.
 
-        StageError(invalid_option) if the job's own labels differ.
+        Raises StageError(invalid_option) if the job's own labels differ.
         """
 
 
@@ -129,7 +129,7 @@ class ComparesLabels(Protocol):
 
     def label_check(self, spec: JobSpec, examples: Any) -> Callable[[Row], None]:
         """A function that raises RowError for a cleaned validation row whose label is not in the
-        training rows, `examples`. StageError if these cannot be trained on."""
+        training rows, `examples`. Raises StageError if these cannot be used for training."""
 
 
 def train_features(splits: Mapping[str, PreparedSplit]) -> Features:

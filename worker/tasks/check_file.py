@@ -1,8 +1,8 @@
-"""Checking a file's rows without a job: `python -m worker.tasks.check_file`.
+"""Checks the rows of a file without a job: `python -m worker.tasks.check_file`.
 
 Reads a Request as JSON from standard input and writes an Answer as JSON to standard output. Files
-come from strangers and this runs where the API does: the process first gives up all memory and
-time beyond its limits and the right to write files, and its caller kills it if that is not enough.
+are untrusted and this runs on the API server, so the process first limits its own memory, CPU time
+and file size; if that is not enough, its caller kills it.
 """
 
 import json
@@ -23,19 +23,19 @@ from worker.data.table import Row, RowError, Source, Table
 from worker.data.usable_rows import Policy, Split, by_reason, listed
 
 _MIB: Final = 1024**2
-_ROWS_PER_CLOCK_CHECK: Final = 64  # rows between two looks at the clock
+_ROWS_PER_CLOCK_CHECK: Final = 64  # rows between two checks of the time
 
 
 @dataclass(frozen=True)
 class Request:
     path: str
     name: str
-    """What places begin with."""
+    """The name of the file in messages."""
     split: str
     spec: dict[str, Any]
     """A job that would use the file."""
     seconds: float
-    """After so long the rest of the rows is left unread."""
+    """The time limit, after which the remaining rows are not read."""
     memory_mib: int
 
 
@@ -52,13 +52,13 @@ class Answer:
     usable_with: list[str]
     """Values of `dataset.on_bad_row` with which a job could use the file."""
     failure: dict[str, Any] | None
-    """What a job would end with, however it deals with bad rows."""
+    """How a job would fail with any value of `dataset.on_bad_row`."""
 
 
 def main() -> None:
     request = Request(**json.load(sys.stdin))
     _limit(request)
-    # What pyarrow reserves counts against the limit as well.
+    # Memory that pyarrow only reserves counts towards the limit as well.
     os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
     json.dump(asdict(_answer(request)), sys.stdout)
@@ -107,7 +107,7 @@ def _answer(request: Request) -> Answer:
     usable: list[str] = []
     if failure is None and tally is not None:
         usable, failure = _usable_with(Split(request.split, tally, names), dataset.max_bad_fraction)
-    if failure is not None:  # what it lists is in the answer already
+    if failure is not None:  # the answer already contains its details
         failure = failure.model_copy(update={"details": {}})
     return Answer(
         format=_format(source, dataset.format, detect),
@@ -126,7 +126,7 @@ def _answer(request: Request) -> Answer:
 def _usable_with(split: Split, max_bad_fraction: float) -> tuple[list[str], Failure | None]:
     """The values of `dataset.on_bad_row` with which a job can use the rows, and why none can.
 
-    A failure only where nothing is wrong with single rows: there are none.
+    There is a failure only if no single row is bad, for example because there are no rows.
     """
     policies = {
         "fail": Policy(skips=False, max_bad_fraction=0),
@@ -151,7 +151,7 @@ def _too_large(request: Request, place: str) -> Failure:
 
 
 class _Reading:
-    """Reads a file until its end or until it is late, and knows where it is."""
+    """Reads a file to its end or until the time limit, and keeps track of the position."""
 
     def __init__(self, source: Source, data_format: Any, seconds: float) -> None:
         self._source = source
@@ -165,8 +165,8 @@ class _Reading:
 
         table = open_table(self._source, self._format)
 
-        def rows(wanted: Any) -> Iterator[tuple[str, Row | RowError]]:
-            for number, (place, row) in enumerate(table.rows(wanted)):
+        def rows(columns: Any) -> Iterator[tuple[str, Row | RowError]]:
+            for number, (place, row) in enumerate(table.rows(columns)):
                 self.place = f"after {place}"
                 yield place, row
                 if number % _ROWS_PER_CLOCK_CHECK == 0 and time.monotonic() > self._until:

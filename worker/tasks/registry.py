@@ -1,4 +1,4 @@
-"""Which task answers to which name; the names are what the parameters' `variant` gives."""
+"""Task implementations by name; the names are values of the parameters' `variant`."""
 
 from typing import Final
 
@@ -29,5 +29,5 @@ REGISTRY: Final[dict[str, Task]] = {
 
 
 def get(name: str) -> Task:
-    """The task of a job's spec. KeyError for a name that the contract does not have."""
+    """The task called `name`. Raises KeyError for a name that the contract does not have."""
     return REGISTRY[name]

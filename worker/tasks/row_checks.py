@@ -1,6 +1,6 @@
-"""Each task's check of its rows: what they must have, and how they are cleaned.
+"""The required columns and the row cleaner of each task.
 
-Needs no tokenizer and no large library, so that an upload can be checked where no job runs.
+Needs no tokenizer and no large library, so that the API server can check an upload.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,13 +22,13 @@ class RowCheck:
     inputs: tuple[str, ...]
     """Columns that every row must have."""
     labels: tuple[str, ...]
-    """Columns that only rows with labels must have: those of the test split need none."""
+    """Columns that rows must also have, except in the test split."""
     cleaner: Callable[[str, Any], Cleaner]
     """(split, the task's parameters) → a function that is called once with every row of the split,
-    in order. It is given the row under the task's own column names."""
+    in order. Its rows have the task's own column names."""
 
     def required(self, split: str) -> tuple[str, ...]:
-        """Columns without which `split` cannot be used."""
+        """The columns that `split` must have."""
         return self.inputs if split == TEST else self.inputs + self.labels
 
 
@@ -43,13 +43,13 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     "text-classification": RowCheck(("text",), ("label",), text_rows.RowCleaner),
     "token-classification": RowCheck(("tokens",), ("tags",), token_rows.RowCleaner),
     "summarization": RowCheck(("text",), ("summary",), seq2seq_rows.summarization),
-    # Rows have one of two forms, which the cleaner looks for.
+    # Rows have one of two forms; the cleaner checks which.
     "translation": RowCheck((), (), seq2seq_rows.translation),
 }
 
 
 def columns(task: str, split: str, mapping: Mapping[str, str]) -> Columns:
-    """The columns of `task`; `mapping` gives the user's names for some."""
+    """The columns of `task`; `mapping` has the user's names for some of them."""
     described = TASKS[task].columns
     required = set(ROW_CHECKS[task].required(split))
     spared = {column.name for column in described if column.required} - required

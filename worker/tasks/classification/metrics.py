@@ -14,7 +14,7 @@ _POSITIVE: Final = 1  # the positive class of binary F1
 
 
 def single_label(gold: Integers, predicted: Integers, classes: int) -> dict[str, float]:
-    """Of two vectors of class numbers. `f1` is the binary one with two classes, else the macro.
+    """Metrics of two vectors of class ids. `f1` is binary F1 with two classes, else macro F1.
 
     Macro and weighted F1 run over the classes that occur in either vector.
     """
@@ -33,8 +33,8 @@ def single_label(gold: Integers, predicted: Integers, classes: int) -> dict[str,
 
 
 def multi_label(gold: Integers, predicted: Integers) -> dict[str, float]:
-    """Of two (rows, classes) tables of 0 and 1. `f1` is the micro one; `accuracy` asks that a
-    row be right in every class."""
+    """Metrics of two (rows, classes) tables of 0 and 1. `f1` is micro F1; for `accuracy` a row
+    must be correct in every class."""
     right = (gold & predicted).sum(axis=0)
     golds, guesses = gold.sum(axis=0), predicted.sum(axis=0)
     f1 = _ratio(2.0 * right, golds + guesses)
