@@ -122,7 +122,7 @@ def _sweeping(stack: FaultStack) -> Iterator[Counter[str]]:
     """Sweep continuously, limited only by the guards; how many of each kind it removed."""
     removed: Counter[str] = Counter()
     database = Database(stack.database_url)
-    grace, original_tell = retention.GRACE_SECONDS, retention._tell
+    grace, log_removed = retention.GRACE_SECONDS, retention._log_removed
     over = threading.Event()
     sweeps = retention.Retention(database, _no_room(stack))
     thread = threading.Thread(target=sweeps.run, args=(over,), name="sweeps")
@@ -130,14 +130,14 @@ def _sweeping(stack: FaultStack) -> Iterator[Counter[str]]:
     def count(what: str, gone: list[str]) -> None:
         removed[what] += len(gone)
 
-    retention.GRACE_SECONDS, retention._tell = 0.0, count  # type: ignore[misc]
+    retention.GRACE_SECONDS, retention._log_removed = 0.0, count  # type: ignore[misc]
     thread.start()
     try:
         yield removed
     finally:
         over.set()
         thread.join()
-        retention.GRACE_SECONDS, retention._tell = grace, original_tell  # type: ignore[misc]
+        retention.GRACE_SECONDS, retention._log_removed = grace, log_removed  # type: ignore[misc]
         database.dispose()
 
 

@@ -1,4 +1,4 @@
-"""Linux's prctl(2), which ties the ends of processes together. Elsewhere nothing happens."""
+"""Uses Linux's prctl(2) to end processes together. On other systems these do nothing."""
 
 import ctypes
 import os
@@ -15,8 +15,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 def die_with_parent(parent: int, death_signal: signal.Signals = signal.SIGKILL) -> None:
     """Send this process `death_signal` when its parent ends, or now if `parent` has ended already.
 
-    Call it right after the fork; a fork does not inherit it. A thread's end counts: the one that
-    forked, or the first thread of a process that has adopted this one.
+    Call it right after the fork; forks do not inherit it. The parent is a thread: the one that
+    forked, or the main thread of a process that has adopted this one.
     """
     if _LIBC is None:
         return
@@ -26,6 +26,6 @@ def die_with_parent(parent: int, death_signal: signal.Signals = signal.SIGKILL) 
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process."""
+    """Make descendants whose parent ends children of this process."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from service.contract.routing import CPU_QUEUE, GPU_QUEUE, gpus_of, heard_by
+from service.contract.routing import CPU_QUEUE, GPU_QUEUE, consumed_queues, gpus_of
 from service.settings import get_settings
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     from worker.processes import allocator
 
     found = gpus()
-    queues = heard_by(arguments.queues.split(","), most_for_one_job(found))
+    queues = consumed_queues(arguments.queues.split(","), most_for_one_job(found))
     try:
         allocator.find(get_settings().malloc, with_gpu=bool(found))
         if found:

@@ -37,9 +37,9 @@ def gpus_of(queue: str) -> int:
     return int(count) if count.isdecimal() else 0
 
 
-def heard_by(queues: Iterable[str], gpus: int) -> list[str]:
-    """What a worker for `queues` that has so many GPUs listens to: `gpu` stands for all that its
-    GPUs are enough for."""
+def consumed_queues(queues: Iterable[str], gpus: int) -> list[str]:
+    """The queues that a worker for `queues` with so many GPUs consumes: `gpu` includes the queues of
+    jobs for up to `gpus` GPUs."""
     more = [gpu_queue(count) for count in range(2, min(gpus, MOST_PROCESSES) + 1)]
     named = list(queues)
     return list(dict.fromkeys([*named, *(more if GPU_QUEUE in named else [])]))

@@ -115,7 +115,9 @@ class Retention:
             Item(job.id, (now - job.ended_at).total_seconds(), self._sizes.get(job, 0))
             for job in ended.values()
         ]
-        _tell("workspace", prune(items, limits, lambda item: self._let_go(ended[item.key])))
+        _log_removed(
+            "workspace", prune(items, limits, lambda item: self._remove_workspace(ended[item.key]))
+        )
 
     def _size(self, job: EndedJob) -> int:
         """Measured once after each end: nothing writes there any more."""
@@ -124,7 +126,7 @@ class Retention:
             _tree_bytes(self._settings.workspace(job.id) / "attempts") if known is None else known
         )
 
-    def _let_go(self, job: EndedJob) -> bool:
+    def _remove_workspace(self, job: EndedJob) -> bool:
         with self._database.write() as session:
             folders = retention.prune_workspace(session, job)
         removal.remove_paths(self._database, self._settings.home, folders)
@@ -143,7 +145,7 @@ class Retention:
                 Item(upload.id, (now - upload.used_at).total_seconds(), upload.bytes)
                 for upload in retention.uploads(session)
             ]
-        _tell("upload", prune(items, limits, self._remove_upload))
+        _log_removed("upload", prune(items, limits, self._remove_upload))
 
     def _remove_upload(self, item: Item) -> bool:
         try:
@@ -170,7 +172,7 @@ class Retention:
             for entry in root.iterdir()
             if entry.is_dir() and not entry.suffix
         ]
-        _tell(what, prune(items, limits, lambda item: self._remove_prepared(root, item)))
+        _log_removed(what, prune(items, limits, lambda item: self._remove_prepared(root, item)))
 
     def _remove_prepared(self, root: Path, item: Item) -> bool:
         """Renamed first, so that no retry and no `prepare` finds it, then removed."""
@@ -213,6 +215,6 @@ def _tree_bytes(folder: Path) -> int:
     return total
 
 
-def _tell(what: str, gone: list[str]) -> None:
+def _log_removed(what: str, gone: list[str]) -> None:
     if gone:
         log.info("retention.removed", what=what, count=len(gone), ids=gone[:20])

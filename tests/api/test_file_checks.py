@@ -14,7 +14,7 @@ from service.api import file_checks
 from tests.api.conftest import Server
 from tests.data.squad_sample import squad_file
 
-# What is checked is the same beside either database.
+# The checks are the same with either database.
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 

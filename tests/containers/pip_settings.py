@@ -41,5 +41,5 @@ def _local(word: str) -> str | None:
     path = urlsplit(word).path if word.startswith("file://") else word
     if not path.startswith("/") or not Path(path).exists():
         return None
-    # An index of files points to the files beside it.
+    # An index of files points to the files next to it.
     return str(Path(path).parent) if path.endswith("/simple") else path

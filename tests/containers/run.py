@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-# Run as a file, so that `tests` must be found beside it.
+# Run as a file, so `tests` must be found next to it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.containers.engines import SERVICE_IMAGE, WORKER_IMAGE, Docker, Engine, Podman

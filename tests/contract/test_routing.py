@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.contract.routing import QUEUES, gpus_of, heard_by, queue_for
+from service.contract.routing import QUEUES, consumed_queues, gpus_of, queue_for
 from service.contract.states import Stage
 from tests.contract.factories import job_spec
 
@@ -24,7 +24,7 @@ class TestQueue:
 
 class TestHeardBy:
     @pytest.mark.parametrize(
-        ("queues", "gpus", "heard"),
+        ("queues", "gpus", "consumed"),
         [
             (["cpu", "gpu"], 0, ["cpu", "gpu"]),
             (["cpu", "gpu"], 1, ["cpu", "gpu"]),
@@ -34,8 +34,8 @@ class TestHeardBy:
             (["gpu", "gpu.2"], 2, ["gpu", "gpu.2"]),
         ],
     )
-    def test_a_worker_with_gpus(self, queues: list[str], gpus: int, heard: list[str]) -> None:
-        assert heard_by(queues, gpus) == heard
+    def test_a_worker_with_gpus(self, queues: list[str], gpus: int, consumed: list[str]) -> None:
+        assert consumed_queues(queues, gpus) == consumed
 
     def test_never_more_than_there_are_queues(self) -> None:
-        assert set(heard_by(["gpu"], 100)) <= set(QUEUES)
+        assert set(consumed_queues(["gpu"], 100)) <= set(QUEUES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from service.contract.routing import gpu_queue, heard_by
+from service.contract.routing import consumed_queues, gpu_queue
 from service.contract.states import Stage
 from service.store import claims
 from service.store.claims import Claim
@@ -40,7 +40,7 @@ class Worker:
         self.enqueued: list[str] = []
         self.shutdown = Shutdown()
         self.locks = GpuLocks(folder, gpus(*uuids))
-        self.queues = heard_by(["gpu"], len(uuids))
+        self.queues = consumed_queues(["gpu"], len(uuids))
         self.scheduler = GpuScheduler(
             database,
             self.locks,

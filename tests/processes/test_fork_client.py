@@ -404,7 +404,7 @@ class TestFallsBack:
             child = begin(tmp_path, "finish", forks.start, **more)
         assert not is_forked(child, forks)
         [name] = more
-        assert [line["reason"] for line in logs] == [f"the environment is another: {name}"]
+        assert [line["reason"] for line in logs] == [f"the environment differs: {name}"]
         assert finish(child)[0] == 0
 
     def test_with_another_command(self, forks: ForkClient, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Starts stages by forking them from a process that has imported torch already.
 
 The supervisor's process owns one such fork server and never imports torch itself. A stage that the
-server forks becomes the supervisor's own child, so that signals, exit status and end are those of a
-process that it started itself; and wherever this does not work, a new interpreter is started.
+server forks becomes the supervisor's own child, so that its signals, exit status and end are like
+those of a process that the supervisor started. If forking fails, a new interpreter is started.
 """
 
 import os
@@ -37,23 +37,23 @@ _IMPORT_SECONDS: Final = 60.0
 _FORK_SECONDS: Final = 10.0
 _GROWTH_BYTES: Final = 256 * 1024**2
 _GIVE_UP_AFTER: Final = 3
-# A process shows in `ps` what fits where its first command line stood: room for a stage's.
+# `ps` shows only as much of a new command line as the first one had room for.
 _ROOM: Final = "." * 1024
 FORKABLE: Final = {
-    # A fork takes only one thread along. These are the pools that start when they are loaded;
-    # a forked stage gets what it would have had.
+    # A fork keeps only one thread. These settings stop thread pools that would start on import;
+    # a forked stage gets back its own values.
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # No forked process can use CUDA that was started before the fork: without a device nothing
-    # starts it. A forked stage sees those that it was given.
+    # A forked process cannot use CUDA that was started before the fork. Without a device nothing
+    # starts it; a forked stage sees the devices of its job.
     "CUDA_VISIBLE_DEVICES": "",
 }
 
 
 # `publish` imports mlflow when it needs it.
 IMPORTS: Final = (*STAGE_MODULES, "mlflow")
-# On a worker with GPUs not bitsandbytes, which peft imports: it chooses its library by the GPUs
-# that it sees then, and the server sees none.
+# Without bitsandbytes, which peft imports: at import it chooses its library by the visible GPUs,
+# and the server sees none.
 IMPORTS_WITH_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
@@ -62,15 +62,15 @@ IMPORTS_WITH_GPU: Final = (
 
 
 class NoForkError(Exception):
-    """The fork server did not start the stage; nothing of it runs."""
+    """The fork server could not start the stage; no process of it runs."""
 
 
 class UnfitError(NoForkError):
-    """It never will: what it imports started threads, or CUDA."""
+    """The fork server can never start stages: an import has started threads or CUDA."""
 
 
 def make(settings: Settings, gpus: Sequence[Device]) -> "ForkClient | None":
-    """That of a worker with these GPUs; None where the settings or the system do not want it.
+    """The fork client of a worker with these GPUs; None if settings or system do not allow one.
 
     On a MIG instance torch counts devices by starting CUDA, so stages there are not forked.
     """
@@ -79,17 +79,17 @@ def make(settings: Settings, gpus: Sequence[Device]) -> "ForkClient | None":
     if any(gpu["mig"] for gpu in gpus):
         log.info("fork_server.disabled", reason="one of the GPUs is a MIG instance")
         return None
-    # `train`'s environment is that of all stages, but for what is LATE.
+    # All stages have the environment of `train`, except for the LATE variables.
     environment = stage_environment(settings, Stage.TRAIN)
     return ForkClient(environment, imports=IMPORTS_WITH_GPU if gpus else IMPORTS)
 
 
 class ForkClient:
-    """Must be used on the main thread, as stages are; this process adopts orphans from then on.
+    """Must be used in the main thread, like stages; afterwards this process adopts orphans.
 
-    `environment`: of every stage, without secrets. `modules`: those that are run as stages.
-    `imports`: what the server imports before it forks. `growth_bytes`: how much memory it may gain
-    before another takes its place.
+    `environment`: of every stage, without secrets. `modules`: those that run as stages. `imports`:
+    what the server imports before it forks. `growth_bytes`: how much its memory may grow before a
+    new server replaces it.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class ForkClient:
 
     @property
     def server_pid(self) -> int | None:
-        """None while there is no living server."""
+        """None while no server runs."""
         return self._server.pid if self._server is not None and self._server.is_alive else None
 
     def ensure_server(self) -> None:
-        """See that a server lives that has not grown, and has imported the code of today."""
+        """Start a server, unless one runs that has not grown and has imported the current code."""
         server = self._server
         if server is not None:
             why = server.why_replace(self._growth_bytes)
@@ -125,7 +125,7 @@ class ForkClient:
             self._server = _Server(self._environment, self._imports)
 
     def start(self, wanted: Launch) -> Process:
-        """Fork the stage; start an interpreter of its own where that cannot be."""
+        """Fork the stage, or start a new interpreter if it cannot be forked."""
         why_not = self._why_not_fork(wanted)
         if why_not is not None:
             log.info("fork_server.bypassed", reason=why_not)
@@ -155,13 +155,13 @@ class ForkClient:
     def _why_not_fork(self, wanted: Launch) -> str | None:
         is_module = wanted.command[:3] == [sys.executable, "-P", "-m"]
         if wanted.stdin != subprocess.DEVNULL or not is_module:
-            return "it is no stage"
+            return "the command is not a stage"
         if wanted.command[3] not in self._modules:
-            return f"{wanted.command[3]} is no stage"
+            return f"{wanted.command[3]} is not a stage"
         changed = lasting(wanted.environment).items() ^ self._environment.items()
         if changed:
-            # Their names alone: a value may be a secret.
-            return f"the environment is another: {', '.join(sorted({name for name, _ in changed}))}"
+            # Only their names: a value may be a secret.
+            return f"the environment differs: {', '.join(sorted({name for name, _ in changed}))}"
         return None
 
 
@@ -199,10 +199,10 @@ class _Server:
             grown = linux.resident_bytes(self.pid) - self._first_bytes
             if grown > growth_bytes:
                 return f"it grew by {grown} bytes"
-        return None if _newest_source() == self._code else "the code on disk is another"
+        return None if _newest_source() == self._code else "the code on disk has changed"
 
     def start(self, wanted: Launch) -> Process:
-        """Make the process that waits a stage. NoForkError, and OSError, if there is none."""
+        """Turn the waiting process into the stage. NoForkError or OSError if there is none."""
         request = ForkRequest(
             command=wanted.command,
             environment=dict(wanted.environment),
@@ -213,7 +213,7 @@ class _Server:
             message = request.model_dump_json().encode()
             descriptors = [wanted.output, wanted.events, *wanted.locks]
             socket.send_fds(self._gate, [message], descriptors)
-        except OSError:  # it was killed meanwhile, or the message is too long
+        except OSError:  # it was killed, or the message is too long
             spare.end()
             raise
         self._gate.close()
@@ -226,7 +226,7 @@ class _Server:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        # The process that waits, also where it is just being forked.
+        # End the waiting process, even if it is just being forked.
         asked = [] if self._gate.fileno() < 0 else [self._gate]
         if select.select(asked, [], [], _FORK_SECONDS if asked else 0)[0]:
             with suppress(NoForkError, OSError):
@@ -235,7 +235,7 @@ class _Server:
         self._control.close()
 
     def _ask_for_spare(self) -> socket.socket:
-        """Where it will tell its pid."""
+        """The socket on which the new process will send its pid."""
         adopt_orphans()
         gate, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -247,7 +247,7 @@ class _Server:
         return gate
 
     def _await_spare(self) -> "_Forked":
-        """The process that waits to be a stage, as soon as it is this process's child."""
+        """The process that waits for a stage, as soon as it is a child of this process."""
         poll = select.poll()
         poll.register(self._gate, select.POLLIN)
         poll.register(self._control, select.POLLIN)
@@ -266,24 +266,24 @@ class _Server:
 
     def _read_control(self) -> None:
         try:
-            said = self._control.recv(MAX_MESSAGE)
-        except ConnectionResetError:  # it had not read all that it was sent
-            said = b""
-        if not said:
+            answer = self._control.recv(MAX_MESSAGE)
+        except ConnectionResetError:  # it ended before it read everything
+            answer = b""
+        if not answer:
             raise NoForkError("the fork server has ended")
-        if said != READY:
-            raise UnfitError(said.decode())
+        if answer != READY:
+            raise UnfitError(answer.decode())
         self._first_bytes = linux.resident_bytes(self.pid)
 
 
 class _Forked:
-    """A child that this process did not start itself, by what it said of itself."""
+    """A child that another process forked; its own message describes it."""
 
     def __init__(self, message: bytes) -> None:
         if not message:
             raise NoForkError("the forked process ended at once")
-        pid, between, fault = message.decode().split(" ", 2)
-        self.pid, self._between = int(pid), int(between)
+        pid, intermediate, fault = message.decode().split(" ", 2)
+        self.pid, self._intermediate = int(pid), int(intermediate)
         # Raises ChildProcessError if it is no child.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         self.returncode: int | None = None
@@ -299,16 +299,16 @@ class _Forked:
     def end(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
-        # The process between has fallen to this one, too, if the server was killed that moment.
+        # If the server was killed at that moment, this process adopted the intermediate one, too.
         with suppress(ChildProcessError):
-            os.waitpid(self._between, os.WNOHANG)
+            os.waitpid(self._intermediate, os.WNOHANG)
 
 
 def _newest_source() -> tuple[int, int]:
-    """Changes when a source file does, or one comes or goes."""
+    """Changes when a source file is changed, added or removed."""
     times = []
     for package in (service, worker):
         for file in Path(package.__path__[0]).rglob("*.py"):
-            with suppress(OSError):  # it went this moment
+            with suppress(OSError):  # it was just removed
                 times.append(file.stat().st_mtime_ns)
     return len(times), max(times)

@@ -1,7 +1,7 @@
-"""A process that must not outlive the one that started it.
+"""Runs a module in a process that ends with its parent.
 
-`python -m worker.processes.parent_death <parent> <module> <arguments>` runs a module as `python -m`
-does, bound to the process `parent` from its first moment on, before any long import.
+`python -m worker.processes.parent_death <parent> <module> <arguments>` runs a module like
+`python -m`, and ends with the process `parent` from the start, even during a long import.
 """
 
 import runpy

@@ -1,8 +1,8 @@
-"""Imports the libraries of a stage once, and forks a process for each stage that is asked for.
+"""Imports the libraries of stages once, and forks a process for each requested stage.
 
 Started by worker.processes.fork_client as `python -P -m worker.stages.fork_server <socket> <module>
-...`. It holds no secret, runs no stage itself, starts no thread and no CUDA, and ends with its
-supervisor.
+...`. It has no secrets, runs no stage itself, starts neither threads nor CUDA, and ends with
+its supervisor.
 """
 
 import gc
@@ -40,7 +40,7 @@ from worker.stages.base import EXIT_STOPPED, run_stage
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _CUDA_FAULT = "the fork server has started CUDA"
-# Functions that remember what devices there are: the server sees none.
+# Functions that cache which devices exist: the server sees none.
 _DEVICE_FUNCTIONS = (
     ("transformers.utils.import_utils", re.compile("cuda|accelerator|gpu|device|tf32|flash")),
     ("torch.utils._triton", re.compile("")),
@@ -53,14 +53,14 @@ _OFFLINE_CONSTANTS = (
 
 
 def serve(control: socket.socket, imports: list[str]) -> None:
-    """Until the supervisor hangs up, which it does when it hears that this process is unfit."""
+    """Serve until the supervisor closes the socket, as it does if this process is unfit."""
     supervisor = os.getppid()
     die_with_parent(supervisor)
     for module in imports:
         importlib.import_module(module)
     pools = ThreadpoolController()
     gc.collect()
-    gc.freeze()  # what is there stays: no collection in a stage writes to these shared pages
+    gc.freeze()  # no garbage collection in a stage writes to these shared pages
     control.send(_fault().encode() or READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, len(FORK), 1)
@@ -70,13 +70,13 @@ def serve(control: socket.socket, imports: list[str]) -> None:
             fault = _fault()
             if fault:
                 control.send(fault.encode())
-            elif between := _fork():
+            elif intermediate := _fork():
                 control.close()
-                _become_stage(gate, supervisor, between, pools)
+                _become_stage(gate, supervisor, intermediate, pools)
 
 
 def _fault() -> str:
-    """Why this process must not fork; empty when it may."""
+    """Why this process must not fork; empty if it may."""
     names = linux.threads()
     if len(names) > 1:
         return f"the fork server has threads: {', '.join(names[1:])}"
@@ -85,33 +85,33 @@ def _fault() -> str:
 
 
 def _fault_of_fork() -> str:
-    """Why this process, which was forked, must not be a stage; empty when it may. Only here torch
-    says that CUDA was started by a mere count of the devices."""
+    """Why this forked process must not become a stage; empty if it may. Only after the fork torch
+    reports that counting the devices has started CUDA."""
     torch = sys.modules.get("torch")
     return _CUDA_FAULT if torch and torch.cuda._is_in_bad_fork() else ""
 
 
 def _fork() -> int:
-    """Twice: the process between ends at once, so that the supervisor adopts the new one.
+    """Fork twice: the intermediate process ends at once, so that the supervisor adopts the new one.
 
-    Returns 0 here, and in the new process the pid of the one between.
+    Returns 0 here, and the pid of the intermediate process in the new one.
     """
-    between = os.fork()
-    if between == 0:
-        between = os.getpid()
+    intermediate = os.fork()
+    if intermediate == 0:
+        intermediate = os.getpid()
         if os.fork() == 0:
-            return between
+            return intermediate
         os._exit(0)
-    os.waitpid(between, 0)
+    os.waitpid(intermediate, 0)
     return 0
 
 
 def _become_stage(
-    gate: socket.socket, supervisor: int, between: int, pools: ThreadpoolController
+    gate: socket.socket, supervisor: int, intermediate: int, pools: ThreadpoolController
 ) -> NoReturn:
-    """What a new interpreter would be by now; then the stage. Never returns into the server."""
+    """Become what a new interpreter would be, then run the stage. Never returns."""
     try:
-        run(_wait_for_request(gate, supervisor, between), pools)
+        run(_wait_for_request(gate, supervisor, intermediate), pools)
     except BaseException:
         with suppress(OSError):
             print_exc()
@@ -119,11 +119,11 @@ def _become_stage(
 
 
 def run(request: ForkRequest, pools: ThreadpoolController) -> None:
-    """Run the stage that `request` names, in a process that has taken it over; ends the process."""
+    """Run the stage of `request` in this process, after `take_over`; ends the process."""
     _set_late_constants(request.environment)
     _forget_devices()
     if request.command[3] == LAUNCHER:
-        # It forks once more, so nothing may start a thread in it.
+        # The launcher forks again, so it must not start a thread.
         importlib.import_module(LAUNCHER).main(partial(_fork_rank, pools))
     _run(request.command[3], pools)
 
@@ -135,7 +135,7 @@ def _run(module: str, pools: ThreadpoolController) -> None:
 
 
 def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping[str, str]) -> int:
-    """A child of a launcher that was forked itself (`worker.stages.launch_ranks.StartRank`)."""
+    """A rank, forked from a forked launcher (`worker.stages.launch_ranks.StartRank`)."""
     launcher = os.getpid()
     rank = os.fork()
     if rank:
@@ -148,7 +148,7 @@ def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping
         os.environ.update(variables)
         sys.argv[:] = words
         linux.set_command_line([*sys.orig_argv[:3], *words])
-        # Libraries have read the variable long ago.
+        # Libraries have already read the variable.
         sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
         _run(words[0], pools)
     except BaseException:
@@ -157,36 +157,36 @@ def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping
     os._exit(1)
 
 
-def _wait_for_request(gate: socket.socket, supervisor: int, between: int) -> ForkRequest:
-    """Be the supervisor's child, in a session of its own, until it says what to do."""
+def _wait_for_request(gate: socket.socket, supervisor: int, intermediate: int) -> ForkRequest:
+    """Wait as the supervisor's child, in a session of its own, for its request."""
     while os.getppid() != supervisor:
-        if select.select([gate], [], [], 0)[0]:  # it has given up, or ended
+        if select.select([gate], [], [], 0)[0]:  # the supervisor has given up or ended
             os._exit(EXIT_STOPPED)
         time.sleep(0.0005)
     os.setsid()
     die_with_parent(supervisor)
-    gate.send(f"{os.getpid()} {between} {_fault_of_fork()}".encode())
+    gate.send(f"{os.getpid()} {intermediate} {_fault_of_fork()}".encode())
     try:
         message, descriptors, _, _ = socket.recv_fds(gate, MAX_MESSAGE, MOST_DESCRIPTORS)
-    except ConnectionResetError:  # it hung up and had not even heard the pid
+    except ConnectionResetError:  # the supervisor closed the socket before it read the pid
         message = b""
     if not message:
         os._exit(EXIT_STOPPED)
     gate.close()
     request = ForkRequest.model_validate_json(message)
-    # What follows are the locks on the stage's GPUs, which stay open until the stage has ended.
+    # The other descriptors are the locks on the stage's GPUs; they stay open until its end.
     output, events, *_ = descriptors
     take_over(request, output, events)
     return request
 
 
 def take_over(request: ForkRequest, output: int, events: int) -> None:
-    """The stage's command line, folder, output and environment in the place of the server's."""
+    """Replace the server's command line, folder, output and environment with the stage's."""
     os.chdir(request.folder)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
-    # The one variable that an interpreter sets for itself (PEP 538).
+    # The only variable that an interpreter sets itself (PEP 538).
     coerced = {"LC_CTYPE": os.environ["LC_CTYPE"]} if "LC_CTYPE" in os.environ else {}
     os.environ.clear()
     os.environ.update({**coerced, **request.environment, EVENT_FD_VARIABLE: str(events)})
@@ -196,9 +196,9 @@ def take_over(request: ForkRequest, output: int, events: int) -> None:
 
 
 def _set_late_constants(environment: dict[str, str]) -> None:
-    """Give libraries what they would have read from the LATE variables when they were imported.
+    """Give libraries the values of LATE variables that they would have read when imported.
 
-    HF_TOKEN is looked up at each use.
+    HF_TOKEN needs nothing: it is read at each use.
     """
     offline = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
     is_offline = offline.upper() in _TRUE
@@ -209,7 +209,7 @@ def _set_late_constants(environment: dict[str, str]) -> None:
 
 
 def _forget_devices() -> None:
-    """What libraries found out about devices when they were imported."""
+    """Clear what libraries have cached about devices when they were imported."""
     for name, pattern in _DEVICE_FUNCTIONS:
         module = sys.modules.get(name)
         for function in list(vars(module).values()) if module is not None else []:
@@ -218,7 +218,7 @@ def _forget_devices() -> None:
 
 
 def _draw_new_seeds() -> None:
-    """What is not seeded is random in each process; Python's own generator sees to that itself."""
+    """Reseed unseeded generators, so that each process differs; Python reseeds its own."""
     np.random.seed()
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -226,7 +226,7 @@ def _draw_new_seeds() -> None:
 
 
 def _blas_threads(environment: Mapping[str, str]) -> int:
-    """As OpenBLAS counts when it is loaded; the server has it loaded with one thread."""
+    """The number of threads that OpenBLAS would choose; the server loaded it with one."""
     for name in _BLAS_VARIABLES:
         value = environment.get(name, "")
         if value.isdecimal() and int(value) > 0:
@@ -235,6 +235,6 @@ def _blas_threads(environment: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    _descriptor, *_imports = sys.argv[1:-1]  # the last one only takes room
+    _descriptor, *_imports = sys.argv[1:-1]  # the last one only reserves room
     linux.set_command_line(sys.orig_argv[:-1])
     serve(socket.socket(fileno=int(_descriptor)), _imports)

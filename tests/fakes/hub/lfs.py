@@ -35,7 +35,7 @@ class Lfs(Exchange):
         return {}
 
     def _lfs_verify(self) -> Any:
-        wish = json.loads(self.body)
-        if len(self.hub.lfs.get(wish["oid"], b"")) != wish["size"]:
+        request = json.loads(self.body)
+        if len(self.hub.lfs.get(request["oid"], b"")) != request["size"]:
             raise HttpError(404, "no such object")
         return {}

@@ -1,4 +1,4 @@
-"""Routes that tell of repositories and give their files."""
+"""Routes that describe repositories and serve their files."""
 
 import hashlib
 import re
@@ -70,11 +70,13 @@ class Reading(Exchange):
 
     def _paths_info(self) -> Any:
         files = self._commit_at(self._repo()).files
-        wish = parse_qs(self.body.decode())
-        found = [file_entry(path, files[path]) for path in wish.get("paths", []) if path in files]
+        request = parse_qs(self.body.decode())
+        found = [
+            file_entry(path, files[path]) for path in request.get("paths", []) if path in files
+        ]
         folders = [
             {"type": "directory", "path": path, "oid": hashlib.sha1(path.encode()).hexdigest()}
-            for path in wish.get("paths", [])
+            for path in request.get("paths", [])
             if any(name.startswith(f"{path}/") for name in files)
         ]
         return found + folders

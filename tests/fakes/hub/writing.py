@@ -38,18 +38,18 @@ class Writing(Exchange):
         return {}
 
     def _create(self) -> Any:
-        wish = json.loads(self.body)
+        request = json.loads(self.body)
         token = self._token()
-        namespace = wish.get("organization") or (token and self.hub.account(token))
-        repo_id = f"{namespace}/{wish['name']}"
-        kind: RepoType = wish.get("type") or "model"
+        namespace = request.get("organization") or (token and self.hub.account(token))
+        repo_id = f"{namespace}/{request['name']}"
+        kind: RepoType = request.get("type") or "model"
         self._may_write(repo_id)
         url = f"{self.hub.endpoint}/{'datasets/' if kind == 'dataset' else ''}{repo_id}"
         if self.hub.find(kind, repo_id) is not None:
             error = HttpError(409, "You already created this repo")
             error.body["url"] = url
             raise error
-        private = bool(wish.get("private")) or wish.get("visibility") == "private"
+        private = bool(request.get("private")) or request.get("visibility") == "private"
         self.hub.create(kind, repo_id, private)
         return {"url": url, "name": repo_id}
 

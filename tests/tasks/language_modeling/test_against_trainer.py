@@ -1,4 +1,4 @@
-"""Language models beside `transformers.Trainer`, set up as run_clm and run_mlm set it up."""
+"""Language models compared with `transformers.Trainer`, set up as in run_clm and run_mlm."""
 
 import math
 from collections.abc import Callable, Mapping
