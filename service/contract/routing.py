@@ -38,8 +38,8 @@ def gpus_of(queue: str) -> int:
 
 
 def consumed_queues(queues: Iterable[str], gpus: int) -> list[str]:
-    """The queues that a worker for `queues` with so many GPUs consumes: `gpu` includes the queues of
-    jobs for up to `gpus` GPUs."""
+    """The queues that a worker for `queues` with `gpus` GPUs consumes: `gpu` includes those of jobs
+    for several GPUs, as far as it has enough."""
     more = [gpu_queue(count) for count in range(2, min(gpus, MOST_PROCESSES) + 1)]
     named = list(queues)
     return list(dict.fromkeys([*named, *(more if GPU_QUEUE in named else [])]))
