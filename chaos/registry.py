@@ -29,7 +29,7 @@ PROCESSES: Final[dict[str, Attack]] = {
     "kills": kills.run,
     "gpu-slots": gpu_slots.run,
     "freezes": freezes.run,
-    "postgres-away": postgres.outages,
+    "postgres-outages": postgres.outages,
     "mlflow": mlflow_weather.run,
 }
 REQUESTS: Final[dict[str, Attack]] = {
