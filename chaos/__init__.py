@@ -1,1 +1,1 @@
-"""The attacks of `make chaos`: real processes are hurt, and a checker looks what came of it."""
+"""The attacks of `make chaos`: they damage real processes, and a checker verifies the results."""

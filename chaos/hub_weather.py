@@ -27,7 +27,7 @@ def run(seed: int, scale: Scale) -> Row:
         WeatherProxy(hub.endpoint, storm) as proxy,
         running(workers=scale.pick(short=1, full=2), variables=_variables(proxy)) as stack,
     ):
-        hub.endpoint = proxy.url  # where its clients upload to
+        hub.endpoint = proxy.url  # the address that clients upload to
         local = stack.material.body(steps=8)
         undisturbed = stack.undisturbed(local)
         storm.is_over = False

@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from chaos.stack import FaultStack
 from worker.tracking.trackers import JOB_ID_TAG
 
-# The reconciler sends ended jobs that no worker has reported to MLflow after half a minute.
+# After half a minute the reconciler enqueues ended jobs that MLflow does not know yet.
 _COMPLETE_SECONDS: Final = 120.0
 _PREFIX: Final = {"train": "", "eval": "eval_"}
 _STATUS: Final = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}

@@ -140,8 +140,8 @@ class TestRecorder:
             for event in (checkpoint_saved(1), Notice(message="x"), checkpoint_saved(2)):
                 recorder.add(event)
             assert recorder.drain(lambda: False)
-        said = [t for t in types(database, job_id) if t not in ("submitted", "stage_started")]
-        assert said == ["checkpoint", "notice", "checkpoint", "checkpoint_pruned"]
+        recorded = [t for t in types(database, job_id) if t not in ("submitted", "stage_started")]
+        assert recorded == ["checkpoint", "notice", "checkpoint", "checkpoint_pruned"]
 
 
 class TestBeat:

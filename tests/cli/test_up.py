@@ -95,9 +95,9 @@ class TestUp:
     def test_serves_restarts_a_part_and_leaves_nothing(self, stack: Up, home: Path) -> None:
         address = stack.wait_ready()
         assert address.pid == stack.process.pid
-        said = "".join(stack.lines)
+        output = "".join(stack.lines)
         for part in ("database", "valkey", "mlflow", "reconciler", "api", "worker"):
-            assert said.count(f"{part} ready") == 1, said
+            assert output.count(f"{part} ready") == 1, output
         assert "password" not in json.dumps(json.loads((home / "up.json").read_text()))
 
         with httpx.Client(base_url=address.url, timeout=10) as http:

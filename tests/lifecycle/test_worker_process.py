@@ -234,6 +234,6 @@ def test_invalid_messages_are_refused_and_the_worker_continues(
     stack.wait_for_state(job_id, "succeeded")
     assert process.poll() is None
     assert not trap.exists()
-    said = stack.log.read_text()
+    log = stack.log.read_text()
     for sign in SIGNS:
-        assert sign in said
+        assert sign in log

@@ -129,7 +129,7 @@ class TestPreloading:
             "low, high = (int(end, 16) for end in heap.split('-'))\n"
             "print(high - low > size)\n"
         )
-        said = [
+        results = [
             subprocess.run(
                 [sys.executable, "-c", program],
                 env=allocator.preloading(malloc, environment()),
@@ -139,7 +139,7 @@ class TestPreloading:
             ).stdout.split()
             for malloc in ("glibc", "system")
         ]
-        assert said == [["True", "True"], ["False", "False"]]
+        assert results == [["True", "True"], ["False", "False"]]
 
     def test_stages_have_it_forked_or_not(self, library: str, tmp_path: Path) -> None:
         preloaded = allocator.preloading(library, environment())

@@ -87,16 +87,16 @@ class TestLikeANewInterpreter:
         ],
     )
     def test_ends(self, forks: ForkClient, tmp_path: Path, behaviour: str, status: int) -> None:
-        said, logs = [], []
+        warnings, logs = [], []
         for start in (spawn.new_interpreter, forks.start):
             child = begin(tmp_path, behaviour, start)
             assert is_forked(child, forks) if start == forks.start else True
             ended, events = finish(child)
             assert ended == status
-            said.append(events)
+            warnings.append(events)
             logs.append((tmp_path / "log").read_text().splitlines())
             (tmp_path / "log").unlink()
-        assert said[0] == said[1]
+        assert warnings[0] == warnings[1]
         # The frames below `main` are others.
         assert (logs[0][:1], logs[0][-1:]) == (logs[1][:1], logs[1][-1:])
 
@@ -349,9 +349,9 @@ class TestFallsBack:
                 for number in range(attempts + 1):
                     folder = tmp_path / str(number)
                     assert finish(begin(folder, "finish", forks.start))[0] == 0
-            said = [line for line in logs if line["log_level"] == "warning"]
-            assert [line["reason"] for line in said] == [reason] * attempts
-            assert [line["for_good"] for line in said] == [False] * (attempts - 1) + [True]
+            warnings = [line for line in logs if line["log_level"] == "warning"]
+            assert [line["reason"] for line in warnings] == [reason] * attempts
+            assert [line["for_good"] for line in warnings] == [False] * (attempts - 1) + [True]
             forks.ensure_server()
             assert forks.server_pid is None
         finally:
@@ -367,8 +367,8 @@ class TestFallsBack:
                 for number in range(2):
                     child = begin(tmp_path / str(number), "finish", forks.start, STUB_CUDA=how)
                     assert finish(child)[0] == 0
-            said = [line for line in logs if line["log_level"] == "warning"]
-            assert [(line["reason"], line["for_good"]) for line in said] == [
+            warnings = [line for line in logs if line["log_level"] == "warning"]
+            assert [(line["reason"], line["for_good"]) for line in warnings] == [
                 ("the fork server has started CUDA", True)
             ]
             assert zombies() == []

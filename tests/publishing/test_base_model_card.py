@@ -20,7 +20,7 @@ class TestRead:
         assert read(tmp_path, head) == expected
 
     @pytest.mark.parametrize(
-        ("said", "found"),
+        ("given", "found"),
         [
             ("en", ["en"]),
             ("no", ["no"]),
@@ -29,13 +29,13 @@ class TestRead:
             ("[English, en, EN, 7, {a: b}, null]", ["en"]),
         ],
     )
-    def test_languages(self, tmp_path: Path, said: str, found: list[str]) -> None:
-        card = read(tmp_path, f"language: {said}")
+    def test_languages(self, tmp_path: Path, given: str, found: list[str]) -> None:
+        card = read(tmp_path, f"language: {given}")
         assert card is not None
         assert card.language == found
 
     @pytest.mark.parametrize(
-        ("said", "found"),
+        ("given", "found"),
         [
             ("mit", ("mit", None, None)),
             ("[MIT]", ("mit", None, None)),
@@ -48,8 +48,8 @@ class TestRead:
             ("other\nlicense_name: My Own\nlicense_link: LICENSE", ("other", None, None)),
         ],
     )
-    def test_licenses(self, tmp_path: Path, said: str, found: tuple[str | None, ...]) -> None:
-        card = read(tmp_path, f"license: {said}")
+    def test_licenses(self, tmp_path: Path, given: str, found: tuple[str | None, ...]) -> None:
+        card = read(tmp_path, f"license: {given}")
         assert card is not None
         assert (card.license, card.license_name, card.license_link) == found
 

@@ -150,8 +150,8 @@ class TestHub:
         bad = run(spec=HUB, epoch=3)
         assert bad.failure[0] == "hub_forbidden"
         assert {f"Bearer {TOKEN}"} == {request.authorization for request in hub.requests} - {None}
-        for said in (good.raw, good.log, bad.raw):
-            assert TOKEN not in said
+        for text in (good.raw, good.log, bad.raw):
+            assert TOKEN not in text
         written = [path for path in (tmp_path / "job").rglob("*") if path.is_file()]
         assert written
         assert not [path for path in written if TOKEN.encode() in path.read_bytes()]

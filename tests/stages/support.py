@@ -76,7 +76,7 @@ class Running:
             )
         os.close(writer)
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -173,7 +173,7 @@ for line in sys.stdin:
         self._child = Running(["-c", self.PROGRAM], folder / "log", environment, takes_input=True)
 
     def run(self, request: Path, token: str | None = None) -> Ended:
-        self._child.say(f"{request} {token or ''}")
+        self._child.write_line(f"{request} {token or ''}")
         begin = self._child.log.stat().st_size
         events: list[StageEvent] = []
         while not (line := self._child.events.readline()).strip().isdigit():

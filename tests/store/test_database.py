@@ -17,10 +17,10 @@ from service.store.database import Database, is_outage
 
 class TestConnect:
     def test_sends_the_statement_alone(self, database: Database) -> None:
-        said: list[str] = []
+        statements: list[str] = []
 
         def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-            said.append(statement)
+            statements.append(statement)
 
         event.listen(database.engine, "before_cursor_execute", note)
         with database.connect() as connection:
@@ -31,8 +31,8 @@ class TestConnect:
                 assert not raw.in_transaction
             else:
                 assert raw.autocommit
-        assert len(said) == 1
-        assert said[0].startswith("SELECT")
+        assert len(statements) == 1
+        assert statements[0].startswith("SELECT")
 
     def test_a_write_after_it_can_be_rolled_back(self, database: Database) -> None:
         """On the same connection of the pool."""

@@ -48,8 +48,8 @@ class TestRecord:
         record(database, claimed, PhaseChanged(phase=Phase.LOADING), Notice(message="hello"))
         record(database, claimed, PhaseChanged(phase=Phase.TRAINING))
         assert get(database, claimed.job_id).phase == "training"
-        said = [(e.seq, e.type, e.data) for e in history_of(database, claimed.job_id)[2:]]
-        assert said == [
+        recorded = [(e.seq, e.type, e.data) for e in history_of(database, claimed.job_id)[2:]]
+        assert recorded == [
             (3, "phase", {"phase": "loading"}),
             (4, "notice", {"message": "hello", "data": {}}),
             (5, "phase", {"phase": "training"}),
@@ -234,8 +234,8 @@ class TestCheckpoints:
             pruned += recorded.pruned
         assert self.live(database) == [2, 4]
         assert pruned == ["attempts/1/checkpoints/1", "attempts/1/checkpoints/3"]
-        said = [(e.type, e.data["step"]) for e in history_of(database, claimed.job_id)[2:]]
-        assert said == [
+        recorded = [(e.type, e.data["step"]) for e in history_of(database, claimed.job_id)[2:]]
+        assert recorded == [
             ("checkpoint", 1),
             ("checkpoint", 2),
             ("checkpoint", 3),

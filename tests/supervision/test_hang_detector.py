@@ -92,10 +92,10 @@ class TestOtherPhases:
         if phase is not None:
             stage.record(PhaseChanged(phase=phase))
         assert stage.hangs_after(cpu_share=0.0005) in range(100, 112)
-        said = stage.detector.hang_message(stage.now)
-        assert said is not None
-        assert said.startswith("The stage has done nothing for 1")
-        assert (phase is None) or f"`{phase}`" in said
+        message = stage.detector.hang_message(stage.now)
+        assert message is not None
+        assert message.startswith("The stage has done nothing for 1")
+        assert (phase is None) or f"`{phase}`" in message
 
     def test_work_without_events_continues(self) -> None:
         stage = Stage()

@@ -38,9 +38,9 @@ class PostgresServer:
         # A temporary database on the loopback: it needs no password.
         trust = ("--username", "tests", "--auth", "trust", "--encoding", "UTF8", "--no-sync")
         if self._popen("initdb", "--pgdata", str(self._data), *trust).wait() != 0:
-            said = self.log()
+            log = self.log()
             shutil.rmtree(self.folder)
-            raise UnavailableError(f"initdb failed: {said}")
+            raise UnavailableError(f"initdb failed: {log}")
 
     def _popen(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         user = self._user

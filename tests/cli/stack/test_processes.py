@@ -127,8 +127,10 @@ class TestRestart:
         assert _waits(watched.messages) == ["0.1", "0.2", "0.4", "0.4", "0.4"]
 
 
-def _waits(said: list[str]) -> list[str]:
-    return [line.split("restart in ")[1].split(" s")[0] for line in said if "restart in" in line]
+def _waits(messages: list[str]) -> list[str]:
+    return [
+        line.split("restart in ")[1].split(" s")[0] for line in messages if "restart in" in line
+    ]
 
 
 class TestStop:
@@ -218,7 +220,7 @@ def part(name, detached):
     )
 
 def main(stop):
-    manager = ProcessManager(lambda said: print(said, flush=True), stop)
+    manager = ProcessManager(lambda message: print(message, flush=True), stop)
     try:
         if manager.start([part("a", "0"), part("b", sys.argv[2])]):
             (folder / "up").write_text(str(os.getpid()))
