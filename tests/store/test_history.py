@@ -229,9 +229,9 @@ class TestCheckpoints:
         claimed = claim_job(database, make_job(database, training={"save_total_limit": 2}))
         pruned = []
         for step, best in [(1, False), (2, True), (3, False), (4, False)]:
-            events = record(database, claimed, checkpoint_saved(step, best=best))
-            assert events is not None
-            pruned += events.pruned
+            recorded = record(database, claimed, checkpoint_saved(step, best=best))
+            assert recorded is not None
+            pruned += recorded.pruned
         assert self.live(database) == [2, 4]
         assert pruned == ["attempts/1/checkpoints/1", "attempts/1/checkpoints/3"]
         events = [(e.type, e.data["step"]) for e in history_of(database, claimed.job_id)[2:]]
