@@ -93,7 +93,10 @@ class JobRunner:
         with structlog.contextvars.bound_contextvars(job_id=claimed.job_id):
             with assignment.held as taken:
                 state = self.supervisor.supervise(claimed, taken.descriptors)
-            self._after(claimed.job_id, state)
+            if state in ENDED:
+                self._complete_tracking(claimed.job_id)
+            elif state is JobState.QUEUED and not SHUTDOWN.is_requested():
+                self._enqueue_if_due(claimed.job_id)
 
     def _claim(
         self, worker_id: str, job_id: str, queue: str, gpus: tuple[str, ...]
@@ -127,12 +130,6 @@ class JobRunner:
                     raise
                 log.warning("claim.unconfirmed", error=str(error.orig))
                 time.sleep(self.settings.outage_retry_seconds)
-
-    def _after(self, job_id: str, state: JobState | None) -> None:
-        if state in ENDED:
-            self._complete_tracking(job_id)
-        elif state is JobState.QUEUED and not SHUTDOWN.is_requested():
-            self._enqueue_if_due(job_id)
 
     def _enqueue_if_due(self, job_id: str) -> None:
         """Send the next stage at once, without the reconciler; a retry waits until it is due."""

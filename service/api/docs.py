@@ -9,7 +9,6 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header
@@ -51,14 +50,9 @@ class _File:
 
 @cache
 def _file(name: str) -> _File:
-    content = (_folder(name) / name).read_bytes()
+    ours, theirs = files("service.api") / "docs_page", files("fastapi_offline") / "static"
+    content = ((ours if name in _OURS else theirs) / name).read_bytes()
     return _File(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-
-
-def _folder(name: str) -> Traversable:
-    if name in _OURS:
-        return files("service.api") / "docs_page"
-    return files("fastapi_offline") / "static"
 
 
 def _answer(name: str, if_none_match: str | None) -> Response:

@@ -34,7 +34,10 @@ def docs(
     elif page is not None:
         _show(pages[chosen])
     else:
-        titles = [{"page": name, "title": _title(text)} for name, text in pages.items()]
+        titles = [
+            {"page": name, "title": text.splitlines()[0].removeprefix("# ").replace("`", "")}
+            for name, text in pages.items()
+        ]
         output.print_table(("page", "title"), titles)
 
 
@@ -61,10 +64,6 @@ def _find(wanted: str, pages: dict[str, str]) -> str:
     near = containing or get_close_matches(name, pages)
     hint = f"did you mean {', '.join(near)}?" if near else "`finetune docs` lists all pages."
     raise UsageError(f"there is no page {wanted!r}: {hint}")
-
-
-def _title(text: str) -> str:
-    return text.splitlines()[0].removeprefix("# ").replace("`", "")
 
 
 def _show(text: str) -> None:

@@ -117,7 +117,8 @@ def download(
         listed = client.pages(f"/v1/jobs/{job_id}/artifacts", cursor="name")
         found = {artifact["name"]: artifact for artifact in listed}
         if unknown := [name for name in names or [] if name not in found]:
-            raise UsageError(f"{job_id} has no artifact {unknown[0]!r}; it has: {_list(found)}")
+            names_found = ", ".join(sorted(found)) or "none yet"
+            raise UsageError(f"{job_id} has no artifact {unknown[0]!r}; it has: {names_found}")
         written = [_download(client, found[name], job_id, to) for name in names or found]
     if json:
         output.print_json({"data": written})
@@ -134,7 +135,3 @@ def _download(client: Client, artifact: Json, job_id: str, to: Path) -> Json:
     target = to / name
     client.download(f"/v1/jobs/{job_id}/artifacts/{quote(str(name))}", target)
     return {"name": artifact["name"], "path": str(target), "bytes": artifact["bytes"]}
-
-
-def _list(names: Json) -> str:
-    return ", ".join(sorted(names)) or "none yet"

@@ -61,21 +61,14 @@ def show_problem(problem: Mapping[str, Any]) -> None:
     """A problem document on stderr: what is wrong, and each fault with its place."""
     console = stderr()
     title = problem.get("title", "The request failed")
-    console.print(f"[bold red]{escape(str(title))}[/] [dim]({escape(_reference(problem))})[/]")
+    reference = ", ".join(str(problem[name]) for name in ("status", "code") if problem.get(name))
+    console.print(f"[bold red]{escape(str(title))}[/] [dim]({escape(reference)})[/]")
     detail = problem.get("detail")
     if detail and detail != title:
         console.print(escape(str(detail)))
     for fault in problem.get("errors") or []:
-        console.print(f"  [yellow]{escape(_path(fault))}[/]: {escape(_message(fault))}")
-
-
-def _reference(problem: Mapping[str, Any]) -> str:
-    parts = [str(problem[name]) for name in ("status", "code") if problem.get(name)]
-    return ", ".join(parts)
-
-
-def _path(fault: Mapping[str, Any]) -> str:
-    return str(fault.get("path") or "the request")
+        path = str(fault.get("path") or "the request")
+        console.print(f"  [yellow]{escape(path)}[/]: {escape(_message(fault))}")
 
 
 def _message(fault: Mapping[str, Any]) -> str:

@@ -40,13 +40,6 @@ class DDPSpec(SpecModel):
     )
 
 
-def _expand(value: Any) -> Any:
-    """`strategy: ddp` means that strategy with its defaults; options without a type are DDP's."""
-    if isinstance(value, dict):
-        return {"type": "ddp", **value}
-    return {"type": value} if isinstance(value, str) else value
-
-
 StrategySpec = DDPSpec | FSDPSpec | DeepSpeedSpec
 
 
@@ -72,8 +65,11 @@ class ResourcesSpec(SpecModel):
 
     @field_validator("strategy", mode="before")
     @classmethod
-    def _strategy_is_known(cls, value: Any) -> Any:
-        return _expand(value)
+    def _expand_strategy(cls, value: Any) -> Any:
+        """`strategy: ddp` is that strategy with its defaults; options without a type are DDP's."""
+        if isinstance(value, dict):
+            return {"type": "ddp", **value}
+        return {"type": value} if isinstance(value, str) else value
 
     @rule
     def _each_gpu_has_one_process(self) -> Iterator[str]:

@@ -51,7 +51,11 @@ def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Sou
         return _checkpoint(session, row, checkpoint)
     trained = row.results.get(Stage.TRAIN)
     if trained is None:
-        _refuse("no_model", f"job {job_id} has no finished model: {_why_not(row)}")
+        _refuse(
+            "no_model",
+            f"job {job_id} has no finished model: it is {row.state}, but its checkpoints can be "
+            "used (`model.checkpoint: last`)",
+        )
     return Source(row, None, trained["output_dir"], trained.get("weights_sha256", ""))
 
 
@@ -86,10 +90,6 @@ def _finished_job(session: Session, job_id: str) -> JobRow:
             "`model.name_or_path`",
         )
     return row
-
-
-def _why_not(row: JobRow) -> str:
-    return f"it is {row.state}, but its checkpoints can be used (`model.checkpoint: last`)"
 
 
 def _checkpoint(session: Session, row: JobRow, wanted: str | int) -> Source:

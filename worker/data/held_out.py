@@ -55,7 +55,9 @@ class HeldOut:
 
     def _choose(self) -> npt.NDArray[np.bool_]:
         """(rows,) True for the validation rows: at least one, but not all."""
-        rows = sum(1 for table in self._data.tables(TRAIN) for _ in table.rows(_cheapest(table)))
+        tables = self._data.tables(TRAIN)
+        # For counting, any one column will do.
+        rows = sum(1 for table in tables for _ in table.rows((table.columns or ())[:1]))
         if rows < 2:
             message = "`dataset.validation_split_percentage` needs at least two training rows"
             raise StageError(FailureCode.EMPTY_DATASET, f"{message}, but there are {rows}")
@@ -63,11 +65,6 @@ class HeldOut:
         held = np.zeros(rows, dtype=np.bool_)
         held[np.random.default_rng(self._seed).permutation(rows)[:size]] = True
         return held
-
-
-def _cheapest(table: Table) -> Collection[str]:
-    """For counting, any one column will do."""
-    return (table.columns or ())[:1]
 
 
 class _Rows:

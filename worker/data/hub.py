@@ -35,7 +35,10 @@ class HubData:
             _pass_gate(info)
         except (HfHubHTTPError, HFValidationError) as error:
             _refuse(spec, error)
-        self._commit: str = info.sha or _unresolved(spec)
+        if not info.sha:
+            message = f"The Hub returned no commit for the data set {spec.name!r}"
+            raise StageError(FailureCode.HUB_UNAVAILABLE, message)
+        self._commit: str = info.sha
         self.revision: str | None = self._commit
         self._id = info.id  # the full name where `name` is an old short one
 
@@ -102,12 +105,6 @@ def _pass_gate(info: Any) -> None:
     if info.gated and info.siblings:
         name = info.siblings[0].rfilename
         get_hf_file_metadata(hf_hub_url(info.id, name, repo_type="dataset", revision=info.sha))
-
-
-def _unresolved(spec: HubDataset) -> NoReturn:
-    raise StageError(
-        FailureCode.HUB_UNAVAILABLE, f"The Hub returned no commit for the data set {spec.name!r}"
-    )
 
 
 def _refuse(spec: HubDataset, error: Exception) -> NoReturn:

@@ -63,7 +63,10 @@ class Policy:
             rows_bad=sum(split.tally.bad for split in splits),
             rows_read=sum(split.tally.read for split in splits),
             bad_by_reason=_most_first(reasons),
-            bad_rows=_listed_of(splits),
+            bad_rows=[
+                {"split": split.name, **_shown(row, split.tables)}
+                for split, row in _first(splits, SHOWN)
+            ],
             splits={split.name: _counts(split.tally) for split in splits},
         )
 
@@ -119,12 +122,6 @@ def _code(splits: Sequence[Split]) -> FailureCode:
     """The failure code that all bad rows have in common, else the general one."""
     codes = {code for split in splits for code in split.tally.codes}
     return codes.pop() if len(codes) == 1 else FailureCode.UNREADABLE_ROW
-
-
-def _listed_of(splits: Sequence[Split]) -> list[dict[str, str]]:
-    return [
-        {"split": split.name, **_shown(row, split.tables)} for split, row in _first(splits, SHOWN)
-    ]
 
 
 def _first(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:

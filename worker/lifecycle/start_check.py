@@ -62,7 +62,8 @@ class StartCheck:
             report = _short(json.loads(done.stdout))
         except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
             log.warning("doctor.failed", error=str(error)[-_LONGEST:])
-            report = {"status": "not_run", "checked_at": _now(), "findings": []}
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            report = {"status": "not_run", "checked_at": now, "findings": []}
         for finding in report["findings"]:
             if finding["status"] in ("warning", "failed"):
                 log.warning("doctor.finding", **finding)
@@ -79,7 +80,3 @@ def _short(report: dict[str, Any]) -> dict[str, Any]:
             {field: line[field][-_LONGEST:] for field in fields} for line in report["checks"]
         ],
     }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

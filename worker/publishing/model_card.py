@@ -1,6 +1,6 @@
 """Writes the README.md of a finished model: metadata for the Hub, text for people."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -304,13 +304,10 @@ def _title(spec: JobSpec) -> str:
     return f"{_base_name(spec)}-{spec.task.type}"
 
 
-def _is_path(spec: JobSpec) -> bool:
-    return Path(spec.model.name_or_path or "").is_absolute()
-
-
 def _hub_base(spec: JobSpec) -> str | None:
     """The base model's id on the Hub; None if it is on disk, or if there is none."""
-    return None if _is_path(spec) else spec.model.name_or_path
+    name = spec.model.name_or_path
+    return None if Path(name or "").is_absolute() else name
 
 
 def _base_name(spec: JobSpec) -> str:
@@ -395,7 +392,12 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
     if spec.peft is not None:
         adapter = spec.peft.model_dump(exclude_none=True)
         sections.append({f"peft.{name}": value for name, value in adapter.items()})
-    rows = [row for values in sections for row in _table_rows(values)]
+    rows = [
+        f"| `{name}` | {value} |"
+        for values in sections
+        for name, value in values.items()
+        if name != "type" and value is not None
+    ]
     libraries = ["transformers", *(["peft"] if spec.peft else []), "torch", "datasets"]
     return (
         f"## Training procedure\n\n{trained.steps:,} optimizer steps, "
@@ -427,9 +429,3 @@ def _chosen(trained: TrainResult) -> str:
         " The weights are those of the last step; the best evaluation was that of step "
         f"{trained.best_step} ({metric})."
     )
-
-
-def _table_rows(values: Mapping[str, object]) -> Iterator[str]:
-    for name, value in values.items():
-        if name != "type" and value is not None:
-            yield f"| `{name}` | {value} |"

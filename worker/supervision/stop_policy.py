@@ -81,7 +81,9 @@ class StopPolicy:
             child.stop_softly()
         elif reason not in SOFT and (self.reason is None or self.reason in SOFT):
             self._stop_for(reason, now)
-        if self._terminate_at is not None and self._is_over(self._terminate_at, now):
+        if self._terminate_at is not None and (
+            now >= self._terminate_at or self._shutdown.is_urgent()
+        ):
             child.terminate()
             self._terminate_at = None
             self._kill_at = self._kill_at or now + self._settings.stop_grace_seconds
@@ -94,9 +96,6 @@ class StopPolicy:
         if reason is not None:
             self.reason, self._terminate_at = reason, terminate_at
             log.info("stage.stopping", reason=reason.name)
-
-    def _is_over(self, grace_ends: float, now: float) -> bool:
-        return now >= grace_ends or self._shutdown.is_urgent()
 
     def _lost(self) -> Stop | None:
         if self._heartbeat.is_stale or self._recorder.is_stale:

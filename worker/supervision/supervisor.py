@@ -88,7 +88,8 @@ class Supervisor:
         self, claim: Claim, workspace: Path, heartbeat: Heartbeat, locks: tuple[int, ...]
     ) -> Ending | None:
         try:
-            self._remove_leftovers(claim, workspace)
+            for folder in stage_request.leftovers(self._database, claim, workspace):
+                atomic_dir.remove(folder)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
             request_file = request.attempt_dir / "request.json"
             request_file.write_text(request.model_dump_json(indent=1))
@@ -118,10 +119,6 @@ class Supervisor:
                 )
 
         return CheckpointPusher(self._settings, request, may_commit)
-
-    def _remove_leftovers(self, claim: Claim, workspace: Path) -> None:
-        for folder in stage_request.leftovers(self._database, claim, workspace):
-            atomic_dir.remove(folder)
 
     def _run(
         self,

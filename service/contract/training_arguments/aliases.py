@@ -110,9 +110,7 @@ def _shown(value: Any) -> str:
     """As YAML has it; anything long or nested only by its kind."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, (int, float)) else _text(value)
-
-
-def _text(value: Any) -> str:
-    short = isinstance(value, str) and len(value) <= 40 and not set("`;\n") & set(value)
-    return value if short else "…"
+    if isinstance(value, (int, float)):
+        return str(value)
+    is_short = isinstance(value, str) and len(value) <= 40 and not set("`;\n") & set(value)
+    return value if is_short else "…"

@@ -99,7 +99,7 @@ def classes_of(given: Sequence[str] | None, examples: Any, column: str) -> Class
             else "The training rows have no labels",
             labels=found,
         )
-    return Classes(tuple(sorted(found, key=_order(found))))
+    return Classes(tuple(sorted(found, key=int if all(map(is_whole, found)) else str)))
 
 
 def class_name(value: Any, column: str, names: Sequence[str] | None) -> str:
@@ -145,10 +145,6 @@ def as_list(value: Any, column: str) -> list[Any]:
 
 def is_whole(name: str) -> bool:
     return _WHOLE.fullmatch(name) is not None
-
-
-def _order(names: Iterable[str]) -> Any:
-    return int if all(is_whole(name) for name in names) else str
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -284,13 +284,10 @@ def are_close(
     )
 
 
-def _is_number(value: Any) -> bool:
-    """Integers, such as indices of the highest logits, follow from the floating-point outputs."""
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
 def real_outputs(model: Any, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """The model's outputs; those with a value for each token without the padding."""
     real = batch["attention_mask"].bool()
-    tensors = [value for value in model(**batch).values() if _is_number(value)]
+    tensors = [value for value in model(**batch).values() if isinstance(value, torch.Tensor)]
+    # Integers, such as indices of the highest logits, follow from the floating-point outputs.
+    tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
     return [value[real] if value.shape[:2] == real.shape else value for value in tensors]
