@@ -122,9 +122,9 @@ class Settings(BaseSettings):
         "auto",
         # The loader takes white space and colons for the end of a name.
         pattern=r"^(auto|system|/[^\s:]+)$",
-        description="Of stages. `auto`, without a GPU: tcmalloc where it is found, else the C "
-        "library's, told to keep what is freed; `system`: the C library's as it is; or the path "
-        "of a library to preload.",
+        description="The memory allocator of stages. `auto`, without a GPU: tcmalloc if found, "
+        "else the C library's, configured to keep freed memory; `system`: the C library's with "
+        "its defaults; or the path of a library to preload.",
     )
     system_metrics_seconds: float = Field(
         10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."

@@ -18,7 +18,7 @@ from service.cli.exit_codes import FAILED, INTERRUPTED, OK
 from service.contract.states import ENDED, JobState
 
 POLL_SECONDS = 0.5
-AWAY_SECONDS = 120.0
+UNREACHABLE_SECONDS = 120.0
 """How long to wait for a service that does not answer: it may be restarting."""
 _STATE_STYLES = {
     JobState.SUCCEEDED: "bold green",
@@ -38,7 +38,7 @@ def follow(client: Client, job_id: str, show: Callable[[Json], None]) -> Json:
         try:
             job = client.get(f"/v1/jobs/{job_id}")
         except UnreachableError:
-            if time.monotonic() - answered_at > AWAY_SECONDS:
+            if time.monotonic() - answered_at > UNREACHABLE_SECONDS:
                 raise
             continue
         answered_at = time.monotonic()

@@ -133,7 +133,7 @@ class TestFollow:
     def test_gives_up_if_the_service_stays_unreachable(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(watch, "AWAY_SECONDS", -1)
+        monkeypatch.setattr(watch, "UNREACHABLE_SECONDS", -1)
         with pytest.raises(UnreachableError):
             watch.follow(FakePages(UnreachableError("unreachable")), "job-1", print)  # type: ignore[arg-type]
 

@@ -62,7 +62,7 @@ class TestFind:
             allocator.find("/no/such.so", with_gpu=False)
         text = tmp_path / "libmalloc.so"
         text.write_text("no library")
-        with pytest.raises(AllocatorError, match="or `auto`, or `system`"):
+        with pytest.raises(AllocatorError, match="to `auto`, or to `system`"):
             allocator.find(str(text), with_gpu=False)
 
     def test_a_library_whose_processes_do_not_end_is_refused(

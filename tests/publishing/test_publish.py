@@ -237,7 +237,7 @@ class TestMlflow:
         uri = f"http://127.0.0.1:{free_port()}"
         published = run(mlflow_uri=uri, mlflow_run_id=run_id_given)
         assert published.status == 0, published.log
-        assert "when MLflow is back" in published.notices[0]
+        assert "when MLflow is reachable again" in published.notices[0]
         assert published.result.mlflow_artifact_uri is None
 
 

@@ -82,7 +82,7 @@ def _log_model(request: StageRequest, channel: Channel, files: Mapping[str, Path
         log_missing(tracker, request.mlflow_run_id, named, changed=changed)
         return f"{tracker.artifact_uri(request.mlflow_run_id)}/{MODEL_FOLDER.rstrip('/')}"
     except (TrackerUnreachableError, TrackerRejectedError) as error:
-        message = "The model could not be sent to MLflow; it is sent when MLflow is reachable"
+        message = "The model could not be sent to MLflow; it is sent when MLflow is reachable again"
         channel.send(Notice(message=message, data={"reason": str(error)[:500]}))
         return None
 
