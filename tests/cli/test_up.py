@@ -53,6 +53,7 @@ class Up:
         wait_until(ready, 120, "the stack")
         address = lock.read_address(self.home)
         assert address is not None
+        self.wait_said("all parts are ready")
         return address
 
     def wait_said(self, text: str, seconds: float = 60) -> None:

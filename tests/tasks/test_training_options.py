@@ -75,6 +75,6 @@ class TestLabelSmoothing:
     def test_not_of_several_labels_or_numbers(self, problem: str) -> None:
         objective = object.__new__(TextClassificationObjective)
         objective._scheme = SimpleNamespace(problem=problem)  # type: ignore[assignment]
-        with pytest.raises(StageError, match=f"this is {problem}") as caught:
+        with pytest.raises(StageError, match=f"the problem type is {problem}") as caught:
             objective.logits_and_labels(torch.nn.Identity(), {})
         assert caught.value.failure.code is FailureCode.INVALID_OPTION

@@ -1,5 +1,6 @@
 """worker.training.distributed.shared_weights, in two processes."""
 
+import faulthandler
 import multiprocessing
 import os
 import traceback
@@ -22,6 +23,7 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.shared_weights import read_once
 
 Work = Callable[[Ranks], Any]
+_RANK_SECONDS = 60
 
 
 def on_two(folder: Path, work: Work) -> list[Any]:
@@ -46,6 +48,8 @@ def on_two(folder: Path, work: Work) -> list[Any]:
 
 
 def _rank(number: int, store: Path, work: Work, sender: Any) -> None:
+    # Shows where each rank waits if one of them never arrives, and ends both.
+    faulthandler.dump_traceback_later(_RANK_SECONDS, exit=True)
     try:
         torch.set_num_threads(1)
         file = torch.distributed.FileStore(str(store), 2)  # type: ignore[attr-defined]
