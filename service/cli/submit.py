@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from service.cli import output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.watch import watch as watch_job
+from service.contract import spec_yaml
 
 _SPLITS = ("train", "validation", "test")
 _LOCAL = ("./", "../")
@@ -58,9 +58,9 @@ def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> Non
 def read_spec(path: Path) -> Json:
     """Raises UsageError with the line where a file cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content = jsonlib.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        content = jsonlib.loads(text) if path.suffix == ".json" else spec_yaml.parse(text)
+    except ValueError as error:  # not UTF-8, not JSON, not YAML
         raise UsageError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold one mapping with `task`, `model` and `dataset`")

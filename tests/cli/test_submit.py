@@ -34,6 +34,10 @@ class TestReadSpec:
         (tmp_path / "a.json").write_text('{"task": "question-answering", "priority": 3}')
         assert read_spec(tmp_path / "a.yaml") == read_spec(tmp_path / "a.json")
 
+    def test_a_number_in_yaml_is_a_number(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("training: {learning_rate: 2e-5}\n")
+        assert read_spec(tmp_path / "a.yaml") == {"training": {"learning_rate": 2e-5}}
+
     @pytest.mark.parametrize(
         ("name", "text", "message"),
         [
