@@ -13,7 +13,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.api.redaction import shown
+from service.api.problem_message import message_of
+from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault, Problem
 from service.errors import DomainError, IdempotencyInFlightError
 from service.store.database import is_outage
@@ -108,6 +109,7 @@ def render(
         title=error.title,
         status=error.status,
         detail=error.detail,
+        message=message_of(error.title, error.detail, error.extra.get("errors") or ()),
         code=error.code,
         # A path may hold anything once it is unquoted; JSON in UTF-8 may not.
         instance=request_path.encode("utf-8", "replace").decode(),
@@ -157,7 +159,18 @@ def _http_error(request: Request, error: Exception) -> Response:
     """404 and 405 of the router, and errors of the framework."""
     assert isinstance(error, HTTPException)
     kind = _ROUTER_ERRORS.get(error.status_code, DomainError)
-    return _answer(request, kind(str(error.detail)), error.headers)
+    return _answer(request, kind(_router_detail(request, error)), error.headers)
+
+
+def _router_detail(request: Request, error: HTTPException) -> str:
+    """The router itself says only `Not Found` and `Method Not Allowed`."""
+    path = cut(request.url.path)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return f"There is no {path}; /openapi.json describes all paths."
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "other methods")
+        return f"{path} does not allow {request.method}; use {allowed}."
+    return str(error.detail)
 
 
 def _validation_error(request: Request, error: Exception) -> Response:

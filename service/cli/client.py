@@ -26,7 +26,8 @@ class ApiError(Exception):
     """The service answered with an error; `problem` is its RFC 9457 document."""
 
     def __init__(self, status: int, problem: Json) -> None:
-        super().__init__(problem.get("detail") or problem.get("title") or f"HTTP {status}")
+        parts = (problem.get(name) for name in ("message", "detail", "title"))
+        super().__init__(next(filter(None, parts), f"HTTP {status}"))
         self.status = status
         self.problem = problem
 

@@ -28,6 +28,9 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+    message: str = Field(
+        description="Title, detail and the first faults in one line: what to print of the error."
+    )
     code: str
     instance: str = Field(description="The path that was called.")
     request_id: str = Field(description="The X-Request-Id header; the server's log has it, too.")
@@ -42,6 +45,8 @@ class Problem(BaseModel):
                     "title": "The job spec has faults",
                     "status": 422,
                     "detail": "1 fault: training.learning_rte: unknown field",
+                    "message": "The job spec has faults: 1 error: training.learning_rte: unknown "
+                    "field; did you mean `learning_rate`?",
                     "code": "invalid_spec",
                     "instance": "/v1/jobs",
                     "request_id": "4f0c2a6d",
