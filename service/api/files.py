@@ -128,10 +128,21 @@ def list_files(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     order: Literal["asc", "desc"] = "desc",
     purpose: Purpose | None = None,
+    id_prefix: Annotated[
+        str | None,
+        Query(pattern=r"^file-[0-9a-f]{1,64}$", description="Files whose ids begin with it."),
+    ] = None,
 ) -> FileList:
     """Sorted by upload time, the newest first unless `order` is `asc`."""
     with database.read() as session:
-        rows, has_more = files.page(session, after=after, limit=limit, order=order, purpose=purpose)
+        rows, has_more = files.page(
+            session,
+            after=after,
+            limit=limit,
+            order=order,
+            purpose=purpose,
+            id_prefix=id_prefix,
+        )
     return FileList.of(rows, has_more=has_more)
 
 

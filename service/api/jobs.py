@@ -77,6 +77,10 @@ def list_jobs(
     ] = [],  # noqa: B006
     created_after: datetime | None = None,
     created_before: datetime | None = None,
+    id_prefix: Annotated[
+        str | None,
+        Query(pattern=r"^job-[0-9a-f]{1,36}$", description="Jobs whose ids begin with it."),
+    ] = None,
 ) -> JobList:
     """Newest first. Times are RFC 3339; without an offset they are UTC."""
     wanted = job_list.JobFilter(
@@ -86,6 +90,7 @@ def list_jobs(
         metadata=_labels(metadata),
         created_after=job_list.as_utc(created_after),
         created_before=job_list.as_utc(created_before),
+        id_prefix=id_prefix,
     )
     with database.read() as session:
         rows, has_more = job_list.list_jobs(session, wanted, after=after, limit=limit)

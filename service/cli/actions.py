@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import output
+from service.cli import ids, output
 from service.cli.client import Client, Json
 from service.cli.overrides import Changes, merge_patch
 from service.cli.submit import show_submitted
@@ -15,22 +15,22 @@ from service.contract.states import Action
 
 def pause_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Stop a job at its next checkpoint, and keep it for later."""
-    _show(lambda client: client.act(job_id, Action.PAUSE), json=json)
+    _show(lambda client: client.act(client.job_id(job_id), Action.PAUSE), json=json)
 
 
 def resume_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Resume a paused job."""
-    _show(lambda client: client.act(job_id, Action.RESUME), json=json)
+    _show(lambda client: client.act(client.job_id(job_id), Action.RESUME), json=json)
 
 
 def cancel_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Ask a job to stop."""
-    _show(lambda client: client.act(job_id, Action.CANCEL), json=json)
+    _show(lambda client: client.act(client.job_id(job_id), Action.CANCEL), json=json)
 
 
 def retry_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Retry a failed or cancelled job from the stage that failed."""
-    _show(lambda client: client.retry(job_id), json=json)
+    _show(lambda client: client.retry(client.job_id(job_id)), json=json)
 
 
 def _show(call: Callable[[Client], Json], *, json: bool) -> None:
@@ -56,15 +56,16 @@ def clone_job(
     """Make a new job from another job's spec, with changes."""
     patch = merge_patch(changes or [])
     with Client.from_environment() as client:
-        job = client.clone(job_id, patch, idempotency_key or str(uuid.uuid4()))
+        patch = ids.in_spec(client.job_id, patch)
+        job = client.clone(client.job_id(job_id), patch, idempotency_key or str(uuid.uuid4()))
         show_submitted(client, job, watch=watch, json=json)
 
 
 def delete_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Delete an ended job with its files; its MLflow run and Hub repository stay."""
     with Client.from_environment() as client:
-        deleted = client.delete_job(job_id)
+        deleted = client.delete_job(client.job_id(job_id))
     if json:
         output.print_json(deleted)
     else:
-        typer.echo(f"{job_id} is deleted")
+        typer.echo(f"{deleted['id']} is deleted")

@@ -21,6 +21,7 @@ def show_checkpoints(
 ) -> None:
     """List a job's checkpoints by step, including those that were removed."""
     with Client.from_environment() as client:
+        job_id = client.job_id(job_id)
         if download is not None:
             _download(client, job_id, download, to, json=json)
             return
@@ -49,7 +50,7 @@ def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -
 def promote_checkpoint(job_id: str, step: int, *, json: output.AsJson = False) -> None:
     """Make a checkpoint the model of an ended job, and publish it as before."""
     with Client.from_environment() as client:
-        _show(client.promote(job_id, step), json=json)
+        _show(client.promote(client.job_id(job_id), step), json=json)
 
 
 def publish_job(
@@ -76,7 +77,7 @@ def publish_job(
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     with Client.from_environment() as client:
-        _show(client.publish(job_id, given), json=json)
+        _show(client.publish(client.job_id(job_id), given), json=json)
 
 
 def _show(job: Json, *, json: bool) -> None:

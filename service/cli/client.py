@@ -9,6 +9,7 @@ import httpx
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.cli import ids
 from service.cli.stack import lock
 from service.contract.states import Action
 from service.settings import Settings
@@ -94,6 +95,14 @@ class Client:
             if not page["has_more"]:
                 return
             after = {"after": page["data"][-1][cursor]}
+
+    def job_id(self, text: str) -> str:
+        """The id of the job that `text` names: an id, or the beginning of one."""
+        return ids.find(self.get, ids.JOB, text)
+
+    def file_id(self, text: str) -> str:
+        """The id of the uploaded file that `text` names, as `job_id`."""
+        return ids.find(self.get, ids.FILE, text)
 
     def submit(self, spec: Json, idempotency_key: str) -> Json:
         """The new job. Repeated with the same key after a lost answer, so it makes one job."""
@@ -186,8 +195,8 @@ class Client:
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         return UnreachableError(
-            f"no answer from {self._http.base_url} ({error}). Is the service running "
-            "(`finetune up`), and does FINETUNE_URL name it?"
+            f"no answer from {self._http.base_url} ({error}). Start it with `finetune up`, or set "
+            "FINETUNE_URL."
         )
 
     def _repeat(self, call: Callable[[], httpx.Response]) -> httpx.Response:

@@ -63,7 +63,7 @@ def check(
         "max_bad_fraction": max_bad_fraction,
     }
     with Client.from_environment() as client:
-        found = client.check_file(file_id, given)
+        found = client.check_file(client.file_id(file_id), given)
     if json:
         output.print_json(found)
     else:
@@ -100,8 +100,8 @@ def _show(found: Json) -> None:
 def delete(file_id: str, *, json: output.AsJson = False) -> None:
     """Delete a file."""
     with Client.from_environment() as client:
-        deleted = client.delete_file(file_id)
+        deleted = client.delete_file(client.file_id(file_id))
     if json:
         output.print_json(deleted)
     else:
-        typer.echo(f"{file_id} is deleted")
+        typer.echo(f"{deleted['id']} is deleted")

@@ -54,7 +54,7 @@ def _row(job: Json) -> Json:
 def get_job(job_id: str, *, json: output.AsJson = False) -> None:
     """Show one job."""
     with Client.from_environment() as client:
-        job = client.get(f"/v1/jobs/{job_id}")
+        job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
     if json:
         output.print_json(job)
         return
@@ -74,6 +74,7 @@ def show_logs(
     """The job's log. With --json: its parts as they were read, one line each."""
     offset = 0
     with Client.from_environment() as client:
+        job_id = client.job_id(job_id)
         while True:
             part = client.get(f"/v1/jobs/{job_id}/logs", {"offset": offset})
             if part["content"]:
@@ -96,7 +97,7 @@ def _show_part(part: Json, *, json: bool) -> None:
 def show_events(job_id: str, *, json: output.AsJson = False) -> None:
     """The job's history. With --json: one line per event."""
     with Client.from_environment() as client:
-        events = client.pages(f"/v1/jobs/{job_id}/events", cursor="seq")
+        events = client.pages(f"/v1/jobs/{client.job_id(job_id)}/events", cursor="seq")
         if json:
             for event in events:
                 output.print_json(event)
@@ -114,6 +115,7 @@ def download(
 ) -> None:
     """Download what a job made: the model, predictions, the model card."""
     with Client.from_environment() as client:
+        job_id = client.job_id(job_id)
         listed = client.pages(f"/v1/jobs/{job_id}/artifacts", cursor="name")
         found = {artifact["name"]: artifact for artifact in listed}
         if unknown := [name for name in names or [] if name not in found]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli import output
+from service.cli import ids, output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.overrides import Changes, changed, merge_patch
@@ -36,6 +36,7 @@ def submit(
     """Make a job. Files that the spec names as ./name are uploaded first."""
     content = changed(read_spec(spec), merge_patch(changes or []))
     with Client.from_environment() as client:
+        content = ids.in_spec(client.job_id, content)
         content = upload_files(client, content, spec.parent)
         job = client.submit(content, idempotency_key or str(uuid.uuid4()))
         show_submitted(client, job, watch=watch, json=json)

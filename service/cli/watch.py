@@ -206,7 +206,7 @@ def watch(client: Client, job_id: str, *, json: bool) -> int:
 def watch_command(job_id: str, *, json: output.AsJson = False) -> None:
     """Follow a job to its end. With --json: its page, one line each time it changes."""
     with Client.from_environment() as client:
-        raise typer.Exit(watch(client, job_id, json=json))
+        raise typer.Exit(watch(client, client.job_id(job_id), json=json))
 
 
 # ---- results ----------------------------------------------------------------------------------

@@ -77,11 +77,15 @@ def page(
     limit: int,
     order: Literal["asc", "desc"],
     purpose: str | None,
+    id_prefix: str | None = None,
 ) -> tuple[list[FileRow], bool]:
     """Up to `limit` rows by time of upload beyond the id `after`, and whether there are more."""
     statement = select(FileRow).limit(limit + 1)
     if purpose is not None:
         statement = statement.where(FileRow.purpose == purpose)
+    if id_prefix is not None:
+        # Ids are hex: no digit sorts after f.
+        statement = statement.where(FileRow.id >= id_prefix, FileRow.id < id_prefix + "g")
     if order == "asc":
         statement = statement.order_by(FileRow.id)
         if after is not None:

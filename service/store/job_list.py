@@ -35,6 +35,8 @@ class JobFilter:
     metadata: Sequence[tuple[str, str]] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
+    id_prefix: str | None = None
+    """Lower-case; a range of the primary key."""
 
 
 def as_utc(moment: datetime | None) -> datetime | None:
@@ -127,6 +129,9 @@ def _bounds(
         yield column > _id_at(wanted.created_after, -_CLOCK_SLACK)
     if wanted.created_before is not None:
         yield column < _id_at(wanted.created_before, _CLOCK_SLACK)
+    if wanted.id_prefix is not None:
+        yield column >= wanted.id_prefix
+        yield column < wanted.id_prefix + "g"  # no digit of an id sorts after f
 
 
 def _created(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:

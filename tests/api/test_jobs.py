@@ -180,6 +180,20 @@ class TestListJobs:
         assert self.ids(client, metadata="team:x", state="failed", name="b") == [b]
         assert self.ids(client, metadata="team:x", after=b) == [a]
 
+    def test_by_the_beginning_of_the_id(self, server: Server) -> None:
+        database, client = server.database, server.client
+        a = add_job(database, id="job-18a3ff" + "0" * 26, spec=spec(metadata={"team": "x"}))
+        b = add_job(database, id="job-18a3ff" + "f" * 26, state="failed")
+        add_job(database, id="job-18a4" + "0" * 28)
+        add_job(database, id="job-18a3fe" + "f" * 26)
+        assert self.ids(client, id_prefix="job-18a3ff") == [b, a]
+        assert self.ids(client, id_prefix=a) == [a]
+        assert self.ids(client, id_prefix="job-18a3ff", state="failed") == [b]
+        assert self.ids(client, id_prefix="job-18a3ff", metadata="team:x") == [a]
+        assert self.ids(client, id_prefix="job-18a5") == []
+        for wrong in ("18a3", "job-", "job-18A3", "job-%", "job-18a3\x00"):
+            assert client.get("/v1/jobs", params={"id_prefix": wrong}).status_code == 422
+
     def test_created(self, server: Server) -> None:
         client = server.client
         made = [client.post("/v1/jobs", json=SPEC).json() for _ in range(3)]

@@ -55,7 +55,8 @@ class TestGet:
     def test_an_unknown_job_is_status_2_and_stdout_stays_empty(self, cli: Cli, api: str) -> None:
         outcome = cli("get", "job-nowhere", "--json")
         assert (outcome.status, outcome.out) == (2, "")
-        assert "job_not_found" in outcome.err
+        assert "'job-nowhere' is not the id of a job" in outcome.err
+        assert "job_not_found" in cli("get", "job-" + "0" * 32).err
 
 
 class TestWatch:
@@ -195,7 +196,11 @@ class TestFiles:
         file_id = cli("files", "upload", str(path)).out.strip()
         (listed,) = cli("files", "list", "--json").json()["data"]
         assert (listed["id"], listed["filename"]) == (file_id, "train.csv")
-        assert cli("files", "delete", file_id, "--json").json()["deleted"] is True
+        assert cli("files", "delete", file_id[:20], "--json").json() == {
+            "id": file_id,
+            "object": "file",
+            "deleted": True,
+        }
         assert cli("files", "list", "--json").json() == {"data": []}
 
     def test_check(self, cli: Cli, api: str, tmp_path: Path) -> None:
@@ -208,7 +213,7 @@ class TestFiles:
         assert shown.out.startswith("31 rows read, 30 usable, 1 not")
         assert f"{file_id}, line 31" in shown.out
         assert "`dataset.on_bad_row: skip`" in shown.out
-        found = cli("files", "check", file_id, *options, "--json").json()
+        found = cli("files", "check", file_id[5:20], *options, "--json").json()
         assert found["usable_with"] == ["skip"]
         assert cli("files", "check", file_id, "--task", "causal-lm", "--column", "x").status == 2
 

@@ -1,0 +1,83 @@
+"""What a person types for a job or a file: its id, or the first characters of it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.cli.exit_codes import UsageError
+
+Json = dict[str, Any]
+Get = Callable[[str, Mapping[str, Any]], Json]
+
+_NAMED_WHEN_SEVERAL: Final = 10
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A resource with ids of one length."""
+
+    noun: str
+    prefix: str
+    digits: int
+    path: str
+    listing: str
+    """The command that shows the ids."""
+    label: str
+    """The field that tells a person which one it is."""
+
+
+JOB: Final = Kind("job", "job-", 32, "/v1/jobs", "finetune list", "name")
+FILE: Final = Kind("file", "file-", 32, "/v1/files", "finetune files list", "filename")
+
+
+def find(get: Get, kind: Kind, text: str) -> str:
+    """The one id that `text` is or begins, with or without `job-`; UsageError if it is not one.
+
+    A whole id needs no request, and may be of something that was deleted.
+    """
+    digits = text.strip().lower().removeprefix(kind.prefix)
+    if not re.fullmatch(r"[0-9a-f]+", digits) or len(digits) > kind.digits:
+        raise UsageError(
+            f"{text!r} is not the id of a {kind.noun}, nor the beginning of one; "
+            f"`{kind.listing}` shows them"
+        )
+    start = kind.prefix + digits
+    if len(digits) == kind.digits:
+        return start
+    page = get(kind.path, {"id_prefix": start, "limit": _NAMED_WHEN_SEVERAL})
+    # A service of an older release ignores `id_prefix`.
+    found = [item for item in page["data"] if item["id"].startswith(start)]
+    if len(found) == 1:
+        return str(found[0]["id"])
+    if not found:
+        raise UsageError(f"no {kind.noun} has an id that begins with {start}; see `{kind.listing}`")
+    raise UsageError(_several(kind, start, found, more=page["has_more"]))
+
+
+def _several(kind: Kind, start: str, found: list[Json], *, more: bool) -> str:
+    lines = [f"  {item['id']}  {item.get(kind.label) or ''}".rstrip() for item in found]
+    return "\n".join(
+        [
+            f"the ids of several {kind.noun}s begin with {start}; give more characters:",
+            *lines,
+            *(["  …"] if more else []),
+        ]
+    )
+
+
+def in_spec(job_id: Callable[[str], str], spec: Json) -> Json:
+    """The spec, or a patch of one, with whole ids in `model.job` and `training.resume_from.job`."""
+    for path in (("model", "job"), ("training", "resume_from", "job")):
+        spec = _replaced(spec, job_id, *path)
+    return spec
+
+
+def _replaced(value: Any, job_id: Callable[[str], str], *path: str) -> Any:
+    """A copy with the id at `path` completed; what has none, or a wrong value there, as it is."""
+    if not path:
+        return job_id(value) if isinstance(value, str) else value
+    name, *rest = path
+    if not isinstance(value, dict) or name not in value:
+        return value
+    return {**value, name: _replaced(value[name], job_id, *rest)}
