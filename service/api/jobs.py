@@ -15,6 +15,7 @@ from service.api.redaction import shown
 from service.api.schemas.jobs import JobList, JobPage, JobSummary, SubmittedJob, Validation
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
+from service.api.warnings import warnings
 from service.contract.states import JobState
 from service.store import job_list
 
@@ -51,8 +52,13 @@ def validate_job(body: JsonBody, services: ServicesDep) -> Validation:
     findings = submission.examine(body, services)
     if findings.faults or findings.spec is None:
         return Validation(valid=False, spec=None, errors=findings.faults, ignored=ignored(body))
-    spec = findings.spec.model_dump(mode="json")
-    return Validation(valid=True, spec=spec, errors=[], ignored=ignored(body))
+    return Validation(
+        valid=True,
+        spec=findings.spec.model_dump(mode="json"),
+        errors=[],
+        ignored=ignored(body),
+        warnings=warnings(findings.spec, services.settings, services.database),
+    )
 
 
 @router.get("", summary="List jobs", responses=problems(401, 422, 503))

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 from fastapi import Header
 from starlette.responses import Response
 
+from service.api import warnings
 from service.api.dependencies import Services
 from service.api.errors import InvalidSpecError
 from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
 from service.api.ignored_options import ignored
 from service.api.job_page import answer, page_of_new, read_page
-from service.api.schemas.jobs import JobPage, SubmittedJob
+from service.api.schemas.jobs import JobPage, SpecWarning, SubmittedJob
+from service.store import queries
 
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {
@@ -55,6 +57,7 @@ def submit(
     every fault, and the errors of service.jobs.submissions.
     """
     page: JobPage | None = None
+    warned: list[SpecWarning] | None = None
     digest = job_id = None
     if key is not None:
         digest = _digest(request)
@@ -63,8 +66,10 @@ def submit(
         findings = examine(spec, services)
         if findings.faults or findings.spec is None:
             raise InvalidSpecError(findings.faults)
+        found = warnings.warnings(findings.spec, services.settings, services.database)
         made = services.submissions.submit(
             findings.spec,
+            notices=warnings.notices(found),
             idempotency_key=key,
             request_sha256=digest,
             cloned_from=cloned_from,
@@ -72,8 +77,12 @@ def submit(
         job_id = made.job_id
         if made.job is not None:
             page = page_of_new(made.job, made.queue_position, services.settings)
+            warned = found
     page = page or read_page(services.database, job_id, services.settings)
-    submitted = SubmittedJob.model_construct(**dict(page), ignored=ignored(spec))
+    if warned is None:
+        with services.database.read() as session:
+            warned = warnings.of_events(queries.notices_of_submission(session, job_id))
+    submitted = SubmittedJob.model_construct(**dict(page), ignored=ignored(spec), warnings=warned)
     return answer(submitted, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.contract import splits
 from service.contract.dataset import UploadDataset
+from service.contract.events import Notice
 from service.contract.routing import queue_for
 from service.contract.spec import JobSpec
 from service.contract.states import STAGE_ORDER
@@ -52,13 +53,15 @@ class Submissions:
         idempotency_key: str | None = None,
         request_sha256: str | None = None,
         cloned_from: str | None = None,
+        notices: Sequence[Notice] = (),
     ) -> Submitted:
-        """Make a job; without `request_sha256` the spec itself is compared.
+        """Make a job, whose history begins with `notices`; without `request_sha256` the spec itself
+        is compared.
 
         Raises IdempotencyKeyReusedError, IdempotencyInFlightError, DataGoneError when a file that
         the spec names does not exist, and SourceJobError when another job's model does not.
         """
-        new = New(jobs.new_job_id(), spec, cloned_from)
+        new = New(jobs.new_job_id(), spec, cloned_from, notices)
         if idempotency_key is not None:
             made = self._make_once(new, idempotency_key, request_sha256 or _digest(spec))
         elif uploads(spec) or lineage.sources(spec):  # may wait for a removal

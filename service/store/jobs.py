@@ -25,6 +25,7 @@ from sqlalchemy import ColumnElement, select, text, update
 from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 
+from service.contract.events import Notice
 from service.contract.failures import Failure, FailureCode
 from service.contract.routing import queue_for
 from service.contract.spec import SPEC_VERSION, JobSpec
@@ -79,6 +80,8 @@ class New:
     job_id: str
     spec: JobSpec
     cloned_from: str | None = None
+    notices: Sequence[Notice] = ()
+    """What its user should know about it from the beginning."""
 
 
 def insert(session: Session, job_id: str, spec: JobSpec) -> JobRow:
@@ -102,6 +105,7 @@ def insert_all(
         origins = {"cloned_from": one.cloned_from, "base_job": one.spec.base_job}
         origin = {name: origin for name, origin in origins.items() if origin is not None}
         events.append(_next_event(row, "submitted", said | origin, now))
+        events += [_next_event(row, "notice", _of_notice(notice), now) for notice in one.notices]
         rows.append(row)
     labels = [
         {"key": key, "value": value, "job_id": one.job_id}
@@ -115,6 +119,10 @@ def insert_all(
     if labels:
         connection.execute(_INSERT_LABEL, labels)
     return rows
+
+
+def _of_notice(notice: Notice) -> dict[str, Any]:
+    return {"message": notice.message, "data": notice.data}
 
 
 def _columns(row: Base) -> dict[str, Any]:

@@ -192,6 +192,16 @@ def _page(session: Session, statement: Select[_Row], limit: int) -> tuple[list[_
 # ---- workers and counts -----------------------------------------------------------------------
 
 
+def notices_of_submission(session: Session, job_id: str) -> list[EventRow]:
+    """The notices that the job's history began with, before any worker had it."""
+    statement = (
+        select(EventRow)
+        .where(EventRow.job_id == job_id, EventRow.type == "notice", EventRow.epoch == 0)
+        .order_by(EventRow.seq)
+    )
+    return list(session.scalars(statement))
+
+
 @dataclass(frozen=True)
 class RunningJob:
     worker_id: str
@@ -208,6 +218,14 @@ def live_workers(session: Session, within_seconds: float) -> list[WorkerRow]:
         .order_by(WorkerRow.id)
     )
     return list(session.scalars(statement))
+
+
+def gpu_count(worker: WorkerRow) -> int:
+    """The GPUs that one job can have there; a job can use one MIG instance."""
+    devices = (device for device in worker.devices if device["type"] == "cuda")
+    gpus = [device for device in devices if not device.get("problem")]
+    whole = sum(not gpu.get("mig") for gpu in gpus)
+    return whole or min(len(gpus), 1)
 
 
 def running_jobs(session: Session) -> list[RunningJob]:

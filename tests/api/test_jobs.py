@@ -30,7 +30,7 @@ class TestCreateJob:
         answer = client.post("/v1/jobs", json=spec(name="first", metadata={"team": "search"}))
         job = answer.json()
         assert answer.status_code == 201
-        assert job.pop("ignored") == []
+        assert (job.pop("ignored"), job.pop("warnings")) == ([], [])
         assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
         assert client.get(answer.headers["location"]).json() == job
         assert (job["state"], job["stage"], job["queue_position"]) == ("queued", "prepare", 1)

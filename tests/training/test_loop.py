@@ -325,3 +325,12 @@ class TestProgress:
         [notice] = recorder.of(Notice)
         assert notice.message == "Training on the CPU with 1 threads in float32, 3 steps"
         assert notice.data["malloc"] == (allocator.loaded() or "system")
+
+    def test_it_reports_an_interval_that_is_longer_than_the_training(
+        self, make_job: Callable[..., Job]
+    ) -> None:
+        _, recorder = run(make_job(num_train_epochs=1, logging_steps=50).request())
+        steps = recorder.of(Progress)[-1].of
+        [_, notice] = recorder.of(Notice)
+        assert notice.data == {"option": "logging_steps", "steps": steps}
+        assert notice.message.startswith(f"`training.logging_steps`: the training has {steps} step")

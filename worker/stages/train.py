@@ -113,7 +113,8 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
     flops_per_token = flops.flops_per_token(loaded.model)  # before its weights may be sharded
     state = _state(request, accelerator, loaded, plan, ranks)
     unseen = determinism.notice(request.spec, accelerator.device)
-    for notice in [*state.strategy.notices(), *([unseen] if unseen else [])]:
+    notices = [*build.interval_notices(plan), *state.strategy.notices()]
+    for notice in [*notices, *([unseen] if unseen else [])]:
         send(notice)
     reporter = Reporter(send, state, flops_per_token)
     validation = _validation(request, state, loaded, reporter, channel.soft_stop)

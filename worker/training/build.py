@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from transformers.utils.import_utils import enable_tf32, is_torch_tf32_available
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
+from service.contract.step_intervals import longer_than
 from service.contract.training import TrainingSpec
 from worker.devices.cpus import cores
 from worker.failures import invalid_option
@@ -121,6 +122,15 @@ def _compiler(spec: TrainingSpec, *, has_gpu: bool) -> TorchDynamoPlugin | None:
 def notice(accelerator: Accelerator, plan: Plan, asked: str) -> Notice:
     """Where and how the job trains. `asked`: the `precision` before it was resolved."""
     return placement_notice(accelerator, plan.spec, asked, "Training", steps=plan.total_steps)
+
+
+def interval_notices(plan: Plan) -> Iterator[Notice]:
+    """Options whose interval is longer than the training. With `max_steps` the API has said so."""
+    if plan.spec.max_steps > 0:
+        return
+    for option, sentence in longer_than(plan.total_steps, plan.spec):
+        message = f"`training.{option}`: {sentence}"
+        yield Notice(message=message, data={"option": option, "steps": plan.total_steps})
 
 
 def placement_notice(

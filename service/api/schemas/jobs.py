@@ -309,10 +309,35 @@ _IGNORED: Any = Field(
 )
 
 
+class SpecWarning(BaseModel):
+    """A valid field that will probably not do what its author expects."""
+
+    path: str = Field(description="The field, for example `resources.gpus`.")
+    code: str = Field(description="`no_such_worker`, `steps_not_reached` …")
+    message: str = Field(description="What to expect and what to do, for a person.")
+
+
+_WARNINGS: Any = Field(
+    default_factory=list,
+    description="What is valid but will probably not do what is expected. Each is also a `notice` "
+    "event of the new job.",
+    examples=[
+        [
+            {
+                "path": "resources.gpus",
+                "code": "no_such_worker",
+                "message": "no live worker has a GPU: the job waits until one with 1 GPU starts",
+            }
+        ]
+    ],
+)
+
+
 class SubmittedJob(JobPage):
-    """A new job's page, and the options that were ignored."""
+    """A new job's page, the options that were ignored, and warnings."""
 
     ignored: list[IgnoredOption] = _IGNORED
+    warnings: list[SpecWarning] = _WARNINGS
 
 
 class Validation(BaseModel):
@@ -322,3 +347,4 @@ class Validation(BaseModel):
     spec: Json | None = Field(description="If valid: the spec with all defaults filled in.")
     errors: list[Fault] = Field(description="If not valid: every fault.")
     ignored: list[IgnoredOption] = _IGNORED
+    warnings: list[SpecWarning] = _WARNINGS
