@@ -12,7 +12,7 @@ from service.api.schemas.history import ArtifactPage
 from service.api.schemas.jobs import Artifact
 from service.errors import ArtifactGoneError, ArtifactNotFoundError
 from service.store import queries
-from service.store.models import ArtifactRow
+from service.store.models import ArtifactRow, JobRow
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["jobs"])
 
@@ -25,6 +25,15 @@ def artifact_of(row: ArtifactRow) -> Artifact:
         created_at=row.created_at,
         url=f"/v1/jobs/{row.job_id}/artifacts/{quote(row.name)}",
     )
+
+
+def require_files(job: JobRow) -> None:
+    """Raises ArtifactGoneError if they were removed to make room."""
+    if job.workspace_pruned_at is not None:
+        raise ArtifactGoneError(
+            f"The files of job {job.id} were removed on {job.workspace_pruned_at:%Y-%m-%d} to make "
+            "room (FINETUNE_RETENTION_WORKSPACE_…); its run in MLflow may still hold them."
+        )
 
 
 @router.get("", summary="List a job's artifacts", responses=problems(401, 404, 422, 503))
@@ -62,12 +71,8 @@ def get_artifact(
     """Streamed; takes Range, If-Range and If-None-Match. 410 when it was removed to make room."""
     with database.read() as session:
         row = queries.artifact(session, job_id, path)
-        pruned_at = queries.get_job(session, job_id).workspace_pruned_at
-    if pruned_at is not None:
-        raise ArtifactGoneError(
-            f"The files of job {job_id} were removed on {pruned_at:%Y-%m-%d} to make room "
-            "(FINETUNE_RETENTION_WORKSPACE_…); its run in MLflow may still hold them."
-        )
+        job = queries.get_job(session, job_id)
+    require_files(job)
     workspace = settings.workspace(job_id).resolve()
     # The name comes from the database; this guards against a link that a stage has written.
     target = (workspace / row.path).resolve()

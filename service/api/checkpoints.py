@@ -1,13 +1,13 @@
 """One checkpoint of a job: its metrics, its files, and all of them in one archive."""
 
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Final
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request, Response
-from fastapi.responses import StreamingResponse
 
-from service.api.checkpoint_files import Archive, Entry, entries, is_inside
+from service.api.archive import ArchiveResponse, archive_responses, is_inside
+from service.api.checkpoint_files import Entry, archive, entries
 from service.api.dependencies import DatabaseDep, DispatcherDep, JobId, SettingsDep
 from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.job_page import read_page
@@ -23,19 +23,6 @@ from service.store.models import CheckpointRow
 router = APIRouter(prefix="/v1/jobs/{job_id}/checkpoints/{step}", tags=["jobs"])
 
 Step = Annotated[int, Path(ge=0, le=2**31 - 1, description="Step of the checkpoint.")]
-_ARCHIVE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "A tar archive with one folder, `checkpoint-<step>`.",
-        "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
-        "headers": {
-            "ETag": {
-                "required": True,
-                "description": "The manifest's sha256, quoted.",
-                "schema": {"type": "string"},
-            }
-        },
-    }
-}
 
 
 @router.get("", summary="One checkpoint", responses=problems(401, 404, 422, 503))
@@ -86,21 +73,18 @@ def get_checkpoint_file(
     "/archive",
     summary="Download a checkpoint",
     response_class=Response,
-    responses={**_ARCHIVE_RESPONSES, **problems(401, 404, 410, 422, 503)},
+    responses={
+        **archive_responses("checkpoint-<step>", "The manifest's sha256, quoted."),
+        **problems(401, 404, 410, 422, 503),
+    },
 )
 def get_checkpoint_archive(
     job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
     """All its files in one tar archive, built while it is sent; Content-Length is known."""
     folder, files = _files(job_id, step, database, settings)
-    archive = Archive(folder, files, folder.stat().st_mtime)
-    headers = {
-        "Content-Length": str(archive.size),
-        "Content-Disposition": f'attachment; filename="{job_id}-checkpoint-{step}.tar"',
-        "ETag": f'"{files[-1].sha256}"',
-        "X-Content-Type-Options": "nosniff",
-    }
-    return StreamingResponse(archive.content(), headers=headers, media_type="application/x-tar")
+    name = f"{job_id}-checkpoint-{step}.tar"
+    return ArchiveResponse(archive(folder, files), filename=name, etag=files[-1].sha256)
 
 
 @router.post(

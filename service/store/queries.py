@@ -174,6 +174,12 @@ def artifacts(
     return _page(session, statement, limit)
 
 
+def artifacts_under(session: Session, job_id: str, folder: str) -> list[ArtifactRow]:
+    """Artifacts by name, those whose name starts with `folder`, which ends in a slash."""
+    starts = ArtifactRow.name.startswith(folder, autoescape=True)
+    return list(session.scalars(_ARTIFACTS.where(starts), {"job_id": job_id}))
+
+
 def artifact(session: Session, job_id: str, name: str) -> ArtifactRow:
     """Raises JobNotFoundError or ArtifactNotFoundError."""
     job_exists(session, job_id)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.api import checkpoint_files
+from service.api.archive import Archive, Member
 from service.errors import CheckpointGoneError
 from service.store.database import db_now
 from service.store.models import CheckpointRow, JobRow, MetricRow
@@ -121,7 +122,7 @@ class TestArchive:
         folder = tmp_path / "10"
         write(folder)
         files = checkpoint_files.entries(folder, atomic_dir.manifest_sha256(folder))
-        archive = checkpoint_files.Archive(folder, files, 0)
+        archive = checkpoint_files.archive(folder, files)
         atomic_dir.remove(folder)
         parts = list(archive.content())
         assert max(map(len, parts)) <= 1024**2
@@ -135,7 +136,7 @@ class TestArchive:
         (folder / name).rename(secret)
         (folder / name).symlink_to(secret)
         with pytest.raises(CheckpointGoneError):
-            checkpoint_files.Archive(folder, checkpoint_files.entries(folder, digest), 0)
+            checkpoint_files.archive(folder, checkpoint_files.entries(folder, digest))
 
     def test_takes_no_name_that_leads_elsewhere(self, tmp_path: Path) -> None:
         folder = tmp_path / "10"
@@ -143,13 +144,13 @@ class TestArchive:
         (tmp_path / "secret").write_text("s")
         entry = checkpoint_files.Entry("../secret", 1, "")
         with pytest.raises(CheckpointGoneError):
-            checkpoint_files.Archive(folder, [entry], 0)
+            checkpoint_files.archive(folder, [entry])
 
     def test_a_header_for_more_than_eight_gibibytes(self, tmp_path: Path) -> None:
-        entry = checkpoint_files.Entry("model.safetensors", 9 * 1024**3, "")
-        archive = checkpoint_files.Archive(tmp_path, [], 0)
-        header = tarfile.TarInfo.frombuf(archive._header(entry), "utf-8", "strict")
-        assert header.size == entry.bytes
+        member = Member("model.safetensors", "model.safetensors", 9 * 1024**3)
+        archive = Archive(tmp_path, "model", [], 0)
+        header = tarfile.TarInfo.frombuf(archive._header(member), "utf-8", "strict")
+        assert header.size == member.bytes
 
 
 class TestFollowUps:
