@@ -22,11 +22,12 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service.cli import watch
+from service.cli import spec_check, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
+from service.cli.spec_file import read_spec
 from service.cli.stack import lock
-from service.cli.submit import read_spec, upload_files
+from service.cli.submit import create
 
 EXAMPLES = Path(__file__).resolve().parent
 HOME = EXAMPLES.parent / "var" / "demo"
@@ -136,9 +137,10 @@ def run_job(client: Client, *, keep: bool) -> int:
     """Submit the example's spec, follow the job, show its results."""
     spec = read_spec(SPEC)
     spec["model"] = {"name_or_path": str(model_folder())}
-    spec = upload_files(client, spec, EXAMPLES)
+    checked = spec_check.check(client, spec, EXAMPLES)
+    spec_check.refuse(checked.errors)
     started = time.monotonic()
-    job = client.submit(spec, idempotency_key=f"demo-{time.time_ns()}")
+    job = create(client, checked, f"demo-{time.time_ns()}")
     console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
     with watch.display(json=False) as shown:
         job = watch.follow(client, job["id"], shown.show)

@@ -45,11 +45,23 @@ def create_job(
     "/validate",
     summary="Check a spec without creating a job",
     openapi_extra=SPEC_BODY,
-    responses=problems(400, 401, 413, 415, 503),
+    responses=problems(400, 401, 413, 415, 422, 503),
 )
-def validate_job(body: JsonBody, services: ServicesDep) -> Validation:
-    """Always answers 200; `valid` is false for a spec with faults."""
-    findings = submission.examine(body, services)
+def validate_job(
+    body: JsonBody,
+    services: ServicesDep,
+    pending_file: Annotated[
+        list[str],
+        Query(
+            max_length=100,
+            description="File ids that count as uploaded: to check a spec before its files are. "
+            "One id may be named in several places.",
+            examples=["file-0199a0b1c2d3e4f5a6b7c8d9"],
+        ),
+    ] = [],  # noqa: B006
+) -> Validation:
+    """Answers 200 with `valid: false` for a spec with faults."""
+    findings = submission.examine(body, services, pending_file)
     if findings.faults or findings.spec is None:
         return Validation(valid=False, spec=None, errors=findings.faults, ignored=ignored(body))
     return Validation(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -37,9 +38,10 @@ IdempotencyKey = Annotated[
 ]
 
 
-def examine(body: Any, services: Services) -> Findings:
+def examine(body: Any, services: Services, pending_files: Collection[str] = ()) -> Findings:
+    """Every fault of a spec; `pending_files` are ids that count as uploaded."""
     findings = collect(body)
-    faults = semantic.check(findings, body, services.settings, services.database)
+    faults = semantic.check(findings, body, services.settings, services.database, pending_files)
     return replace(findings, faults=faults)
 
 

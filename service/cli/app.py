@@ -19,6 +19,7 @@ from service.cli import (
     servers,
     submit,
     up,
+    validate,
     watch,
 )
 from service.cli.client import ApiError, UnreachableError
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit.submit,
+    "validate": validate.validate,
     "convert": convert_command,
     "watch": watch.watch_command,
     "list": jobs.list_jobs,

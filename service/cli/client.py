@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 from pydantic import Field, SecretStr
@@ -104,6 +104,14 @@ class Client:
         """The id of the uploaded file that `text` names, as `job_id`."""
         return ids.find(self.get, ids.FILE, text)
 
+    def validate(self, spec: Json, pending_file: str | None = None) -> Json:
+        """What the service says about a spec, without making a job; `pending_file` is an id that
+        counts as uploaded."""
+        params = {"pending_file": pending_file} if pending_file else None
+        return _json(
+            self._repeat(lambda: self._send("POST", "/v1/jobs/validate", json=spec, params=params))
+        )
+
     def submit(self, spec: Json, idempotency_key: str) -> Json:
         """The new job. Repeated with the same key after a lost answer, so it makes one job."""
         return self._create("/v1/jobs", spec, idempotency_key)
@@ -137,9 +145,15 @@ class Client:
     def delete_job(self, job_id: str) -> Json:
         return _json(self._send("DELETE", f"/v1/jobs/{job_id}"))
 
-    def upload(self, path: Path, purpose: str) -> Json:
-        """Not repeated: a lost answer may have left a file, and a second one costs space."""
-        with path.open("rb") as file:
+    def upload(
+        self, path: Path, purpose: str, progress: Callable[[int], None] | None = None
+    ) -> Json:
+        """Not repeated: a lost answer may have left a file, and a second one costs space.
+
+        `progress` is called with the number of bytes of each part that is sent.
+        """
+        with path.open("rb") as opened:
+            file = opened if progress is None else _Counted(opened, progress)
             answer = self._send(
                 "POST",
                 "/v1/files",
@@ -211,6 +225,22 @@ class Client:
                     raise
                 time.sleep(wait)
         return call()
+
+
+class _Counted:
+    """A file that reports what is read of it; httpx needs its descriptor for the length."""
+
+    def __init__(self, file: BinaryIO, progress: Callable[[int], None]) -> None:
+        self._file = file
+        self._progress = progress
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self._progress(len(block))
+        return block
 
 
 def _raise_for_problem(answer: httpx.Response) -> None:

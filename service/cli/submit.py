@@ -1,23 +1,23 @@
-"""`finetune submit`: read a spec, upload its local files, make the job."""
+"""`finetune submit`: check a spec, upload its local files, make the job."""
 
-import hashlib
-import json as jsonlib
 import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final
 
 import typer
 
-from service.cli import ids, output
-from service.cli.client import Client, Json
+from service.cli import ids, local_files, output, spec_check
+from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.cli.exit_codes import UsageError
 from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.spec_check import Checked
+from service.cli.spec_file import read_spec
+from service.cli.transfer import transfer
 from service.cli.watch import watch as watch_job
-from service.contract import spec_yaml
 
-_SPLITS = ("train", "validation", "test")
-_LOCAL = ("./", "../")
-"""How a spec names a file to upload first, relative to itself; an id of an upload never does."""
+_IN_FLIGHT: Final = "idempotency_in_flight"
+_FILE_GONE: Final = ("data_gone", "invalid_spec")
 
 
 def submit(
@@ -33,19 +33,20 @@ def submit(
     ] = None,
     json: output.AsJson = False,
 ) -> None:
-    """Make a job. Files that the spec names as ./name are uploaded first."""
+    """Make a job. Files that the spec names as ./name are uploaded, once the spec is valid."""
     content = changed(read_spec(spec), merge_patch(changes or []))
+    key = idempotency_key or str(uuid.uuid4())
     with Client.from_environment() as client:
         content = ids.in_spec(client.job_id, content)
-        content = upload_files(client, content, spec.parent)
-        job = client.submit(content, idempotency_key or str(uuid.uuid4()))
+        checked = spec_check.check(client, content, spec.parent)
+        spec_check.refuse(checked.errors)
+        job = create(client, checked, key)
         show_submitted(client, job, watch=watch, json=json)
 
 
 def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> None:
     """Print the new job's id, or follow it; raises typer.Exit with how it ended then."""
-    if ignored := [option["path"] for option in job.get("ignored", ())]:
-        output.note(f"at their defaults, and ignored: {', '.join(ignored)}")
+    spec_check.show_warnings(job)
     if json:
         output.print_json(job)
     elif not watch:
@@ -56,49 +57,71 @@ def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> Non
         raise typer.Exit(watch_job(client, job["id"], json=json))
 
 
-def read_spec(path: Path) -> Json:
-    """Raises UsageError with the line where a file cannot be read."""
+def create(client: Client, checked: Checked, key: str) -> Json:
+    """The new job. What was uploaded for it is removed if the service refuses the job."""
+    known = spec_check.uploaded_before(client, checked)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        content = jsonlib.loads(text) if path.suffix == ".json" else spec_yaml.parse(text)
-    except ValueError as error:  # not UTF-8, not JSON, not YAML
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} must hold one mapping with `task`, `model` and `dataset`")
-    return content
+        return _upload_and_post(client, checked, known, key)
+    except ApiError as error:
+        # Somebody may have deleted a file that this job wanted to share: another submit that was
+        # refused, for example.
+        if error.code not in _FILE_GONE or not known:
+            raise
+        now = spec_check.uploaded_before(client, checked)
+        if now == known:
+            raise
+        return _upload_and_post(client, checked, now, key)
 
 
-def upload_files(client: Client, spec: Json, folder: Path) -> Json:
-    """The spec with ids of uploads in place of local files; others stay as they are."""
-    dataset = spec.get("dataset")
-    if not isinstance(dataset, dict) or dataset.get("source") != "upload":
-        return spec
-    replaced = {
-        split: _upload_all(client, dataset[split], folder) for split in _SPLITS if split in dataset
-    }
-    return {**spec, "dataset": {**dataset, **replaced}}
-
-
-def _upload_all(client: Client, value: Any, folder: Path) -> Any:
-    if isinstance(value, list):
-        return [_upload_all(client, item, folder) for item in value]
-    if isinstance(value, dict):  # several validation sets by name
-        return {name: _upload_all(client, item, folder) for name, item in value.items()}
-    if isinstance(value, str) and value.startswith(_LOCAL):
-        return _upload_once(client, folder / value)
-    return value
-
-
-def _upload_once(client: Client, path: Path) -> str:
-    """Id of an upload with this content; one that is there already is used again."""
+def _upload_and_post(client: Client, checked: Checked, known: Mapping[str, str], key: str) -> Json:
+    made: dict[str, str] = {}
+    posting = False
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        for name, content in checked.files.items():
+            if name not in known:
+                made[name] = _upload(client, checked.folder / name, content.size)
+        spec = local_files.replaced(checked.spec, {**known, **made})
+        posting = True
+        return client.submit(spec, key)
+    except BaseException as error:
+        if posting and not _is_refusal(error):
+            _say_unknown(made.values(), key)
+        else:
+            _remove(client, made.values())
+        raise
+
+
+def _upload(client: Client, path: Path, size: int) -> str:
+    try:
+        with transfer(f"uploading {path.name}", size) as progress:
+            uploaded = client.upload(path, "fine-tune", progress)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    for known in client.pages("/v1/files"):
-        if known["sha256"] == digest and known["filename"] == path.name:
-            return str(known["id"])
-    uploaded = client.upload(path, "fine-tune")
+        raise UsageError(f"{path} cannot be read any more: {error.strerror}") from error
     output.note(f"uploaded {path} as {uploaded['id']}")
     return str(uploaded["id"])
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the service certainly made no job: it answered, and not with a fault of its own."""
+    return isinstance(error, ApiError) and error.status < 500 and error.code != _IN_FLIGHT
+
+
+def _say_unknown(file_ids: Iterable[str], key: str) -> None:
+    """After a lost answer: the job may exist, and may need the files."""
+    files = ", ".join(file_ids)
+    kept = f" Uploaded files were kept: {files}." if files else ""
+    output.note(
+        f"The job may have been made: see `finetune list`.{kept} The same command with "
+        f"`--idempotency-key {key}` makes no second job."
+    )
+
+
+def _remove(client: Client, file_ids: Iterable[str]) -> None:
+    """Delete what this call uploaded; the service keeps a file that a job needs."""
+    for file_id in file_ids:
+        try:
+            client.delete_file(file_id)
+        except (ApiError, UnreachableError) as error:
+            output.note(f"{file_id} was uploaded and not removed: {error}")
+        else:
+            output.note(f"removed {file_id} again")

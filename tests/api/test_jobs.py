@@ -78,6 +78,19 @@ class TestValidateJob:
         assert (answer.json()["valid"], answer.json()["spec"]) == (False, None)
         assert answer.json()["errors"][0]["path"] == "priority"
 
+    def test_a_pending_file_counts_as_uploaded_and_no_other(self, client: httpx.Client) -> None:
+        pending, missing = f"file-{'a' * 32}", f"file-{'b' * 32}"
+        dataset = {"source": "upload", "train": [pending], "validation": [pending]}
+
+        def faults(body: dict[str, Any]) -> list[str]:
+            answer = client.post(f"/v1/jobs/validate?pending_file={pending}", json=body)
+            return [fault["path"] for fault in answer.json()["errors"]]
+
+        assert faults(spec(dataset=dataset)) == []
+        assert faults(spec(dataset={**dataset, "test": [missing]})) == ["dataset.test.0"]
+        refused = client.post("/v1/jobs", json=spec(dataset=dataset))
+        assert refused.status_code == 422
+
 
 class TestIgnoredOptions:
     TRAINING: ClassVar = {

@@ -1,13 +1,9 @@
 """Actions on a job by command line; the API has the rules."""
 
 from pathlib import Path
-from typing import Any
 
 import httpx
-import pytest
 
-from service.cli.exit_codes import UsageError
-from service.cli.overrides import merge_patch
 from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.job_rows import end, write
@@ -70,31 +66,6 @@ class TestClone:
         clone = cli("clone", job_id, "--idempotency-key", "k", "--json").json()["id"]
         end(store, clone, "failed", failure=None)
         assert cli("clone", job_id, "--idempotency-key", "k", "--watch").status == 1
-
-
-class TestMergePatch:
-    @pytest.mark.parametrize(
-        ("changes", "patch"),
-        [
-            ([], {}),
-            (["name=x"], {"name": "x"}),
-            (["a.b=1", "a.c=null", "d=[1, 2]"], {"a": {"b": 1, "c": None}, "d": [1, 2]}),
-            (["a=x=y"], {"a": "x=y"}),
-            (["a="], {"a": ""}),
-            (['a="1"'], {"a": "1"}),
-        ],
-    )
-    def test_values(self, changes: list[str], patch: dict[str, Any]) -> None:
-        assert merge_patch(changes) == patch
-
-    @pytest.mark.parametrize("change", ["name", "=1", "a..b=1", ".a=1"])
-    def test_an_invalid_change(self, change: str) -> None:
-        with pytest.raises(UsageError, match="FIELD=VALUE"):
-            merge_patch([change])
-
-    def test_a_field_of_a_plain_value(self) -> None:
-        with pytest.raises(UsageError, match="set before"):
-            merge_patch(["a=1", "a.b=2"])
 
 
 class TestDelete:

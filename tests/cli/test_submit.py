@@ -1,58 +1,14 @@
-import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from service.cli.exit_codes import UsageError
-from service.cli.submit import read_spec
 from tests.cli.conftest import Cli
-
-ROWS = (
-    '{"question": "Who?", "context": "Watt.", "answers": {"text": ["Watt"], "answer_start": [0]}}\n'
-)
-
-
-def write_spec(folder: Path, **changes: object) -> Path:
-    """A spec with its data next to it."""
-    (folder / "train.jsonl").write_text(ROWS)
-    spec = {
-        "name": "from-a-file",
-        "task": "question-answering",
-        "model": {"name_or_path": "org/model"},
-        "dataset": {"source": "upload", "train": "./train.jsonl"},
-        **changes,
-    }
-    path = folder / "spec.json"
-    path.write_text(json.dumps(spec))
-    return path
-
-
-class TestReadSpec:
-    def test_yaml_and_json_mean_the_same(self, tmp_path: Path) -> None:
-        (tmp_path / "a.yaml").write_text("task: question-answering\npriority: 3\n")
-        (tmp_path / "a.json").write_text('{"task": "question-answering", "priority": 3}')
-        assert read_spec(tmp_path / "a.yaml") == read_spec(tmp_path / "a.json")
-
-    def test_a_number_in_yaml_is_a_number(self, tmp_path: Path) -> None:
-        (tmp_path / "a.yaml").write_text("training: {learning_rate: 2e-5}\n")
-        assert read_spec(tmp_path / "a.yaml") == {"training": {"learning_rate": 2e-5}}
-
-    @pytest.mark.parametrize(
-        ("name", "text", "message"),
-        [
-            ("a.json", '{"a": ', "line 1 column"),
-            ("a.yaml", "a: [1\nb: 2", "line 2"),
-            ("a.yaml", "- 1", "must hold one mapping"),
-            ("a.yaml", "\x00", "cannot be read"),
-        ],
-    )
-    def test_names_the_fault_of_a_file(
-        self, tmp_path: Path, name: str, text: str, message: str
-    ) -> None:
-        (tmp_path / name).write_text(text)
-        with pytest.raises(UsageError, match=message):
-            read_spec(tmp_path / name)
+from tests.cli.specs import ROWS, write_spec
+from tests.support.proxy import Proxy
 
 
 class TestSubmit:
@@ -117,12 +73,60 @@ class TestSubmit:
         assert "`learning_rate`" in outcome.err
         assert "training.bf16" in outcome.err
 
+    def test_nothing_is_uploaded_for_a_spec_with_faults(
+        self, cli: Cli, http: httpx.Client, tmp_path: Path
+    ) -> None:
+        spec = write_spec(tmp_path, training={"learning_rte": 1})
+        assert cli("submit", str(spec)).status == 2
+        assert http.get("/v1/files").json()["data"] == []
+
+    def test_faults_of_fields_and_of_files_are_listed_together(
+        self, cli: Cli, api: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "empty.jsonl").write_bytes(b"")
+        (tmp_path / "latin1.csv").write_bytes("text,label\ngut,1\nschön,2\n".encode("latin-1"))
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "there.jsonl").write_text(ROWS)
+        dataset = {
+            "source": "upload",
+            "train": ["./there.jsonl", "./trian.jsonl", "./empty.jsonl", "./folder"],
+            "validation": {"easy": "./latin1.csv", "hard": "there.jsonl"},
+        }
+        outcome = cli("submit", str(write_spec(tmp_path, dataset=dataset, priority=11)))
+        assert (outcome.status, outcome.out) == (2, "")
+        lines = outcome.err.splitlines()
+        assert "Invalid spec: 6 errors" in lines[0]
+        assert [line.split(":")[0].strip() for line in lines[1:]] == [
+            "dataset.train.1",
+            "dataset.train.2",
+            "dataset.train.3",
+            "dataset.validation.easy",
+            "dataset.validation.hard",
+            "priority",
+        ]
+        assert "trian.jsonl does not exist; did you mean train.jsonl?" in lines[1]
+        assert "empty.jsonl is empty" in lines[2]
+        assert "folder is a folder, not a file" in lines[3]
+        assert "latin1.csv, line 3: byte 0xf6 is not UTF-8" in lines[4]
+        assert "iconv -f LATIN1 -t UTF-8 latin1.csv" in lines[4]
+        assert "did you mean `./there.jsonl`?" in lines[5]
+
+    def test_bad_bytes_are_allowed_where_bad_rows_are_skipped(
+        self, cli: Cli, http: httpx.Client, tmp_path: Path
+    ) -> None:
+        (tmp_path / "rows.jsonl").write_bytes(ROWS.encode() + b"\xff\n")
+        dataset = {"source": "upload", "train": "./rows.jsonl"}
+        assert cli("submit", str(write_spec(tmp_path, dataset=dataset))).status == 2
+        skipping = write_spec(tmp_path, dataset={**dataset, "on_bad_row": "skip"})
+        assert cli("submit", str(skipping)).status == 0
+
     def test_a_file_that_is_missing_is_named(self, cli: Cli, api: str, tmp_path: Path) -> None:
         spec = write_spec(tmp_path)
         (tmp_path / "train.jsonl").unlink()
         outcome = cli("submit", str(spec))
         assert outcome.status == 2
-        assert "train.jsonl cannot be read: No such file or directory" in outcome.err
+        assert "dataset.train: " in outcome.err
+        assert "train.jsonl does not exist" in outcome.err
 
     def test_a_spec_that_is_missing_is_wrong_usage(self, cli: Cli) -> None:
         assert cli("submit", "nowhere.yaml").status == 2
@@ -134,3 +138,94 @@ class TestSubmit:
         outcome = cli("submit", str(write_spec(tmp_path)))
         assert outcome.status == 3
         assert "no answer from http://127.0.0.1:9" in outcome.err
+
+
+class TestUploadsOfAJobThatIsNotMade:
+    """What `submit` uploads is removed if the service refuses the job, and only then."""
+
+    @pytest.fixture
+    def proxy(self, api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+        with Proxy(api) as proxy:
+            monkeypatch.setenv("FINETUNE_URL", proxy.url)
+            yield proxy
+
+    @pytest.fixture
+    def refused(self, cli: Cli, tmp_path: Path) -> tuple[str, ...]:
+        """A command whose spec is valid, and whose POST is refused: the key has another body."""
+        (tmp_path / "first").mkdir()
+        first = write_spec(tmp_path / "first", priority=1)
+        assert cli("submit", str(first), "--idempotency-key", "k").status == 0
+        (tmp_path / "new.jsonl").write_text(ROWS * 3)
+        dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
+        return "submit", str(write_spec(tmp_path, dataset=dataset)), "--idempotency-key", "k"
+
+    def test_are_removed_but_not_what_was_there(
+        self, cli: Cli, http: httpx.Client, refused: tuple[str, ...]
+    ) -> None:
+        before = http.get("/v1/files").json()["data"]
+        outcome = cli(*refused)
+        assert outcome.status == 2
+        assert "idempotency_key_reused" in outcome.err
+        assert "new.jsonl as file-" in outcome.err
+        assert http.get("/v1/files").json()["data"] == before
+        assert [file["filename"] for file in before] == ["train.jsonl"]
+
+    def test_stay_when_the_answer_is_lost(
+        self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        spec = str(write_spec(tmp_path))
+        proxy.lost["POST /v1/jobs"] = 4
+        outcome = cli("submit", spec)
+        assert outcome.status == 3
+        (job,) = http.get("/v1/jobs").json()["data"]
+        (file,) = http.get("/v1/files").json()["data"]
+        assert f"Uploaded files were kept: {file['id']}" in outcome.err
+        # The command that is suggested finds the job.
+        key = outcome.err.split("--idempotency-key ")[1].split("`")[0]
+        again = cli("submit", spec, "--idempotency-key", key)
+        assert (again.status, again.out.strip()) == (0, job["id"])
+
+    def test_are_removed_when_a_later_one_fails(
+        self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        (tmp_path / "new.jsonl").write_text(ROWS * 3)
+        dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
+        spec = write_spec(tmp_path, dataset=dataset)
+
+        proxy.before["POST /v1/files"] = lambda: (tmp_path / "new.jsonl").unlink()
+        outcome = cli("submit", str(spec))
+        assert outcome.status == 2
+        assert "new.jsonl cannot be read any more: No such file" in outcome.err
+        assert http.get("/v1/files").json()["data"] == []
+        assert http.get("/v1/jobs").json()["data"] == []
+
+    def test_are_removed_after_ctrl_c_before_the_post(
+        self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        (tmp_path / "new.jsonl").write_text(ROWS * 3)
+        dataset = {"source": "upload", "train": ["./train.jsonl", "./new.jsonl"]}
+        spec = write_spec(tmp_path, dataset=dataset)
+
+        def interrupt_the_second() -> None:
+            proxy.before["POST /v1/files"] = lambda: os.kill(os.getpid(), signal.SIGINT)
+
+        proxy.before["POST /v1/files"] = interrupt_the_second
+        assert cli("submit", str(spec)).status == 130
+        assert proxy.requests[-1].startswith("DELETE /v1/files/file-")
+        assert "POST /v1/jobs" not in proxy.requests
+        names = {file["filename"] for file in http.get("/v1/files").json()["data"]}
+        assert "train.jsonl" not in names
+
+    def test_a_shared_file_that_another_submit_removes_is_uploaded_again(
+        self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        spec = str(write_spec(tmp_path))
+        ended = cli("submit", spec).out.strip()
+        http.post(f"/v1/jobs/{ended}/cancel").raise_for_status()
+        (file,) = http.get("/v1/files").json()["data"]
+        proxy.before["POST /v1/jobs"] = lambda: http.delete(f"/v1/files/{file['id']}")
+        outcome = cli("submit", spec)
+        assert outcome.status == 0
+        (new,) = http.get("/v1/files").json()["data"]
+        job = http.get(f"/v1/jobs/{outcome.out.strip()}").json()
+        assert job["spec"]["dataset"]["train"] == [new["id"]] != [file["id"]]

@@ -1,7 +1,7 @@
 """Faults that only this server can find: missing files and jobs, folders not allowed."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -30,14 +30,23 @@ _SPLITS = ("train", "validation", "test")
 T = TypeVar("T")
 
 
-def check(findings: Findings, given: Any, settings: Settings, database: Database) -> list[Fault]:
-    """The faults of the findings about `given` together with these, in the order of their paths."""
+def check(
+    findings: Findings,
+    given: Any,
+    settings: Settings,
+    database: Database,
+    pending_files: Collection[str] = (),
+) -> list[Fault]:
+    """The faults of the findings about `given` together with these, in the order of their paths.
+
+    `pending_files` are ids that count as uploaded.
+    """
     job = findings.valid_part
     if job is None:
         return findings.faults
     faulty = {fault.path for fault in findings.faults}
     found = [
-        *_data(job, given, faulty, settings, database),
+        *_data(job, given, faulty, settings, database, pending_files),
         *_model_paths(job, settings.model_roots),
         *_source_job(job, database),
         *_resumed_job(job, faulty, database),
@@ -54,11 +63,18 @@ def _known(read: Callable[[], T]) -> T | None:
 
 
 def _data(
-    job: JobSpec, given: Any, faulty: set[str], settings: Settings, database: Database
+    job: JobSpec,
+    given: Any,
+    faulty: set[str],
+    settings: Settings,
+    database: Database,
+    pending_files: Collection[str],
 ) -> Iterator[Fault]:
     dataset = _known(lambda: job.dataset)
     if isinstance(dataset, UploadDataset):
-        yield from _unknown_files(list(_items(given["dataset"], faulty)), database)
+        items = _items(given["dataset"], faulty)
+        wanted = [item for item in items if item[1] not in pending_files]
+        yield from _unknown_files(wanted, database)
     elif isinstance(dataset, PathDataset):
         for path, value in _items(given["dataset"], faulty):
             yield from _allowed(path, value, settings.data_roots, "FINETUNE_DATA_ROOTS")

@@ -1,0 +1,138 @@
+"""Checks a spec before anything is uploaded: its local files here, the rest by the service."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.markup import escape
+
+from service.cli import local_files, output
+from service.cli.client import Client, Json
+from service.cli.exit_codes import USAGE
+from service.cli.local_files import Content, LocalFile, UnusableFileError
+from service.cli.transfer import transfer
+
+_FILES_PER_PAGE: Final = 1000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A spec, its local files, and what was found wrong with either."""
+
+    spec: Json
+    folder: Path
+    files: Mapping[str, Content]
+    """The usable local files, by the name that the spec has for them."""
+    errors: list[Json]
+    warnings: list[Json]
+    ignored: list[Json]
+
+    @property
+    def valid(self) -> bool:
+        return not self.errors
+
+
+def check(client: Client, spec: Json, folder: Path) -> Checked:
+    """Every fault at once, found without uploading anything: the service is told that the files
+    will be there."""
+    mentions = local_files.named_in(spec, folder)
+    files, faults = _read_all(mentions, must_be_text=local_files.expects_text(spec))
+    pending = local_files.pending_id() if mentions else None
+    ids = {mention.name: str(pending) for mention in mentions}
+    answer = client.validate(local_files.replaced(spec, ids), pending)
+    faults += [_with_hint(fault, spec, folder) for fault in answer["errors"]]
+    faults.sort(key=lambda fault: str(fault["path"]))
+    found = {name: answer.get(name) or [] for name in ("warnings", "ignored")}
+    return Checked(spec, folder, files, faults, **found)
+
+
+def _read_all(
+    mentions: Iterable[LocalFile], *, must_be_text: bool
+) -> tuple[dict[str, Content], list[Json]]:
+    contents: dict[str, Content] = {}
+    problems: dict[str, str] = {}
+    faults = []
+    for mention in mentions:
+        name = mention.name
+        if name not in contents and name not in problems:
+            try:
+                contents[name] = _read(mention.path, must_be_text=must_be_text)
+            except UnusableFileError as error:
+                problems[name] = str(error)
+        if name in problems:
+            fault = {"path": mention.field, "code": "unusable_file", "message": problems[name]}
+            faults.append({**fault, "given": name, "allowed": None, "suggestion": None})
+    return contents, faults
+
+
+def _read(path: Path, *, must_be_text: bool) -> Content:
+    size = path.stat().st_size if path.is_file() else 0
+    with transfer(f"checking {path.name}", size) as progress:
+        return local_files.read(path, must_be_text=must_be_text, progress=progress)
+
+
+def _with_hint(fault: Json, spec: Json, folder: Path) -> Json:
+    """The fault, with what is meant where a file next to the spec is named without `./`."""
+    path = str(fault["path"])
+    if not path.startswith("dataset.") or fault.get("suggestion"):
+        return fault
+    value = _at(spec, path)
+    if value is None and path.endswith(".0"):
+        value = _at(spec, path.removesuffix(".0"))
+    is_name = isinstance(value, str) and value and "\x00" not in value
+    if not is_name or Path(value).is_absolute() or not (folder / value).is_file():
+        return fault
+    return {**fault, "suggestion": f"./{value}"}
+
+
+def _at(given: Any, path: str) -> Any:
+    """The value at a path such as `dataset.train.1`; None if there is none."""
+    for part in path.split(".") if path else ():
+        if isinstance(given, dict):
+            given = given.get(part)
+        elif isinstance(given, list) and part.isdigit() and int(part) < len(given):
+            given = given[int(part)]
+        else:
+            return None
+    return given
+
+
+def uploaded_before(client: Client, checked: Checked) -> dict[str, str]:
+    """Local name → id of an upload with the same content and file name, where there is one."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, content in checked.files.items():
+        names.setdefault((content.sha256, (checked.folder / name).name), []).append(name)
+    found: dict[str, str] = {}
+    if not names:
+        return found
+    for file in client.pages("/v1/files", params={"limit": _FILES_PER_PAGE}):
+        for name in names.pop((file["sha256"], file["filename"]), ()):
+            found[name] = str(file["id"])
+        if not names:
+            break
+    return found
+
+
+# ---- for people -------------------------------------------------------------------------------
+
+
+def refuse(errors: list[Json]) -> None:
+    """Show the errors, if there are any, and end the command with the status of a wrong spec."""
+    if not errors:
+        return
+    title = f"Invalid spec: {len(errors)} error{'s' if len(errors) > 1 else ''}"
+    output.show_problem(
+        {"title": title, "message": title, "code": "invalid_spec", "errors": errors}
+    )
+    raise typer.Exit(USAGE)
+
+
+def show_warnings(answer: Mapping[str, Any]) -> None:
+    """The warnings and the ignored options of a validation, or of a new job."""
+    for warning in answer.get("warnings") or ():
+        place = f"{warning['path']}: " if warning.get("path") else ""
+        output.stderr().print(f"[yellow]warning[/]: {escape(place + str(warning['message']))}")
+    if ignored := [option["path"] for option in answer.get("ignored") or ()]:
+        output.note(f"at their defaults, and ignored: {', '.join(ignored)}")
