@@ -1,5 +1,6 @@
 """Client of the service's HTTP API: JSON in, JSON out, errors as exceptions."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -39,6 +40,10 @@ class ApiError(Exception):
 
 class UnreachableError(Exception):
     """No answer from the service."""
+
+
+class WrongContentError(UnreachableError):
+    """A download arrived whole, but not as the service announced it."""
 
 
 class ClientSettings(BaseSettings):
@@ -179,8 +184,10 @@ class Client:
     def delete_file(self, file_id: str) -> Json:
         return _json(self._send("DELETE", f"/v1/files/{file_id}"))
 
-    def download(self, path: str, target: Path) -> None:
-        """Write what `path` answers to `target`, which appears only when it is complete."""
+    def download(self, path: str, target: Path, sha256: str | None = None) -> None:
+        """Write what `path` answers to `target`, which appears only when it is complete. Raises
+        WrongContentError if it has another sha256 than the given one."""
+        digest = hashlib.sha256()
         partial = target.with_name(target.name + ".part")
         try:
             with self._http.stream("GET", path) as answer:
@@ -190,7 +197,13 @@ class Client:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with partial.open("wb") as file:
                     for block in answer.iter_bytes(_BLOCK):
+                        digest.update(block)
                         file.write(block)
+            if sha256 not in (None, digest.hexdigest()):
+                raise WrongContentError(
+                    f"{path} arrived with another sha256 than it was announced with: the job has "
+                    "changed it meanwhile, or it is damaged on the server. Try again."
+                )
             partial.replace(target)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error

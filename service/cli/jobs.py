@@ -1,15 +1,12 @@
-"""`finetune list|get|logs|events|download`: show jobs and what they made."""
+"""`finetune list|get|logs|events`: show jobs."""
 
 import time
-from pathlib import Path, PurePosixPath
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
 from service.cli import output
 from service.cli.client import Client, Json
-from service.cli.exit_codes import UsageError
 from service.cli.watch import line, show_result
 from service.contract.states import ENDED, JobState
 
@@ -104,36 +101,3 @@ def show_events(job_id: str, *, json: output.AsJson = False) -> None:
         else:
             rows = ({**event, "at": event["at"][:19]} for event in events)
             output.print_table(("seq", "at", "type", "data"), rows)
-
-
-def download(
-    job_id: str,
-    names: Annotated[list[str] | None, typer.Argument(help="Artifacts; none: all.")] = None,
-    to: Annotated[Path, typer.Option(help="Folder; made if it is missing.")] = Path(),
-    *,
-    json: output.AsJson = False,
-) -> None:
-    """Download what a job made: the model, predictions, the model card."""
-    with Client.from_environment() as client:
-        job_id = client.job_id(job_id)
-        listed = client.pages(f"/v1/jobs/{job_id}/artifacts", cursor="name")
-        found = {artifact["name"]: artifact for artifact in listed}
-        if unknown := [name for name in names or [] if name not in found]:
-            names_found = ", ".join(sorted(found)) or "none yet"
-            raise UsageError(f"{job_id} has no artifact {unknown[0]!r}; it has: {names_found}")
-        written = [_download(client, found[name], job_id, to) for name in names or found]
-    if json:
-        output.print_json({"data": written})
-    elif not written:
-        output.note("the job has made no artifacts yet")
-    else:
-        typer.echo("\n".join(str(item["path"]) for item in written))
-
-
-def _download(client: Client, artifact: Json, job_id: str, to: Path) -> Json:
-    name = PurePosixPath(artifact["name"])
-    if name.is_absolute() or ".." in name.parts:
-        raise UsageError(f"the service names an artifact {str(name)!r}, which is outside {to}")
-    target = to / name
-    client.download(f"/v1/jobs/{job_id}/artifacts/{quote(str(name))}", target)
-    return {"name": artifact["name"], "path": str(target), "bytes": artifact["bytes"]}

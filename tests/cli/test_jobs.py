@@ -1,6 +1,5 @@
 """Jobs that the API has created; the tests write to the store what a worker would."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from service.cli import jobs, watch
-from service.store.database import Database, db_now
-from service.store.models import ArtifactRow
+from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.job_rows import end, write
 
@@ -143,50 +141,6 @@ class TestEvents:
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert events[0]["type"] == "submitted"
         assert "submitted" in cli("events", job_id).out
-
-
-class TestDownload:
-    @pytest.fixture
-    def artifacts(self, store: Database, home: Path, job_id: str) -> dict[str, bytes]:
-        files = {"predictions.json": b"{}", "model/config.json": b'{"a": 1}'}
-        for name, content in files.items():
-            path = home / "jobs" / job_id / "attempts" / "1" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            with store.write() as session:
-                session.add(
-                    ArtifactRow(
-                        job_id=job_id,
-                        name=name,
-                        path=f"attempts/1/{name}",
-                        bytes=len(content),
-                        sha256=hashlib.sha256(content).hexdigest(),
-                        created_at=db_now(),
-                    )
-                )
-        return files
-
-    def test_all_of_them_under_the_folder(
-        self, cli: Cli, job_id: str, artifacts: dict[str, bytes], tmp_path: Path
-    ) -> None:
-        target = tmp_path / "out"
-        outcome = cli("download", job_id, "--to", str(target), "--json")
-        written = {item["name"]: Path(item["path"]) for item in outcome.json()["data"]}
-        assert {name: path.read_bytes() for name, path in written.items()} == artifacts
-        assert written["model/config.json"] == target / "model" / "config.json"
-
-    def test_one_by_its_name(
-        self, cli: Cli, job_id: str, artifacts: dict[str, bytes], tmp_path: Path
-    ) -> None:
-        outcome = cli("download", job_id, "predictions.json", "--to", str(tmp_path / "out"))
-        assert outcome.out.splitlines() == [str(tmp_path / "out" / "predictions.json")]
-
-    def test_an_unknown_name_lists_the_known(
-        self, cli: Cli, job_id: str, artifacts: dict[str, bytes]
-    ) -> None:
-        outcome = cli("download", job_id, "nothing.json")
-        assert outcome.status == 2
-        assert "it has: model/config.json, predictions.json" in outcome.err
 
 
 class TestFiles:

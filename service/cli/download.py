@@ -1,0 +1,142 @@
+"""`finetune download`: what a job made, in a folder of its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from service.cli import output, whole_folder
+from service.cli.client import Client, Json
+from service.cli.exit_codes import UsageError
+from service.cli.folder_names import folder_name
+
+MODEL: Final = "model/"
+_CARD: Final = "model/README.md"
+_ADAPTER: Final = "model/adapter_config.json"
+_AUTO_MODELS: Final = {
+    "question-answering": "AutoModelForQuestionAnswering",
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "summarization": "AutoModelForSeq2SeqLM",
+    "translation": "AutoModelForSeq2SeqLM",
+}
+
+
+def download(
+    job_id: str,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Artifacts, into the current folder; none: all.")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Folder; made if it is missing. Default: one with the job's name."),
+    ] = None,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what an earlier download wrote there.")
+    ] = False,
+    json: output.AsJson = False,
+) -> None:
+    """Download what a job made: the model, predictions, the model card.
+
+    The folder appears when everything has arrived and its sha256 is right.
+    """
+    with Client.from_environment() as client:
+        job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
+        found = artifacts(client, job["id"])
+        if names:
+            _some(client, job["id"], _named(job["id"], found, names), to, force=force, json=json)
+        else:
+            _all(client, job, found, to, force=force, json=json)
+
+
+def artifacts(client: Client, job_id: str) -> list[Json]:
+    return list(client.pages(f"/v1/jobs/{job_id}/artifacts", cursor="name"))
+
+
+def fetch(client: Client, job_id: str, wanted: Sequence[Json], to: Path) -> list[Json]:
+    """Download artifacts to their names under `to`; which, where and how large."""
+    targets = whole_folder.paths([artifact["name"] for artifact in wanted], to)
+    for artifact in wanted:
+        path = f"/v1/jobs/{job_id}/artifacts/{quote(artifact['name'])}"
+        client.download(path, targets[artifact["name"]], artifact["sha256"])
+    return [
+        {"name": each["name"], "path": str(targets[each["name"]]), "bytes": each["bytes"]}
+        for each in wanted
+    ]
+
+
+def _named(job_id: str, found: list[Json], names: Sequence[str]) -> list[Json]:
+    known = {artifact["name"]: artifact for artifact in found}
+    if unknown := [name for name in names if name not in known]:
+        listed = ", ".join(sorted(known)) or "none yet"
+        raise UsageError(f"{job_id} has no artifact {unknown[0]!r}; it has: {listed}")
+    return [known[name] for name in names]
+
+
+def _all(
+    client: Client, job: Json, found: list[Json], to: Path | None, *, force: bool, json: bool
+) -> None:
+    target = to if to is not None else Path(folder_name(job["name"], job["id"]))
+    if not found:
+        if json:
+            output.print_json({"path": None, "data": []})
+        else:
+            output.note("the job has made no artifacts yet")
+        return
+    with whole_folder.writing(target, job["id"], force=force) as folder:
+        fetch(client, job["id"], found, folder)
+    written = [
+        {"name": each["name"], "path": str(target / each["name"]), "bytes": each["bytes"]}
+        for each in found
+    ]
+    if json:
+        output.print_json({"path": str(target), "data": written})
+        return
+    size = sum(each["bytes"] for each in found) / 1e6
+    typer.echo(f"{target}: {len(found)} files, {size:,.1f} MB, every sha256 checked")
+    if line := how_to_load(job, {each["name"] for each in found}, target):
+        typer.echo(line)
+
+
+def how_to_load(job: Json, names: set[str], folder: Path) -> str | None:
+    """One line of Python, or where the code is; None for a job without a model."""
+    if not any(name.startswith(MODEL) for name in names):
+        return None
+    task: Any = job["spec"]["task"]
+    auto_model = _AUTO_MODELS.get(task["type"])
+    is_plain = _ADAPTER not in names and task.get("head") in (None, "span")
+    if auto_model is not None and is_plain:
+        return f'Load it: transformers.{auto_model}.from_pretrained("{folder / "model"}")'
+    return f"Load it: the code is in {folder / _CARD}" if _CARD in names else None
+
+
+def _some(
+    client: Client, job_id: str, wanted: list[Json], to: Path | None, *, force: bool, json: bool
+) -> None:
+    """Into a folder that may hold other files, but not those of another job's download."""
+    folder = to if to is not None else Path()
+    targets = whole_folder.paths([artifact["name"] for artifact in wanted], folder)
+    owner = whole_folder.read_manifest(folder).get("job", job_id)
+    if owner != job_id:
+        raise UsageError(f"{folder} holds a download of {owner}: give another folder with --to")
+    for artifact in wanted:
+        target = targets[artifact["name"]]
+        if target.exists() and not force and not _is_same(target, artifact):
+            raise UsageError(
+                f"{target} exists with other content: give another folder with --to, or replace "
+                "it with --force"
+            )
+    written = fetch(client, job_id, wanted, folder)
+    if json:
+        output.print_json({"data": written})
+    else:
+        typer.echo("\n".join(str(item["path"]) for item in written))
+
+
+def _is_same(target: Path, artifact: Json) -> bool:
+    return target.is_file() and whole_folder.file_sha256(target) == artifact["sha256"]

@@ -1,0 +1,157 @@
+"""Folders that downloads write: they appear whole, and never hold a mix of two downloads."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from service.cli.exit_codes import UsageError
+
+MANIFEST: Final = ".finetune-download.json"
+"""Lists what the download wrote: `--force` replaces that and nothing else."""
+_SHOWN: Final = 3
+
+
+@contextmanager
+def writing(target: Path, job_id: str, *, force: bool) -> Iterator[Path]:
+    """A temporary folder to write to; `target` becomes it at the end, and stays as it was after an
+    exception.
+
+    UsageError if `target` has files already: with `force`, other files than an earlier download
+    wrote.
+    """
+    target = Path(os.path.realpath(target))
+    require_free(target, force=force)
+    is_new = not target.exists()
+    place = target.parent if is_new else target
+    partials = f".finetune-partial-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]}"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(place, partials)
+        with _locked(place / f"{partials}-{uuid.uuid4().hex[:8]}") as folder:
+            yield folder
+            _write_manifest(folder, job_id, _files(folder))
+            if is_new:
+                folder.rename(target)
+            else:
+                require_free(target, force=force)  # again: nothing that came meanwhile is lost
+                _replace_entries(target, folder, job_id)
+    except OSError as error:
+        raise UsageError(f"cannot write to {target}: {error.strerror or error}") from error
+
+
+def require_free(target: Path, *, force: bool) -> None:
+    """UsageError if `target` cannot be written as a whole."""
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file: give another folder with --to")
+    found = [name for name in _files(target) if not _is_ours(name)] if target.exists() else []
+    if not found:
+        return
+    if not force:
+        raise UsageError(
+            f"{target} is not empty: give another folder with --to, or replace an earlier download "
+            "with --force"
+        )
+    if others := sorted(set(found).difference(read_manifest(target).get("files", ()))):
+        shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
+        raise UsageError(
+            f"{target} has files that no download wrote ({shown}), and --force replaces only "
+            "downloads: move them away, or give another folder with --to"
+        )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """`job` and `files` of the download in the folder; empty without one."""
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and isinstance(content.get("files"), list) else {}
+
+
+def _write_manifest(folder: Path, job_id: str, files: Iterable[str]) -> None:
+    content = {"job": job_id, "files": sorted(set(files))}
+    partial = folder / f"{MANIFEST}.partial"
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    partial.replace(folder / MANIFEST)
+
+
+def _files(folder: Path) -> list[str]:
+    """Relative paths of all files, links and empty folders, without the download's own."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        inside = Path(parent).relative_to(folder)
+        links = [name for name in folders if (Path(parent) / name).is_symlink()]
+        found += [(inside / name).as_posix() for name in [*names, *links]]
+        if not folders and not names and inside.parts:
+            found.append(inside.as_posix())
+    return [name for name in found if not _is_ours(name)]
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith((".finetune-partial-", MANIFEST))
+
+
+def _replace_entries(target: Path, folder: Path, job_id: str) -> None:
+    """Exchange what is in `target`, which may be a mount point or the shell's current folder, for
+    what is in `folder`, which lies in it.
+
+    The manifest names the files of both meanwhile, so that `--force` can begin again after a crash.
+    """
+    earlier: list[str] = read_manifest(target).get("files", [])
+    _write_manifest(target, job_id, [*earlier, *_files(folder)])
+    removed = folder.with_name(f"{folder.name}-removed")
+    removed.mkdir()
+    for entry in [each for each in target.iterdir() if not _is_ours(each.name)]:
+        entry.rename(removed / entry.name)
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == MANIFEST):  # it last
+        entry.rename(target / entry.name)
+    shutil.rmtree(removed)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    """A new folder that is removed at the end; its lock shows that its process is alive."""
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_leftovers(place: Path, partials: str) -> None:
+    """Of downloads to the same target whose process was killed."""
+    for folder in place.glob(f"{partials}-*"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def paths(names: Iterable[str], to: Path) -> Mapping[str, Path]:
+    """Where each of the service's names lies under `to`; UsageError for one outside of it."""
+    found = {}
+    for name in names:
+        path = Path(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\x00" in name:
+            raise UsageError(f"the service names an artifact {name!r}, which is outside {to}")
+        found[name] = to / path
+    return found
