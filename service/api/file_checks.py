@@ -90,7 +90,7 @@ def check_file(
     spec = _spec(_task(task), dataset | {"max_bad_fraction": max_bad_fraction})
     request = {
         "path": str(settings.files_dir / row.id),
-        "name": row.id,
+        "name": row.filename,
         "split": split,
         "spec": spec.model_dump(mode="json"),
         "seconds": SECONDS,

@@ -149,6 +149,11 @@ class StageRequest(_Frozen):
     files: dict[str, Path] = Field(
         default_factory=dict, description="Uploaded file id → where it is."
     )
+    file_names: dict[str, str] = Field(
+        default_factory=dict,
+        description="Uploaded file id → the name that its user gave it: for messages, and because "
+        "its suffix says what format the file has.",
+    )
     data_roots: list[Path] = Field(default_factory=list)
     model_roots: list[Path] = Field(default_factory=list)
     base_job: BaseJob | None = Field(

@@ -43,8 +43,14 @@ TASKS: Final[dict[str, TaskDescription]] = {
             Column(
                 "answers",
                 "{text: [str], answer_start: [int]}, characters into the context; empty lists "
-                "when there is no answer (v2). Not needed in the test split.",
+                "when there is no answer (v2). Or the answer alone, text that the context holds "
+                "once. Not needed in the test split.",
                 required=True,
+            ),
+            Column(
+                "answer_start",
+                "Of an answer that is text: the characters of the context before it.",
+                required=False,
             ),
             Column("id", "Unique id of the question; default: the row's number.", required=False),
         ),

@@ -55,8 +55,8 @@ class TestCheck:
         assert (found["rows_read"], found["rows_bad"], found["realigned"]) == (20, 2, 18)
         assert found["bad_by_reason"] == {"answer_not_found": 1, "invalid_json": 1}
         assert [row["place"] for row in found["bad_rows"]] == [
-            f"{file_id}, line 19",
-            f"{file_id}, line 20",
+            "a.bin, line 19",
+            "a.bin, line 20",
         ]
         assert found["usable_with"] == []
         found = check(client, file_id, "question-answering", columns=columns, max_bad_fraction=0.1)

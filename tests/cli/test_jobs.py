@@ -165,7 +165,7 @@ class TestFiles:
         shown = cli("files", "check", file_id, *options)
         assert shown.status == 1  # not usable as it is
         assert shown.out.startswith("31 rows read, 30 usable, 1 not")
-        assert f"{file_id}, line 31" in shown.out
+        assert "a.jsonl, line 31" in shown.out
         assert "`dataset.on_bad_row: skip`" in shown.out
         found = cli("files", "check", file_id[5:20], *options, "--json").json()
         assert found["usable_with"] == ["skip"]

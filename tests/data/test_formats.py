@@ -59,6 +59,8 @@ class TestDetect:
             ("file-1", json.dumps({"data": ROWS}).encode(), "json"),
             ("file-1", json.dumps({"data": ROWS}, indent=1).encode(), "json"),
             ("file-1", CSV, "csv"),
+            ("file-1", b"a;b\n1;2\n", "csv"),
+            ("d.tsv", b"a\n1\n", "csv"),
             ("file-1", b"no separator\n", "text"),
             ("d.txt", b"one, two\n", "text"),
             ("d.CSV", b"a\n1\n", "csv"),
@@ -230,7 +232,7 @@ class TestBadRows:
     def test_a_csv_record_beyond_all_measure_costs_one_line(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("worker.data.text.MAX_ROW_BYTES", 2000)
+        monkeypatch.setattr("worker.data.delimited.MAX_ROW_BYTES", 2000)
         content = b'a,b\n"never closed,2\n' + b"3,4\n" * 3000
         found = read(source(tmp_path, "f", content), "csv")
         assert [place for place, row in found if isinstance(row, RowError)] == ["f, line 2"]
@@ -263,6 +265,11 @@ class TestUnsupportedFormat:
         code, message = failure(source(tmp_path, "f", content), "json")
         assert code is FailureCode.UNSUPPORTED_FORMAT
         assert message.startswith("f: must be a JSON array of objects")
+
+    def test_an_excel_file(self, tmp_path: Path) -> None:
+        code, message = failure(source(tmp_path, "d.xlsx", b"PK\x03\x04rest"))
+        assert code is FailureCode.UNSUPPORTED_FORMAT
+        assert "save the sheet as `CSV UTF-8`" in message
 
     def test_truncated_parquet(self, tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "whole")

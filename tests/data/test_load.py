@@ -162,7 +162,8 @@ class TestMissingColumn:
         assert failure.code is FailureCode.MISSING_COLUMN
         assert failure.message == (
             "Missing column 'passages'. Columns found: 'passage', 'b'. "
-            "Did you mean 'passage' for 'passages'?"
+            "Did you mean 'passage' for 'passages'? "
+            "To use columns of other names, set `dataset.columns: {a: passage}`."
         )
         assert failure.details["found"] == ["passage", "b"]
 

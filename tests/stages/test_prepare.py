@@ -99,7 +99,7 @@ class TestFiles:
         assert sorted("tokenizing" in phases(end) for end in ended) == [False, True]
         assert ended[0].result == ended[1].result
 
-    def test_uploads_are_known_by_their_id(self, tmp_path: Path, run: Run, models: Path) -> None:
+    def test_uploads_are_known_by_their_names(self, tmp_path: Path, run: Run, models: Path) -> None:
         stored = tmp_path / "blob"
         rows = squad_rows("train")[:3]
         stored.write_text("".join(json.dumps({"text": "x", **row}) + "\n" for row in rows))
@@ -107,9 +107,9 @@ class TestFiles:
         ended = run(body, files={"file-1": stored})
         assert ended.result["splits"]["train"]["examples"] == 3
         stored.write_text(stored.read_text() + '{"question": 1}\n')
-        failure = run(body, files={"file-1": stored}).failure
+        failure = run(body, files={"file-1": stored}, file_names={"file-1": "a.jsonl"}).failure
         assert failure.code is FailureCode.UNREADABLE_ROW
-        assert failure.message == "file-1, line 4: has no 'context', 'answers'"
+        assert failure.message == "a.jsonl, line 4: has no 'context', 'answers'"
 
     def test_csv_with_other_column_names(self, tmp_path: Path, run: Run, models: Path) -> None:
         rows = squad_rows("train")[:2]

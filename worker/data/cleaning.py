@@ -135,7 +135,7 @@ class Checking:
 
     def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
         if table.columns is not None:
-            self._require(table.columns, None)
+            self._require(table.columns, table.header)
         missing = _MissingColumns(self.columns)
         for place, row in table.rows(self.columns.wanted(table.columns or ())):
             try:
@@ -201,6 +201,9 @@ def missing_column(
     message += f" ({place})" if place else ""
     message += f". Columns found: {', '.join(map(repr, found)) or 'none'}."
     message += "".join(f" Did you mean {best!r} for {name!r}?" for name, best in near.items())
+    mapping = {name: near.get(columns.names[name], "<your column>") for name in missing}
+    mapped = ", ".join(f"{name}: {best}" for name, best in mapping.items())
+    message += f" To use columns of other names, set `dataset.columns: {{{mapped}}}`."
     return StageError(
         FailureCode.MISSING_COLUMN, message, missing=theirs, found=list(found), nearest=near
     )

@@ -6,8 +6,8 @@ from typing import Final
 
 from service.contract.dataset import DataFormat
 from service.contract.failures import FailureCode, StageError
-from worker.data import document, text
-from worker.data.table import Source, Table
+from worker.data import delimited, document, text
+from worker.data.table import Source, Table, unsupported
 
 
 def _parquet(source: Source) -> Table:
@@ -19,7 +19,7 @@ def _parquet(source: Source) -> Table:
 READERS: Final[dict[str, Callable[[Source], Table]]] = {
     "json": document.rows_of,
     "jsonl": text.jsonl,
-    "csv": text.delimited,
+    "csv": delimited.table,
     "parquet": _parquet,
     "text": text.text,
     "squad": document.squad,
@@ -28,10 +28,12 @@ _SUFFIXES: Final = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
+    ".tsv": "csv",
     ".parquet": "parquet",
     ".txt": "text",
 }
 _HEAD_BYTES = 1024**2
+_ZIP: Final = b"PK\x03\x04"
 
 
 def open_table(source: Source, data_format: DataFormat) -> Table:
@@ -49,13 +51,19 @@ def detect(source: Source) -> str:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"PAR1"):
         return "parquet"
+    if head.startswith(_ZIP):
+        unsupported(
+            source,
+            "is an Excel file or another ZIP archive: save the sheet as `CSV UTF-8`, or unpack it",
+        )
     by_name = _SUFFIXES.get(source.name[source.name.rfind(".") :].lower())
     if by_name is not None:
         return by_name
     begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if begin.startswith((b"[", b"{")):
         return _kind_of_json(source, begin)
-    return "csv" if b"," in begin.partition(b"\n")[0] else "text"
+    first = begin.partition(b"\n")[0]
+    return "csv" if any(mark in first for mark in (b",", b";", b"\t")) else "text"
 
 
 def _kind_of_json(source: Source, begin: bytes) -> str:

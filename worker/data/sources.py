@@ -111,9 +111,16 @@ def _uploads(request: StageRequest) -> Callable[[str], Source]:
         path = request.files.get(file_id)
         if path is None or not path.is_file():
             raise _not_found(f"The uploaded file {file_id} no longer exists")
-        return Source(path, file_id)
+        return Source(path, _name(request, file_id))
 
     return locate
+
+
+def _name(request: StageRequest, file_id: str) -> str:
+    """The name that the user knows; with the id if another of the job's files has the same name."""
+    name = request.file_names.get(file_id) or file_id
+    is_unique = list(request.file_names.values()).count(name) <= 1
+    return name if is_unique else f"{file_id}/{name}"
 
 
 def _paths(request: StageRequest) -> Callable[[str], Source]:

@@ -49,6 +49,8 @@ class Table:
     """
     name: str = ""
     """The prefix of every place."""
+    header: str | None = None
+    """The place of the line that names the columns, if there is one."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _prepare_inputs(
     prepared: PrepareResult | None,
 ) -> dict[str, Any]:
     return {
-        "files": _uploaded_files(database, settings, claim),
+        **_uploaded_files(database, settings, claim),
         "base_job": base_job.resolve(database, settings, claim.spec),
         "resume_source": resume_source.resolve(database, settings, spec, prepared),
     }
@@ -111,13 +111,14 @@ def _prepared(claim: Claim) -> PrepareResult | None:
     return PrepareResult.model_validate(result) if result else None
 
 
-def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dict[str, Path]:
+def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dict[str, Any]:
     dataset = claim.spec.dataset
     if not isinstance(dataset, UploadDataset):
         return {}
     wanted = splits.items(claim.spec)
     with database.read() as session:
-        known = set(session.scalars(select(FileRow.id).where(FileRow.id.in_(wanted))))
+        rows = session.scalars(select(FileRow).where(FileRow.id.in_(wanted)))
+        known = {row.id: row.filename for row in rows}
     files = {file_id: settings.files_dir / file_id for file_id in wanted}
     gone = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())
     if gone:
@@ -126,7 +127,7 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
             f"No uploaded file has the id {', '.join(gone)}; it may have been deleted.",
             missing=gone,
         )
-    return files
+    return {"files": files, "file_names": known}
 
 
 def _resume_from(

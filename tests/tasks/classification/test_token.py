@@ -281,7 +281,8 @@ class TestFaults:
         ("row", "problem"),
         [
             ({"tokens": [], "tags": []}, "`tokens` is empty"),
-            ({"tokens": "Ada wrote", "tags": ["O", "O"]}, "`tokens` must be a list; it is text"),
+            ({"tokens": "['Ada']", "tags": "O"}, r"`tokens` must be a list; .* as json.dumps does"),
+            ({"tokens": "Ada wrote", "tags": "O"}, "the row has 2 `tokens`, but 1 `tags`"),
             ({"tokens": ["Ada", 3], "tags": ["O", "O"]}, "`tokens` must be text, not int"),
             ({"tokens": ["Ada"], "tags": None}, "`tags` must be a list, not null"),
             ({"tokens": ["Ada"], "tags": [None]}, "`tags` must be text or a whole number"),

@@ -30,10 +30,33 @@ class TestRowCleaner:
             {"text": "Ada", "answer_start": 7},
             [{"text": "Ada", "answer_start": 7}],
             json.dumps({"text": ["Ada"], "answer_start": [7]}),
+            " Ada ",
         ],
     )
     def test_accepts_answers_in_every_form(self, answers: Any) -> None:
         assert cleaner()(make_row(answers=answers)) == make_row()
+
+    @pytest.mark.parametrize("start", [15, " 15 "])
+    def test_an_answer_that_is_text_has_its_start_in_a_column(self, start: Any) -> None:
+        row = make_row(context="It was Ada. Yes, Ada.", answers="Ada", answer_start=start)
+        found = cleaner()
+        assert found(row)["answers"] == {"text": ["Ada"], "answer_start": [17]}
+        assert found.counts["realigned"] == 1  # at 15 is the comma
+
+    @pytest.mark.parametrize(
+        ("changes", "reason", "problem"),
+        [
+            ({"context": "Ada, Ada"}, "ambiguous_answer", "2 times: add a column `answer_start`"),
+            ({"context": "It was ADA."}, "answer_not_found", "not in the context, letter for"),
+            ({"answer_start": "7.0"}, "invalid_answers", "whole number of at least 0, not '7.0'"),
+        ],
+    )
+    def test_an_answer_that_is_text_needs_one_place(
+        self, changes: dict[str, Any], reason: str, problem: str
+    ) -> None:
+        with pytest.raises(RowError, match=problem) as caught:
+            cleaner()(make_row(answers="Ada", **changes))
+        assert caught.value.reason == reason
 
     @pytest.mark.parametrize("answers", [NONE, [], None, "", "[]"])
     def test_accepts_no_answer_in_v2(self, answers: Any) -> None:
@@ -58,7 +81,7 @@ class TestRowCleaner:
             ({"question": "\ud800"}, "`question` is not valid Unicode: surrogates not allowed"),
             ({"id": 1.5}, "`id` must be text or a whole number, not float"),
             ({"answers": 3}, "`answers` must be an object with `text` and `answer_start`"),
-            ({"answers": "Ada"}, "`answers` is text, but not JSON"),
+            ({"answers": "[Ada"}, "`answers` is text, but not JSON"),
             ({"answers": ["Ada"]}, "each of `answers` must be an object"),
             (
                 {"answers": {"text": ["Ada"], "answer_start": []}},

@@ -137,6 +137,8 @@ def as_list(value: Any, column: str) -> list[Any]:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             problem = f"`{column}` must be a list; it is text, but not JSON"
+            if value.lstrip().startswith("['"):  # what pandas writes
+                problem += ': write ["a", "b"] with double quotation marks, as json.dumps does'
             raise RowError(problem, reason="not_a_list") from error
     if not isinstance(value, list):
         raise RowError(f"`{column}` must be a list, not {kind_of(value)}", reason="not_a_list")

@@ -31,7 +31,9 @@ class RowCleaner:
             "question": text_of(row["question"], "question"),
             "context": text_of(row["context"], "context"),
         }
-        cleaned["answers"], realigned = _answers(row.get("answers"), cleaned["context"])
+        cleaned["answers"], realigned = _answers(
+            row.get("answers"), row.get("answer_start"), cleaned["context"]
+        )
         if not cleaned["answers"]["text"] and not self._answerless_allowed:
             raise RowError(
                 "the question has no answer, but `task.version_2_with_negative` is false: set it "
@@ -59,13 +61,13 @@ class RowCleaner:
         return key
 
 
-def _answers(value: Any, context: str) -> tuple[dict[str, list[Any]], int]:
+def _answers(value: Any, start: Any, context: str) -> tuple[dict[str, list[Any]], int]:
     """{text, answer_start} as lists of equal length, aligned with `context`, and how many answers
     were realigned."""
     if value is None:
         return {"text": [], "answer_start": []}, 0
     if isinstance(value, str):
-        value = _answers_in_cell(value)
+        value = _answers_in_cell(value, start, context)
     if isinstance(value, list):  # SQuAD's own form: a list of objects
         value = _transposed(value)
     if not isinstance(value, Mapping) or not {"text", "answer_start"} <= value.keys():
@@ -86,12 +88,37 @@ def _invalid(problem: str) -> RowError:
     return RowError(problem, reason="invalid_answers")
 
 
-def _answers_in_cell(value: str) -> Any:
-    """Parse the cell of a CSV file, which holds the answers as JSON text."""
+def _answers_in_cell(value: str, start: Any, context: str) -> Any:
+    """Parse the cell of a CSV file: the answers as JSON text, or the text of one answer."""
+    if not value.strip():
+        return {"text": [], "answer_start": []}
+    if not value.lstrip().startswith(("{", "[")):
+        text = value.strip()
+        return {"text": [text], "answer_start": [_start_of(text, start, context)]}
     try:
-        return json.loads(value) if value.strip() else {"text": [], "answer_start": []}
+        return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise _invalid("`answers` is text, but not JSON") from error
+
+
+def _start_of(answer: str, start: Any, context: str) -> Any:
+    """As given in `answer_start`, or the only place of the answer in the context."""
+    if isinstance(start, str):
+        start = start.strip()
+        start = int(start) if start.isdecimal() and len(start) < 19 else start or None
+    if start is not None:
+        return start
+    found = context.count(answer)
+    if found == 0:
+        problem = f"the answer {answer!r:.80} is not in the context, letter for letter"
+        raise RowError(problem, reason="answer_not_found")
+    if found > 1:
+        raise RowError(
+            f"the answer {answer!r:.80} is in the context {found} times: add a column "
+            "`answer_start` with the number of characters before the right one",
+            reason="ambiguous_answer",
+        )
+    return context.index(answer)
 
 
 def _transposed(answers: list[Any]) -> dict[str, list[Any]]:
