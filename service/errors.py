@@ -8,7 +8,7 @@ class DomainError(Exception):
 
     status: ClassVar[int] = 400
     code: ClassVar[str] = "bad_request"
-    title: ClassVar[str] = "Bad request"
+    title: str = "Bad request"
 
     def __init__(self, detail: str, **extra: Any) -> None:
         super().__init__(detail)

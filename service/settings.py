@@ -14,6 +14,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.contract import patterns
+
 
 def _split_paths(value: object) -> object:
     """`a:b` as in PATH; an empty string is no path at all."""
@@ -121,7 +123,7 @@ class Settings(BaseSettings):
     malloc: str = Field(
         "auto",
         # The loader takes white space and colons for the end of a name.
-        pattern=r"^(auto|system|/[^\s:]+)$",
+        pattern=patterns.ALLOCATOR,
         description="The memory allocator of stages. `auto`, without a GPU: tcmalloc if found, "
         "else the C library's, configured to keep freed memory; `system`: the C library's with "
         "its defaults; or the path of a library to preload.",
@@ -130,7 +132,7 @@ class Settings(BaseSettings):
         10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."
     )
 
-    log_format: str = Field("console", pattern="^(console|json)$")
+    log_format: str = Field("console", pattern=patterns.LOG_FORMAT)
     log_level: str = "INFO"
 
     @model_validator(mode="after")

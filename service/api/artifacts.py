@@ -10,6 +10,7 @@ from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.openapi import problems
 from service.api.schemas.history import ArtifactPage
 from service.api.schemas.jobs import Artifact
+from service.contract import patterns
 from service.errors import ArtifactGoneError, ArtifactNotFoundError
 from service.store import queries
 from service.store.models import ArtifactRow, JobRow
@@ -43,7 +44,9 @@ def list_artifacts(
     after: Annotated[
         str | None,
         Query(
-            max_length=500, pattern=r"^[^\x00]*$", description="The last name of the previous page."
+            max_length=500,
+            pattern=patterns.NO_NUL,
+            description="The last name of the previous page.",
         ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,

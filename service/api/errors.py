@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from service.api.faults import constraints
 from service.api.problem_message import message_of
 from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault, Problem
@@ -23,15 +24,20 @@ PROBLEM_JSON: Final = "application/problem+json"
 _log = structlog.stdlib.get_logger(__name__)
 
 
+# Not the faults again: many clients print the detail and `errors`.
+_DETAIL: Final = "`errors` lists each with its path and what is allowed there."
+
+
+def _count(faults: list[Fault]) -> str:
+    return f"{len(faults)} error{'s' if len(faults) > 1 else ''}"
+
+
 class InvalidSpecError(DomainError):
-    status, code, title = 422, "invalid_spec", "The job spec has faults"
+    status, code, title = 422, "invalid_spec", "Invalid spec"
 
     def __init__(self, faults: list[Fault]) -> None:
-        summary = "; ".join(f"{fault.path or 'spec'}: {fault.message}" for fault in faults[:3])
-        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-        noun = "fault" if len(faults) == 1 else "faults"
-        errors = [fault.model_dump() for fault in faults]
-        super().__init__(f"{len(faults)} {noun}: {summary}{more}", errors=errors)
+        super().__init__(_DETAIL, errors=[fault.model_dump() for fault in faults])
+        self.title = f"{self.title}: {_count(faults)}"
 
 
 class RouteNotFoundError(DomainError):
@@ -47,11 +53,11 @@ class InternalError(DomainError):
 
 
 class InvalidRequestError(DomainError):
-    status, code, title = 422, "invalid_request", "The request has faults"
+    status, code, title = 422, "invalid_request", "Invalid request"
 
     def __init__(self, faults: list[Fault]) -> None:
-        detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
-        super().__init__(detail, errors=[fault.model_dump() for fault in faults])
+        super().__init__(_DETAIL, errors=[fault.model_dump() for fault in faults])
+        self.title = f"{self.title}: {_count(faults)}"
 
 
 class InvalidJsonError(DomainError):
@@ -182,9 +188,10 @@ def _validation_error(request: Request, error: Exception) -> Response:
 
 def _parameter_fault(error: dict[str, Any]) -> Fault:
     path = ".".join(str(part) for part in error["loc"])
-    code = "missing_field" if error["type"] == "missing" else "invalid_value"
-    given = None if error["type"] == "missing" else shown(path, error.get("input"))
-    return Fault(path=path, code=code, message=error["msg"], given=given)
+    if error["type"] == "missing":
+        return Fault(path=path, code="missing_field", message="required, but not given")
+    given, message = shown(path, error.get("input")), constraints.of_parameter(error)
+    return Fault(path=path, code="invalid_value", message=message, given=given)
 
 
 def _database_error(request: Request, error: Exception) -> Response:

@@ -16,6 +16,7 @@ from service.api.openapi import problems
 from service.api.redaction import shown
 from service.api.schemas.files import FileDeleted, FileList, FileObject, Purpose
 from service.api.schemas.problems import Fault
+from service.contract import patterns
 from service.jobs import removal
 from service.settings import Settings
 from service.store import files
@@ -45,7 +46,7 @@ _FORM: Final[dict[str, Any]] = {
 }
 After = Annotated[
     str | None,
-    Query(pattern=r"^file-[A-Za-z0-9]{1,64}$", description="The last id of the previous page."),
+    Query(pattern=patterns.FILE_ID, description="The last id of the previous page."),
 ]
 
 
@@ -130,7 +131,7 @@ def list_files(
     purpose: Purpose | None = None,
     id_prefix: Annotated[
         str | None,
-        Query(pattern=r"^file-[0-9a-f]{1,64}$", description="Files whose ids begin with it."),
+        Query(pattern=patterns.FILE_ID_PREFIX, description="Files whose ids begin with it."),
     ] = None,
 ) -> FileList:
     """Sorted by upload time, the newest first unless `order` is `asc`."""

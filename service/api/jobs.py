@@ -16,12 +16,11 @@ from service.api.schemas.jobs import JobList, JobPage, JobSummary, SubmittedJob,
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
 from service.api.warnings import warnings
+from service.contract import patterns
 from service.contract.states import JobState
 from service.store import job_list
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-
-_NO_NUL = r"^[^\x00]*$"
 
 
 @router.post(
@@ -79,12 +78,12 @@ def list_jobs(
     settings: SettingsDep,
     after: Annotated[
         str | None,
-        Query(pattern=r"^job-[0-9a-f]{1,36}$", description="The last id of the previous page."),
+        Query(pattern=patterns.JOB_ID, description="The last id of the previous page."),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     state: Annotated[list[JobState], Query(description="Jobs in any of these states.")] = [],  # noqa: B006
-    task: Annotated[str | None, Query(max_length=64, pattern=_NO_NUL)] = None,
-    name: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
+    task: Annotated[str | None, Query(max_length=64, pattern=patterns.NO_NUL)] = None,
+    name: Annotated[str | None, Query(max_length=200, pattern=patterns.NO_NUL)] = None,
     metadata: Annotated[
         list[str],
         Query(
@@ -97,7 +96,7 @@ def list_jobs(
     created_before: datetime | None = None,
     id_prefix: Annotated[
         str | None,
-        Query(pattern=r"^job-[0-9a-f]{1,36}$", description="Jobs whose ids begin with it."),
+        Query(pattern=patterns.JOB_ID, description="Jobs whose ids begin with it."),
     ] = None,
 ) -> JobList:
     """Newest first. Times are RFC 3339; without an offset they are UTC."""

@@ -17,6 +17,7 @@ from service.api.faults.collect import Findings, collect
 from service.api.ignored_options import ignored
 from service.api.job_page import answer, page_of_new, read_page
 from service.api.schemas.jobs import JobPage, SpecWarning, SubmittedJob
+from service.contract import patterns
 from service.store import queries
 
 CREATED: dict[int | str, dict[str, Any]] = {
@@ -31,7 +32,7 @@ IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=255,
-        pattern=r"^[\x21-\x7e]+$",
+        pattern=patterns.IDEMPOTENCY_KEY,
         description="Repeated with the same body, the request returns the same job. With another "
         "body: 422; while the first request is in progress: 409.",
     ),

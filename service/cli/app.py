@@ -26,6 +26,7 @@ from service.cli import (
 from service.cli.client import ApiError, UnreachableError
 from service.cli.convert.command import convert_command
 from service.cli.exit_codes import UNREACHABLE, USAGE, UsageError
+from service.contract import patterns
 
 _SERVERS = "Run the service"
 _CLIENT = "Use the service"
@@ -100,5 +101,7 @@ def main() -> None:
         # Without the values: some settings are secrets.
         for fault in error.errors(include_input=False, include_url=False):
             name = "_".join(str(part) for part in fault["loc"]).upper()
-            output.complain(f"FINETUNE_{name}: {fault['msg']}")
+            words = patterns.WORDS.get(fault.get("ctx", {}).get("pattern", ""))
+            message = f"must be {words}" if words else fault["msg"]
+            output.complain(f"FINETUNE_{name}: {message}")
         sys.exit(USAGE)

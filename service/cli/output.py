@@ -63,10 +63,10 @@ def show_problem(problem: Mapping[str, Any]) -> None:
     title = problem.get("title", "The request failed")
     reference = ", ".join(str(problem[name]) for name in ("status", "code") if problem.get(name))
     console.print(f"[bold red]{escape(str(title))}[/] [dim]({escape(reference)})[/]")
-    detail = problem.get("detail")
-    if detail and detail != title:
+    detail, faults = problem.get("detail"), problem.get("errors") or []
+    if detail and detail != title and not faults:
         console.print(escape(str(detail)))
-    for fault in problem.get("errors") or []:
+    for fault in faults:
         path = str(fault.get("path") or "the request")
         console.print(f"  [yellow]{escape(path)}[/]: {escape(_message(fault))}")
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
+from service.contract import patterns
 from service.contract.section import SpecModel
 from service.contract.types import FileIds, HubRepoId, Paths, Text
 
@@ -12,7 +13,7 @@ DataFormat = Literal["auto", "json", "jsonl", "csv", "parquet", "text", "squad"]
 
 MOST_SETS: Final = 20
 T = TypeVar("T")
-SetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+SetName = Annotated[str, StringConstraints(pattern=patterns.SET_NAME)]
 
 
 def _one_or_named(value: Any) -> str:

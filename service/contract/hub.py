@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from service.contract import patterns
 from service.contract.section import SpecModel
 from service.contract.types import HubRepoId, Text
 
@@ -21,7 +22,7 @@ class HubSpec(SpecModel):
     )
     revision: Text = Field("main", description="Branch to commit to; created if it is missing.")
     commit_message: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
-    license: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]{1,64}$")] | None = Field(
+    license: Annotated[str, StringConstraints(pattern=patterns.LICENSE)] | None = Field(
         None, description="Licence id for the model card; default: that of the base model's card."
     )
     strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = Field(

@@ -16,6 +16,7 @@ from pydantic import (
     Tag,
 )
 
+from service.contract import patterns
 from service.contract.section import SpecModel, rule
 from service.contract.types import MOST_ENTRIES, ShortEnough, Text
 
@@ -61,7 +62,7 @@ Modules = Annotated[
     Annotated[Names, Tag("[names]")] | Annotated[Pattern, Tag("[pattern]")],
     Discriminator(_names_or_pattern),
 ]
-Prompt = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+Prompt = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=patterns.NO_NUL)]
 
 
 class QuantizationSpec(SpecModel):

@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from service.contract import patterns
 from service.contract.section import SpecModel, rule
 from service.contract.types import TaskParametersModel, Text
 
-Prefix = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+Prefix = Annotated[str, StringConstraints(max_length=4096, pattern=patterns.NO_NUL)]
 
 
 class GenerationSpec(SpecModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints, model_validator
 
-from service.contract import compatibility, modes
+from service.contract import compatibility, modes, patterns
 from service.contract.dataset import DatasetSpec
 from service.contract.hub import HubSpec
 from service.contract.model import ModelSpec
@@ -36,8 +36,8 @@ class StageTimeouts(SpecModel):
         return limit
 
 
-MetadataKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
+MetadataKey = Annotated[str, StringConstraints(pattern=patterns.METADATA_KEY)]
+MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=patterns.NO_NUL)]
 
 
 class JobSpec(SpecModel):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from service.contract import patterns
 from service.contract.section import SpecModel, rule
 from service.contract.types import Name
 
@@ -17,12 +18,12 @@ def _not_reserved(alias: str) -> str:
 
 
 RegisteredName = Annotated[
-    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+    str, StringConstraints(min_length=1, max_length=200, pattern=patterns.REGISTERED_NAME)
 ]
 # MLflow keeps `latest` and `v<number>` for itself.
 Alias = Annotated[
     str,
-    StringConstraints(max_length=200, pattern=r"^[A-Za-z0-9_-]+$"),
+    StringConstraints(max_length=200, pattern=patterns.MODEL_ALIAS),
     AfterValidator(_not_reserved),
 ]
 

@@ -10,6 +10,7 @@ from pydantic import (
     StringConstraints,
 )
 
+from service.contract import patterns
 from service.contract.section import SpecModel
 
 
@@ -33,19 +34,19 @@ def _no_nul(value: str) -> str:
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
 Name = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$"),
+    StringConstraints(min_length=1, max_length=200, pattern=patterns.ONE_LINE),
 ]
 # What the Hub accepts as `namespace/name`, or as a name alone.
 HubRepoId = Annotated[
     str,
     StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$",
+        pattern=patterns.HUB_REPOSITORY,
         max_length=193,
     ),
 ]
-JobId = Annotated[str, StringConstraints(pattern=r"^job-[0-9a-f]{1,36}$")]
+JobId = Annotated[str, StringConstraints(pattern=patterns.JOB_ID)]
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
-FileId = Annotated[str, StringConstraints(pattern=r"^file-[A-Za-z0-9]{1,64}$")]
+FileId = Annotated[str, StringConstraints(pattern=patterns.FILE_ID)]
 
 
 def _checkpoint(value: Any) -> Any:

@@ -260,8 +260,29 @@ class TestCollect:
                 (
                     "metadata.a b",
                     "invalid_value",
-                    "invalid name: it must be text that matches ^[A-Za-z0-9._-]{1,64}$",
+                    "invalid name: it must be 1 to 64 letters, digits, `-`, `_` or `.`",
                 ),
+            ),
+            (
+                spec(dataset={"source": "upload", "train": ["train.jsonl"]}),
+                (
+                    "dataset.train.0",
+                    "invalid_value",
+                    "must be a file id (file-…): upload the file first",
+                ),
+            ),
+            (
+                spec(hub={"model_id": "a/b/c"}),
+                (
+                    "hub.model_id",
+                    "invalid_value",
+                    "must be a repository id (`name` or `namespace/name`) of letters, digits, "
+                    "`-`, `_` and `.`",
+                ),
+            ),
+            (
+                spec(model={"job": "18a3"}),
+                ("model.job", "invalid_value", "must be a job id (job-…)"),
             ),
             ([], ("", "invalid_type", "must be an object")),
         ],

@@ -5,8 +5,8 @@ from service.cli import output
 PROBLEM = {
     "status": 422,
     "code": "invalid_spec",
-    "title": "The job spec has faults",
-    "detail": "2 faults",
+    "title": "Invalid spec: 2 errors",
+    "detail": "`errors` lists each with its path and what is allowed there.",
     "errors": [
         {
             "path": "training.learning_rte",
@@ -26,8 +26,7 @@ class TestShowProblem:
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.splitlines() == [
-            "The job spec has faults (422, invalid_spec)",
-            "2 faults",
+            "Invalid spec: 2 errors (422, invalid_spec)",
             "  training.learning_rte: unknown field; did you mean `learning_rate`?",
             "  the request: bf16 and fp16 exclude each other",
         ]

@@ -5,35 +5,17 @@ from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
-from service.api.faults import names
+from service.api.faults import constraints, names
 from service.api.faults.walk import Path, Place, as_given, at, choices, dotted, kinds
 from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault
+from service.contract import patterns
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES, SWITCHES
 from service.contract.training_arguments.moved_options import ELSEWHERE
 from service.contract.training_arguments.refused_options import REFUSED, REMOVED
 from service.contract.training_arguments.script_options import NOT_NEEDED, PLACES
-
-_KINDS: Final[dict[str, str]] = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "text",
-    "list": "a list",
-    "dict": "an object",
-    "model": "an object",
-}
-_BOUNDS: Final[dict[str, str]] = {
-    "ge": "at least {}",
-    "gt": "above {}",
-    "le": "at most {}",
-    "lt": "below {}",
-    "min_length": "at least {} long",
-    "max_length": "at most {} long",
-    "pattern": "text that matches {}",
-}
 
 
 def describe(error: ErrorDetails, place: Place) -> Fault:
@@ -153,7 +135,7 @@ def _one_of(allowed: list[str]) -> str:
 
 def _key(error: ErrorDetails, place: Place) -> Fault:
     path = dotted((*place.path[:-1], cut(str(place.path[-1]))))
-    allowed = _bounds(error.get("ctx", {}))
+    allowed = constraints.bounds(error.get("ctx", {}))
     message = f"invalid name: it must be {allowed}" if allowed else _own_words(error)
     return Fault(path=path, code="invalid_value", message=message, allowed=allowed)
 
@@ -168,13 +150,14 @@ def _other(error: ErrorDetails, place: Place) -> Fault:
         return _key(error, place)
     path = dotted(place.path)
     given = shown(path, error["input"])
-    kind, _, what = error["type"].partition("_")
-    if what in {"type", "parsing", "parsing_size", "from_float", "attributes_type", "unicode"}:
-        wanted = _KINDS.get(kind, "another type")
+    wanted = constraints.kind(error["type"])
+    if wanted is not None:
         message = f"must be {wanted}"
         return Fault(path=path, code="invalid_type", message=message, given=given, allowed=wanted)
-    allowed = _range(place) or _bounds(error.get("ctx", {}))
+    allowed = _range(place) or constraints.bounds(error.get("ctx", {}))
     message = f"must be {allowed}" if allowed else _own_words(error)
+    if error.get("ctx", {}).get("pattern") == patterns.FILE_ID:
+        message += ": upload the file first"
     return Fault(path=path, code="invalid_value", message=message, given=given, allowed=allowed)
 
 
@@ -189,12 +172,7 @@ def _range(place: Place) -> str | None:
                 if (value := getattr(item, key, None)) is not None
             }
         )
-    return _bounds(found)
-
-
-def _bounds(context: dict[str, Any]) -> str | None:
-    parts = [text.format(context[key]) for key, text in _BOUNDS.items() if key in context]
-    return " and ".join(parts) or None
+    return constraints.bounds(found)
 
 
 _WORDS: Final[dict[str, Callable[[ErrorDetails, Place], Fault]]] = {

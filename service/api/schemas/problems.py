@@ -42,10 +42,10 @@ class Problem(BaseModel):
             "examples": [
                 {
                     "type": "urn:finetune:problem:invalid_spec",
-                    "title": "The job spec has faults",
+                    "title": "Invalid spec: 1 error",
                     "status": 422,
-                    "detail": "1 fault: training.learning_rte: unknown field",
-                    "message": "The job spec has faults: 1 error: training.learning_rte: unknown "
+                    "detail": "`errors` lists each with its path and what is allowed there.",
+                    "message": "Invalid spec: 1 error: training.learning_rte: unknown "
                     "field; did you mean `learning_rate`?",
                     "code": "invalid_spec",
                     "instance": "/v1/jobs",

@@ -1,0 +1,37 @@
+"""The patterns of names and ids, with words for each: no error shows a regular expression."""
+
+from typing import Final
+
+JOB_ID: Final = r"^job-[0-9a-f]{1,36}$"
+FILE_ID: Final = r"^file-[A-Za-z0-9]{1,64}$"
+FILE_ID_PREFIX: Final = r"^file-[0-9a-f]{1,64}$"
+HUB_REPOSITORY: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$"
+LICENSE: Final = r"^[a-z0-9.-]{1,64}$"
+METADATA_KEY: Final = r"^[A-Za-z0-9._-]{1,64}$"
+SET_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
+REGISTERED_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
+MODEL_ALIAS: Final = r"^[A-Za-z0-9_-]+$"
+ONE_LINE: Final = r"^[^\x00-\x1f\x7f]+$"
+NO_NUL: Final = r"^[^\x00]*$"
+IDEMPOTENCY_KEY: Final = r"^[\x21-\x7e]+$"
+ALLOCATOR: Final = r"^(auto|system|/[^\s:]+)$"
+LOG_FORMAT: Final = "^(console|json)$"
+
+# After "must be".
+WORDS: Final[dict[str, str]] = {
+    JOB_ID: "a job id (job-…)",
+    FILE_ID: "a file id (file-…)",
+    FILE_ID_PREFIX: "the beginning of a file id (file-…)",
+    HUB_REPOSITORY: "a repository id (`name` or `namespace/name`) of letters, digits, `-`, `_` and "
+    "`.`",
+    LICENSE: "a licence id of lower-case letters, digits, `-` and `.`, such as `apache-2.0`",
+    METADATA_KEY: "1 to 64 letters, digits, `-`, `_` or `.`",
+    SET_NAME: "1 to 64 letters, digits, `-` or `_`",
+    REGISTERED_NAME: "letters, digits, spaces, `-`, `_` and `.`, the first a letter or a digit",
+    MODEL_ALIAS: "letters, digits, `-` and `_`",
+    ONE_LINE: "text in one line, without control characters",
+    NO_NUL: "text without NUL characters",
+    IDEMPOTENCY_KEY: "visible ASCII characters without spaces",
+    ALLOCATOR: "`auto`, `system` or the absolute path of a library",
+    LOG_FORMAT: "`console` or `json`",
+}
