@@ -18,7 +18,7 @@ from service.api.faults.collect import collect
 from service.api.job_page import read_page
 from service.api.merge_patch import merged
 from service.api.openapi import HUB_BODY, PATCH_BODY, problems
-from service.api.schemas.jobs import JobDeleted, JobPage, SubmittedJob
+from service.api.schemas.jobs import Job, JobDeleted, SubmittedJob
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
 from service.jobs import commands
@@ -33,7 +33,7 @@ _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = problems(401, 404, 409, 422,
 @router.post("/cancel", summary="Cancel a job", responses=_PROBLEMS)
 def cancel_job(
     job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
-) -> JobPage:
+) -> Job:
     """A waiting job is cancelled at once; a running one is `cancelling` until it stops, within
     seconds.
 
@@ -44,7 +44,7 @@ def cancel_job(
 
 
 @router.post("/pause", summary="Pause a job", responses=_PROBLEMS)
-def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobPage:
+def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Job:
     """A waiting job is paused at once; a running one is `pausing` until it stops at a checkpoint.
 
     If the stage ends first, the job is paused before the next stage, or is done. 409 when the job
@@ -57,7 +57,7 @@ def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Jo
 @router.post("/resume", summary="Resume a paused job", responses=_PROBLEMS)
 def resume_job(
     job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
-) -> JobPage:
+) -> Job:
     """The job returns to the queue and continues from its latest checkpoint, with the same results
     as without the pause.
 
@@ -71,7 +71,7 @@ def resume_job(
 @router.post("/retry", summary="Retry a failed or cancelled job", responses=_PROBLEMS)
 def retry_job(
     job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
-) -> JobPage:
+) -> Job:
     """Repeats the stage that failed, from its checkpoints; its retries and its running time are
     counted from zero.
 
@@ -129,7 +129,7 @@ def publish_job(
     database: DatabaseDep,
     dispatcher: DispatcherDep,
     settings: SettingsDep,
-) -> JobPage:
+) -> Job:
     """Pushes to the repository in the body, which is a `hub` section; the job's own spec does not
     change.
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from fastapi.responses import StreamingResponse
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 _BLOCK: Final = 1024**2
+_TAR: Final = "application/x-tar"
+_OCTETS: Final = "application/octet-stream"
 _RECORD: Final = tarfile.BLOCKSIZE
 
 
@@ -79,19 +82,23 @@ class Archive:
 
 
 class ArchiveResponse(StreamingResponse):
-    """Closes the archive's files at the end, also when the client has disconnected."""
+    """Closes the archive's files at the end, also when the client has disconnected. A client that
+    accepts only `application/octet-stream`, as generated clients do, gets that type."""
 
     def __init__(self, archive: Archive, *, filename: str, etag: str) -> None:
         headers = {
             "Content-Length": str(archive.size),
             "Content-Disposition": f'attachment; filename="{filename}"',
             "ETag": f'"{etag}"',
+            "Vary": "Accept",
             "X-Content-Type-Options": "nosniff",
         }
-        super().__init__(archive.content(), headers=headers, media_type="application/x-tar")
+        super().__init__(archive.content(), headers=headers, media_type=_TAR)
         self._archive = archive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if Headers(scope=scope).get("accept") == _OCTETS:
+            self.headers["Content-Type"] = _OCTETS
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -103,7 +110,10 @@ def archive_responses(folder: str, etag: str) -> Mapping[int | str, dict[str, An
     return {
         200: {
             "description": f"A tar archive with one folder, `{folder}`.",
-            "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+            "content": {
+                media_type: {"schema": {"type": "string", "format": "binary"}}
+                for media_type in (_TAR, _OCTETS)
+            },
             "headers": {
                 "ETag": {"required": True, "description": etag, "schema": {"type": "string"}}
             },

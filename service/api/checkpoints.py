@@ -13,7 +13,7 @@ from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.job_page import read_page
 from service.api.openapi import problems
 from service.api.schemas.history import Checkpoint, CheckpointDetail, CheckpointFile
-from service.api.schemas.jobs import JobPage
+from service.api.schemas.jobs import Job
 from service.errors import ArtifactNotFoundError, CheckpointGoneError
 from service.jobs import commands
 from service.settings import Settings
@@ -98,7 +98,7 @@ def promote_checkpoint(
     database: DatabaseDep,
     dispatcher: DispatcherDep,
     settings: SettingsDep,
-) -> JobPage:
+) -> Job:
     """An ended job is queued again: it evaluates the checkpoint, makes it the job's model, and
     publishes it as it did before.
 

@@ -16,13 +16,13 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 @router.get("/live", summary="Liveness")
-def live() -> Live:
+def get_liveness() -> Live:
     """200 while the process runs; checks nothing else."""
     return Live()
 
 
 @router.get("/ready", summary="Readiness", responses=problems(503))
-def ready(database: DatabaseDep, dispatcher: DispatcherDep) -> Ready:
+def get_readiness(database: DatabaseDep, dispatcher: DispatcherDep) -> Ready:
     """503 names the components that are not ready: `database`, `broker`."""
     parts = {
         "database": _database(database),

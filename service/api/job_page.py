@@ -5,34 +5,30 @@ from collections.abc import Mapping
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from service.api import waiting
 from service.api.artifacts import artifact_of
-from service.api.schemas.jobs import JobPage
+from service.api.schemas.jobs import Job
 from service.contract.states import ENDED, JobState, Stage
 from service.settings import Settings
 from service.store import lineage, queries
 from service.store.database import Database
 from service.store.models import JobRow
-from service.store.queries import Place
 
 ARTIFACTS_ON_PAGE = 100
 
 
-def read_page(database: Database, job_id: str, settings: Settings) -> JobPage:
+def read_page(database: Database, job_id: str, settings: Settings) -> Job:
     """The job's current page. Raises JobNotFoundError."""
     with database.read() as session:
-        job, place = queries.job_in_queue(session, job_id)
+        job, position = queries.job_in_queue(session, job_id)
         if job.epoch == 0:
-            return _page_of_new(session, job, place, settings)
+            return page_of_new(job, position, settings)
         rows, _ = queries.artifacts(session, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
-        attempts = queries.attempts(session, job_id)
-        return JobPage.build(
+        return Job.build(
             job,
-            queue_position=place and place.position,
-            attempts=attempts,
+            queue_position=position,
+            attempts=queries.attempts(session, job_id),
             artifacts=[artifact_of(row) for row in rows],
             settings=settings,
-            waiting=waiting.of_page(session, job, place, attempts, settings),
             derived=_derived(session, job),
         )
 
@@ -44,27 +40,15 @@ def _derived(session: Session, job: JobRow) -> list[str]:
 
 
 def answer(
-    page: JobPage, *, status_code: int = 200, headers: Mapping[str, str] | None = None
+    page: Job, *, status_code: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The page as JSON. FastAPI would validate it once more, in another thread."""
     content = page.model_dump_json()
     return Response(content, status_code, headers, media_type="application/json")
 
 
-def page_of_new(
-    database: Database, job: JobRow, place: Place | None, settings: Settings
-) -> JobPage:
+def page_of_new(job: JobRow, queue_position: int | None, settings: Settings) -> Job:
     """The page of a job that no worker has claimed yet."""
-    with database.read() as session:
-        return _page_of_new(session, job, place, settings)
-
-
-def _page_of_new(session: Session, job: JobRow, place: Place | None, settings: Settings) -> JobPage:
-    return JobPage.build(
-        job,
-        queue_position=place and place.position,
-        attempts=(),
-        artifacts=(),
-        settings=settings,
-        waiting=waiting.of_page(session, job, place, (), settings),
+    return Job.build(
+        job, queue_position=queue_position, attempts=(), artifacts=(), settings=settings
     )

@@ -5,14 +5,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.api import submission, waiting
+from service.api import submission
 from service.api.dependencies import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
 from service.api.errors import InvalidRequestError
 from service.api.ignored_options import ignored
 from service.api.job_page import answer, read_page
 from service.api.openapi import SPEC_BODY, problems
 from service.api.redaction import shown
-from service.api.schemas.jobs import JobList, JobPage, JobSummary, SubmittedJob, Validation
+from service.api.schemas.jobs import Job, JobList, JobSummary, SubmittedJob, Validation
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
 from service.api.warnings import warnings
@@ -55,7 +55,7 @@ def validate_job(
             max_length=100,
             description="File ids that count as uploaded: to check a spec before its files are. "
             "One id may be named in several places.",
-            examples=["file-0199a0b1c2d3e4f5a6b7c8d9"],
+            examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]],
         ),
     ] = [],  # noqa: B006
 ) -> Validation:
@@ -89,7 +89,7 @@ def list_jobs(
         Query(
             max_length=16,
             description="`key:value`; jobs that match all. The key ends at the first colon.",
-            examples=["team:search"],
+            examples=[["team:search"]],
         ),
     ] = [],  # noqa: B006
     created_after: datetime | None = None,
@@ -111,8 +111,7 @@ def list_jobs(
     )
     with database.read() as session:
         rows, has_more = job_list.list_jobs(session, wanted, after=after, limit=limit)
-        reasons = waiting.of_list(session, rows, settings)
-    data = [JobSummary.of(row, settings, reasons.get(row.id)) for row in rows]
+    data = [JobSummary.of(row, settings) for row in rows]
     return JobList(
         data=data,
         first_id=data[0].id if data else None,
@@ -139,7 +138,7 @@ def _labels(pairs: list[str]) -> list[tuple[str, str]]:
 
 @router.get(
     "/{job_id}",
-    response_model=JobPage,
+    response_model=Job,
     summary="One job",
     responses=problems(401, 404, 422, 503),
 )

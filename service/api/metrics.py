@@ -83,7 +83,9 @@ router = APIRouter(tags=["operations"])
         **problems(401, 503),
     },
 )
-def prometheus(request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+def get_prometheus_metrics(
+    request: Request, database: DatabaseDep, settings: SettingsDep
+) -> Response:
     """Requests by route and status, jobs by state, queue depths, live workers."""
     metrics: Metrics = request.app.state.metrics
     jobs = CollectorRegistry(auto_describe=False)

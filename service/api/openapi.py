@@ -5,11 +5,12 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from service.api.openapi_names import name_models, reference
 from service.api.schemas.problems import Problem
 from service.contract.spec import JobSpec
 
 _REF: Final = "#/components/schemas/{model}"
-_PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+_PROBLEM: Final = reference("Problem")
 _DESCRIPTIONS: Final[dict[int, str]] = {
     400: "The body cannot be read at all.",
     401: "A valid API key is required.",
@@ -129,18 +130,19 @@ SPEC_BODY: Final[dict[str, Any]] = {
         "required": True,
         "content": {
             "application/json": {
-                "schema": {"$ref": "#/components/schemas/JobSpec"},
+                "schema": reference("JobSpec"),
                 "examples": EXAMPLE_JOBS,
             }
         },
     }
 }
 
+_JOB_PATCH: Final = {
+    "type": "object",
+    "description": "The fields in which the new spec differs from the `spec` of the original.",
+}
 _PATCH: Final[dict[str, Any]] = {
-    "schema": {
-        "type": "object",
-        "description": "The fields in which the new spec differs from the `spec` of the original.",
-    },
+    "schema": reference("JobPatch"),
     "examples": {
         "same": {"summary": "An identical job", "value": {}},
         "learning-rate": {
@@ -161,7 +163,7 @@ HUB_BODY: Final[dict[str, Any]] = {
         "required": True,
         "content": {
             "application/json": {
-                "schema": {"$ref": "#/components/schemas/HubSpec"},
+                "schema": reference("HubSpec"),
                 "examples": {
                     "elsewhere": {
                         "summary": "A private repository of another team",
@@ -204,6 +206,8 @@ def build(app: FastAPI) -> dict[str, Any]:
         schema = model.model_json_schema(ref_template=_REF)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
+    schemas["JobPatch"] = _JOB_PATCH
+    name_models(document)
     components["securitySchemes"] = {
         "key": {
             "type": "http",

@@ -16,7 +16,7 @@ from service.api.faults import semantic
 from service.api.faults.collect import Findings, collect
 from service.api.ignored_options import ignored
 from service.api.job_page import answer, page_of_new, read_page
-from service.api.schemas.jobs import JobPage, SpecWarning, SubmittedJob
+from service.api.schemas.jobs import Job, SpecWarning, SubmittedJob
 from service.contract import patterns
 from service.store import queries
 
@@ -59,7 +59,7 @@ def submit(
     `request` must be the same when the key is used again. Raises InvalidSpecError with
     every fault, and the errors of service.jobs.submissions.
     """
-    page: JobPage | None = None
+    page: Job | None = None
     warned: list[SpecWarning] | None = None
     digest = job_id = None
     if key is not None:
@@ -79,7 +79,7 @@ def submit(
         )
         job_id = made.job_id
         if made.job is not None:
-            page = page_of_new(services.database, made.job, made.place, services.settings)
+            page = page_of_new(made.job, made.queue_position, services.settings)
             warned = found
     page = page or read_page(services.database, job_id, services.settings)
     if warned is None:

@@ -237,4 +237,16 @@ def _expand_task(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
-TaskSpec = Annotated[TaskParameters, Field(discriminator="type"), BeforeValidator(_expand_task)]
+_ByType = Annotated[TaskParameters, Field(discriminator="type")]
+_TaskType = Literal[
+    "question-answering",
+    "causal-lm",
+    "masked-lm",
+    "text-classification",
+    "token-classification",
+    "summarization",
+    "translation",
+]
+TaskSpec = Annotated[
+    _ByType, BeforeValidator(_expand_task, json_schema_input_type=_ByType | _TaskType)
+]

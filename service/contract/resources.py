@@ -4,7 +4,7 @@ Names and meanings are those of `transformers.TrainingArguments`, `ddp_…` with
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -41,6 +41,8 @@ class DDPSpec(SpecModel):
 
 
 StrategySpec = DDPSpec | FSDPSpec | DeepSpeedSpec
+_ByType = Annotated[StrategySpec, Field(discriminator="type")]
+_StrategyType = Literal["ddp", "fsdp", "deepspeed"]
 
 
 class ResourcesSpec(SpecModel):
@@ -63,7 +65,9 @@ class ResourcesSpec(SpecModel):
         description="How several processes share the work; `ddp` unless given.",
     )
 
-    @field_validator("strategy", mode="before")
+    @field_validator(
+        "strategy", mode="before", json_schema_input_type=_ByType | _StrategyType | None
+    )
     @classmethod
     def _expand_strategy(cls, value: Any) -> Any:
         """`strategy: ddp` is that strategy with its defaults; options without a type are DDP's."""

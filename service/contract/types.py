@@ -75,11 +75,16 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+_Several = Field(min_length=1, max_length=MOST_ENTRIES)
 FileIds = Annotated[
-    list[FileId], Field(min_length=1, max_length=MOST_ENTRIES), BeforeValidator(_as_list)
+    list[FileId],
+    _Several,
+    BeforeValidator(_as_list, json_schema_input_type=Annotated[list[FileId], _Several] | FileId),
 ]
 Paths = Annotated[
-    list[Text], Field(min_length=1, max_length=MOST_ENTRIES), BeforeValidator(_as_list)
+    list[Text],
+    _Several,
+    BeforeValidator(_as_list, json_schema_input_type=Annotated[list[Text], _Several] | Text),
 ]
 
 

@@ -202,28 +202,6 @@ class TestMetrics:
 
 
 @on_sqlite
-class TestDocument:
-    def test_every_operation_declares_its_errors(self, client: httpx.Client) -> None:
-        document = client.get("/openapi.json").json()
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                assert operation["summary"], path
-                codes = set(operation["responses"])
-                assert path.startswith("/health/") or {"401", "503"} <= codes, path
-
-    def test_the_examples_of_the_spec_are_valid_in_form(self, client: httpx.Client) -> None:
-        document = client.get("/openapi.json").json()
-        content = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
-        for example in content["application/json"]["examples"].values():
-            answer = client.post("/v1/jobs/validate", json=example["value"]).json()
-            assert {error["code"] for error in answer["errors"]} <= {
-                "unknown_file",
-                "path_not_allowed",
-                "unknown_job",
-            }
-
-
-@on_sqlite
 class TestSlowClient:
     def test_half_a_request_is_dropped(self, server: Server) -> None:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))

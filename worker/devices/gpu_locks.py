@@ -15,8 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from service.contract.routing import most_for_one_job
-from worker.devices.gpus import Device
+from worker.devices.gpus import Device, most_for_one_job
 
 
 class GpuLockError(Exception):

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.api.schemas.numbers import Json, Number
+from service.api.schemas.numbers import Json, Number, StoredSpec
 from service.api.schemas.problems import Fault
-from service.api.schemas.waiting import Waiting
 from service.contract.failures import Failure
 from service.contract.states import ACTIONS, STAGE_ORDER, Action, JobState, Phase, Stage
 from service.settings import Settings
@@ -154,7 +153,6 @@ class JobSummary(BaseModel):
     priority: int
     last_metrics: Json = Field(description="The latest metrics.")
     failure: Failure | None = Field(description="Why it ended, and what to do about it.")
-    waiting: Waiting | None = Field(description="Why it waits; null while it runs or has ended.")
     metadata: dict[str, str]
     mlflow_url: str | None = Field(description="The run's page.")
     created_at: datetime
@@ -162,7 +160,7 @@ class JobSummary(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def fields_of(cls, job: JobRow, settings: Settings, waiting: Waiting | None) -> dict[str, Any]:
+    def fields_of(cls, job: JobRow, settings: Settings) -> dict[str, Any]:
         return {
             "id": job.id,
             "name": job.name,
@@ -175,7 +173,6 @@ class JobSummary(BaseModel):
             "priority": job.priority,
             "last_metrics": job.last_metrics,
             "failure": job.failure,
-            "waiting": waiting,
             "metadata": job.metadata_,
             "mlflow_url": _mlflow_url(job, settings),
             "created_at": job.created_at,
@@ -184,11 +181,11 @@ class JobSummary(BaseModel):
         }
 
     @classmethod
-    def of(cls, job: JobRow, settings: Settings, waiting: Waiting | None = None) -> "JobSummary":
-        return cls(**cls.fields_of(job, settings, waiting))
+    def of(cls, job: JobRow, settings: Settings) -> "JobSummary":
+        return cls(**cls.fields_of(job, settings))
 
 
-class JobPage(JobSummary):
+class Job(JobSummary):
     """One job in full."""
 
     queue_position: int | None = Field(description="1: next in its queue; null: not waiting.")
@@ -216,7 +213,7 @@ class JobPage(JobSummary):
     stages: list[StageTimes]
     result: JobResult | None
     hub_url: str | None
-    spec: Json = Field(description="The spec with all defaults filled in.")
+    spec: StoredSpec = Field(description="The spec with all defaults filled in.")
 
     @classmethod
     def build(
@@ -227,12 +224,11 @@ class JobPage(JobSummary):
         attempts: Sequence[AttemptRow],
         artifacts: Sequence[Artifact],
         settings: Settings,
-        waiting: Waiting | None = None,
         derived: Sequence[str] = (),
-    ) -> "JobPage":
+    ) -> "Job":
         waits = job.state == JobState.QUEUED and job.not_before > job.queued_at
         return cls(
-            **cls.fields_of(job, settings, waiting),
+            **cls.fields_of(job, settings),
             queue_position=queue_position,
             waits_until=job.not_before if waits else None,
             worker=job.worker_id,
@@ -337,7 +333,7 @@ _WARNINGS: Any = Field(
 )
 
 
-class SubmittedJob(JobPage):
+class SubmittedJob(Job):
     """A new job's page, the options that were ignored, and warnings."""
 
     ignored: list[IgnoredOption] = _IGNORED
@@ -348,7 +344,7 @@ class Validation(BaseModel):
     """What POST /v1/jobs would do with the same body."""
 
     valid: bool
-    spec: Json | None = Field(description="If valid: the spec with all defaults filled in.")
+    spec: StoredSpec | None = Field(description="If valid: the spec with all defaults filled in.")
     errors: list[Fault] = Field(description="If not valid: every fault.")
     ignored: list[IgnoredOption] = _IGNORED
     warnings: list[SpecWarning] = _WARNINGS

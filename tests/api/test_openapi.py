@@ -1,0 +1,188 @@
+"""The OpenAPI document: names that a generated client can use, and examples that are true."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from service.api.app import create_app
+from service.api.openapi import EXAMPLE_JOBS
+from service.contract.spec import JobSpec
+from service.contract.tasks import TASKS
+from service.settings import Settings
+from service.store.models import JobRow
+from tests.api.conftest import Server
+from tests.api.factories import SPEC, add_job, spec
+from tests.support.databases import on_sqlite
+
+Json = dict[str, Any]
+SHORT_FORMS: list[Json] = [
+    *({"task": task} for task in TASKS),
+    {"dataset": {"source": "upload", "train": "file-0", "validation": "file-1"}},
+    {"dataset": {"source": "upload", "train": "file-0", "validation": {"a": "file-1"}}},
+    {"dataset": {"source": "path", "train": "/a", "test": "/b"}},
+    {"mode": "predict", "dataset": {"source": "upload", "test": "file-0"}},
+    {"resources": {"strategy": "fsdp"}},
+]
+VERBS = "cancel check clone create delete get list pause promote publish read resume retry validate"
+OLD_IDS = (
+    "cancel_job check_file clone_job create_file create_job delete_file delete_job get_artifact "
+    "get_checkpoint get_checkpoint_archive get_checkpoint_file get_file get_file_content get_job "
+    "list_artifacts list_checkpoints list_events list_files list_jobs list_metrics list_tasks "
+    "list_workers pause_job promote_checkpoint publish_job read_logs resume_job retry_job "
+    "validate_job"
+)
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Json:
+    return create_app(Settings(home=tmp_path_factory.mktemp("home"))).openapi()
+
+
+def schemas_in(value: Any, place: str = "") -> Iterator[tuple[str, Json]]:
+    """Every object of the document with its place, the deepest last."""
+    if isinstance(value, dict):
+        yield place, value
+        for key, inner in value.items():
+            if key not in {"example", "examples", "default"}:
+                yield from schemas_in(inner, f"{place}/{key}")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from schemas_in(inner, f"{place}/{number}")
+
+
+def examples_in(document: Json) -> Iterator[tuple[str, Json, Any]]:
+    """Place, schema and value of every example and default."""
+    for place, part in schemas_in(document):
+        schema = part.get("schema", part)
+        named = part.get("examples", ())
+        for value in named.values() if isinstance(named, dict) else named:
+            yield place, schema, value["value"] if isinstance(named, dict) else value
+        for key in ("example", "default"):
+            if key in part and not place.endswith(("/properties", "/mapping")):
+                yield f"{place}/{key}", schema, part[key]
+
+
+def errors_of(document: Json, schema: Json, value: Any) -> list[str]:
+    whole = {**schema, "components": document["components"]}
+    checks = jsonschema_rs.Draft202012Validator(whole)
+    return [error.message for error in checks.iter_errors(value)]
+
+
+class TestOperations:
+    def test_have_ids_of_a_verb_and_a_noun(self, document: Json) -> None:
+        ids = [part["operationId"] for _, part in schemas_in(document) if "operationId" in part]
+        assert len(ids) == len(set(ids))
+        assert all(each.partition("_")[0] in VERBS.split() and "_" in each for each in ids), ids
+        assert set(OLD_IDS.split()) <= set(ids)
+        paths = document["paths"]
+        assert paths["/health/live"]["get"]["operationId"] == "get_liveness"
+        assert paths["/health/ready"]["get"]["operationId"] == "get_readiness"
+        assert paths["/metrics"]["get"]["operationId"] == "get_prometheus_metrics"
+
+    def test_declare_their_errors(self, document: Json) -> None:
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                assert operation["summary"], path
+                codes = set(operation["responses"])
+                assert path.startswith("/health/") or {"401", "503"} <= codes, path
+
+
+class TestModels:
+    def test_unions_have_only_named_members(self, document: Json) -> None:
+        anonymous = [
+            place
+            for place, part in schemas_in(document)
+            for member in [*part.get("anyOf", ()), *part.get("oneOf", ())]
+            if "enum" in member or member.get("type") == "object"
+        ]
+        assert anonymous == []
+        training = document["components"]["schemas"]["TrainingSpec"]["properties"]
+        assert training["torch_compile_mode"]["anyOf"] == [
+            {"$ref": "#/components/schemas/TrainingSpecTorchCompileMode"},
+            {"type": "null"},
+        ]
+
+    def test_exist_once(self, document: Json) -> None:
+        names = set(document["components"]["schemas"])
+        assert not {name for name in names if name.endswith(("-Input", "-Output", "1", "2"))}
+        job, submitted = (
+            document["components"]["schemas"][name] for name in ("Job", "SubmittedJob")
+        )
+        assert job["allOf"][0] == {"$ref": "#/components/schemas/JobSummary"}
+        assert submitted["allOf"][0] == {"$ref": "#/components/schemas/Job"}
+        assert set(submitted["allOf"][1]["properties"]) == {"ignored", "warnings"}
+        assert "id" not in job["allOf"][1]["properties"]
+
+    def test_every_reference_leads_to_one(self, document: Json) -> None:
+        names = document["components"]["schemas"]
+        used = {part["$ref"] for _, part in schemas_in(document) if "$ref" in part}
+        assert {each.removeprefix("#/components/schemas/") for each in used} <= set(names)
+
+    def test_a_query_parameter_is_never_null(self, document: Json) -> None:
+        purpose = next(
+            parameter["schema"]
+            for parameter in document["paths"]["/v1/files"]["get"]["parameters"]
+            if parameter["name"] == "purpose"
+        )
+        assert purpose["type"] == "string"
+        assert "fine-tune" in purpose["enum"]
+
+    @pytest.mark.parametrize("example", list(EXAMPLE_JOBS))
+    def test_a_spec_with_its_defaults_is_what_the_job_promises(
+        self, document: Json, example: str
+    ) -> None:
+        stored = JobSpec.model_validate(EXAMPLE_JOBS[example]["value"]).model_dump(mode="json")
+        components = document["components"]["schemas"]
+        of_job = components["Job"]["allOf"][1]["properties"]["spec"]
+        assert of_job["$ref"] == "#/components/schemas/JobSpec"
+        assert errors_of(document, of_job, stored) == []
+        of_validation = components["Validation"]["properties"]["spec"]
+        assert of_validation["anyOf"] == [
+            {"$ref": "#/components/schemas/JobSpec"},
+            {"type": "null"},
+        ]
+        assert errors_of(document, of_validation, None) == []
+
+    @pytest.mark.parametrize("change", SHORT_FORMS)
+    def test_short_forms_of_a_spec_are_described(self, document: Json, change: Json) -> None:
+        assert (
+            errors_of(document, document["components"]["schemas"]["JobSpec"], spec(**change)) == []
+        )
+
+    @on_sqlite
+    def test_a_spec_of_an_older_release_is_answered_as_it_was_stored(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            row = session.get_one(JobRow, job_id)
+            row.spec = {**SPEC, "option_of_an_older_release": [1]}
+            stored = row.spec
+        assert server.client.get(f"/v1/jobs/{job_id}").json()["spec"] == stored
+
+
+class TestExamples:
+    def test_fit_their_schemas(self, document: Json) -> None:
+        found = list(examples_in(document))
+        wrong = {
+            place: errors
+            for place, schema, value in found
+            if (errors := errors_of(document, schema, value))
+        }
+        assert wrong == {}
+        assert len(found) > 150
+        places = " ".join(place for place, _, _ in found)
+        assert "/paths//v1/jobs/post/requestBody/content/application/json" in places
+        assert "/components/schemas/Problem" in places
+
+    @on_sqlite
+    def test_of_the_spec_are_valid_in_form(self, document: Json, client: httpx.Client) -> None:
+        content = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
+        for example in content["application/json"]["examples"].values():
+            answer = client.post("/v1/jobs/validate", json=example["value"]).json()
+            assert {error["code"] for error in answer["errors"]} <= {
+                "unknown_file",
+                "path_not_allowed",
+                "unknown_job",
+            }
