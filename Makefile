@@ -16,6 +16,9 @@ FIND_PYTHON := for p in python3.13 python3.12 python3.11 python3 python; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 # In a separate folder, because accelerate imports the package wherever it is installed.
 DEEPSPEED := $(CURDIR)/$(VENV)/deepspeed
+# For a test. In a separate folder, because it asks for an older typer than the service has; the
+# other packages that it needs are those of the tests.
+CLIENT_GENERATOR := openapi-python-client ruamel.yaml
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 help: ## Show this list
@@ -85,6 +88,7 @@ constraints: ## Regenerate constraints.txt from the newest versions that install
 	$(PYTHON) -m venv "$$folder"; \
 	"$$folder/bin/python" -m pip install --quiet -e '.[dev,docs]'; \
 	"$$folder/bin/python" -m pip check; \
+	"$$folder/bin/python" -m pip install --quiet --no-deps $(CLIENT_GENERATOR); \
 	{ grep '^#' constraints.txt; \
 	  "$$folder/bin/python" -m pip freeze --exclude-editable | sed 's/+.*//'; } > constraints.new; \
 	mv constraints.new constraints.txt
@@ -108,6 +112,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV); this takes about two minutes."
 	$(INSTALL) -e '.[dev]'
+	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/openapi-python-client" $(CLIENT_GENERATOR)
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
