@@ -116,7 +116,7 @@ def set_up(request: StageRequest, channel: Channel) -> Job:
     notices = [*build.interval_notices(plan), *state.strategy.notices()]
     for notice in [*notices, *([unseen] if unseen else [])]:
         send(notice)
-    reporter = Reporter(send, state, flops_per_token)
+    reporter = Reporter(send, state, flops_per_token, sizes=loaded.splits)
     validation = _validation(request, state, loaded, reporter, channel.soft_stop)
     training = TrainingRun(
         state=state,

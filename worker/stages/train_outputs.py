@@ -55,6 +55,7 @@ def finish(job: Job) -> TrainResult | None:
     _use_full_eval_dtype(job)
     final = _evaluate_final(job, chosen.step)
     tested = _predict(job)
+    training.reporter.finished()
     if not state.ranks.is_main_process:
         return None
     if final.config:

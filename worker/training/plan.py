@@ -99,6 +99,38 @@ class Plan:
             save=due(spec.save_strategy, spec.save_steps, at_end=True),
         )
 
+    def evaluations_after(self, step: int) -> int:
+        """How many evaluations are due after the steps that follow `step`; early stopping may
+        save some."""
+        spec, delay = self.spec, math.ceil(self.spec.eval_delay)
+        eval_steps = spec.eval_steps if spec.eval_steps is not None else spec.logging_steps
+        every = self._every(spec.eval_strategy, eval_steps)
+        first = delay * self.steps_per_epoch if spec.eval_strategy == "epoch" else delay
+        last_is_due = self.due(self.total_steps).evaluate
+        return self._count_after(step, every, first) + self._last(step, every, is_due=last_is_due)
+
+    def saves_after(self, step: int) -> int:
+        """The same for checkpoints; 0 with `save_strategy: best`, where nobody knows."""
+        every = self._every(self.spec.save_strategy, self.spec.save_steps)
+        return self._count_after(step, every) + self._last(step, every, is_due=True)
+
+    def _every(self, strategy: str, steps: float) -> int:
+        """The interval in steps; 0: never."""
+        intervals = {"steps": self.interval(steps), "epoch": self.steps_per_epoch}
+        return intervals.get(strategy, 0)
+
+    def _count_after(self, step: int, every: int, first: int = 0) -> int:
+        """Multiples of `every` after `step`, and not before `first`."""
+        if not every:
+            return 0
+        return max(self.total_steps // every - max(step, first - 1) // every, 0)
+
+    def _last(self, step: int, every: int, *, is_due: bool) -> int:
+        """1 if the last step is to come, and is due although it is no multiple of `every`."""
+        return int(
+            every > 0 and is_due and step < self.total_steps and self.total_steps % every > 0
+        )
+
     def interval(self, steps: float) -> int:
         """An option's interval in steps: below 1 it is a ratio of all steps."""
         return math.ceil(steps * self.total_steps) if steps < 1 else int(steps)

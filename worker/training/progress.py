@@ -18,6 +18,8 @@ _SAVED_AS: Final = {"evaluation_pending": "is_unjudged"}
 # Checkpoints of earlier versions lack these fields.
 _DEFAULTS: Final[dict[str, Any]] = {
     "remade_until": -1,
+    "evaluation_seconds": None,
+    "saving_seconds": None,
     "metric": None,
     "best_checkpoint_metric": None,
 }
@@ -39,6 +41,9 @@ class TrainingProgress:
     """Tokens including padding: what the model computes on."""
     seconds: float = 0.0
     """Time spent in optimizer steps, over all attempts."""
+    evaluation_seconds: float | None = None
+    """What an evaluation takes, and how long a checkpoint holds the training up: for estimates."""
+    saving_seconds: float | None = None
     baseline: dict[str, float] = field(default_factory=dict)
     metric: float | None = None
     """`metric_for_best_model` at the current step; None if the step was not evaluated."""

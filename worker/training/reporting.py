@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol
 
 from service.contract.events import Metric, Notice, PhaseChanged, Progress, StageEvent
 from service.contract.states import Phase
+from worker.training.eta import TimeLeft
 from worker.training.log_history import LogHistory
 from worker.training.memory import resident_bytes
 from worker.training.objective import Evaluation
@@ -32,7 +33,9 @@ class Reporter:
         state: ReportedState,
         flops_per_token: float,
         clock: Callable[[], float] = time.monotonic,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
+        """`sizes`: split → number of features."""
         self.send = send
         self._state = state
         self._progress = state.progress
@@ -41,24 +44,36 @@ class Reporter:
         self._last_progress = float("-inf")
         self._mark: float | None = None
         """Training time is added up to here; None while the training pauses."""
-        self._first_step = state.progress.step
+        self._phase, self._phase_began = Phase.LOADING, clock()
+        self._left = TimeLeft(state.progress, sizes or {})
         self._all = _Speed()
         self._since_log = _Speed()
 
     def start(self) -> None:
         """Time counts as training from now on."""
+        if self._phase is Phase.SAVING:
+            self._left.saved(self._clock() - self._phase_began)
         self.phase(Phase.TRAINING)
         self._mark = self._clock()
 
     def stop(self) -> None:
-        """Time does not count as training from now on."""
-        self._add_up()
-        self._mark = None
+        """The steps are over, and time does not count as training from now on."""
+        self._stop_counting()
+        self._left.steps_are_over = True
+
+    def finished(self) -> None:
+        """The stage has done everything: no time is left."""
+        self._left.is_over = True
+        self.tick(now=True)
 
     def pause(self, phase: Phase) -> None:
-        """Stop for another phase, until `start`."""
-        self.stop()
+        """Another phase, until `start`."""
+        self._stop_counting()
         self.phase(phase)
+
+    def _stop_counting(self) -> None:
+        self._add_up()
+        self._mark = None
 
     def _add_up(self) -> None:
         if self._mark is None:
@@ -70,7 +85,9 @@ class Reporter:
         self._since_log.seconds += seconds
 
     def count(self, examples: int, tokens: int, padded_tokens: int) -> None:
-        """Count the examples of an optimizer step; `tokens` without padding."""
+        """Count an optimizer step and its examples; `tokens` without padding."""
+        self._add_up()
+        self._left.step_made(self._state.plan, self._all.seconds)
         self._progress.examples += examples
         self._progress.tokens += tokens
         self._progress.padded_tokens += padded_tokens
@@ -86,7 +103,7 @@ class Reporter:
         self._last_progress = time_
         self._add_up()
         done, total = self._progress.step, self._state.plan.total_steps
-        steps = done - self._first_step
+        in_phase, trained = time_ - self._phase_began, self._all.seconds
         self.send(
             Progress(
                 step=done,
@@ -94,11 +111,12 @@ class Reporter:
                 epoch=self._state.plan.epoch_after(done),
                 loss=self._progress.logged_loss,
                 examples_per_second=self._all.per_second(self._all.examples),
-                eta_seconds=self._all.seconds / steps * (total - done) if steps else None,
+                eta_seconds=self._left.seconds(self._state.plan, self._phase, in_phase, trained),
             )
         )
 
     def phase(self, phase: Phase) -> None:
+        self._phase, self._phase_began = phase, self._clock()
         self.send(PhaseChanged(phase=phase))
 
     def notice(self, message: str, **data: object) -> None:
@@ -126,6 +144,7 @@ class Reporter:
         return {} if seen is None else {"num_input_tokens_seen": seen}
 
     def evaluated(self, found: Evaluation) -> None:
+        self._left.evaluated(sum(v for n, v in found.speed.items() if n.endswith("_runtime")))
         self._metric("eval", found.metrics)
         self._remember({**found.metrics, **found.speed})
 
