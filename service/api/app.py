@@ -37,7 +37,7 @@ from service.store.database import Database
 
 _DESCRIPTION: Final = (
     "Fine-tune models: upload data, submit a job, watch it, download the finished model.\n\n"
-    "Errors are RFC 9457 problem details with a stable `code`."
+    "Errors are RFC 9457 problem details with a stable `code` and a `message` to print."
 )
 _ROUTERS: Final = (
     jobs,

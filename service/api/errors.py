@@ -106,11 +106,9 @@ _ROUTER_ERRORS: Final[dict[int, type[DomainError]]] = {
 }
 
 
-def render(
-    request_path: str, request_id: str, error: DomainError, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
-    """The error as a response."""
-    problem = Problem(
+def problem_of(request_path: str, request_id: str, error: DomainError) -> Problem:
+    """The error as a problem document."""
+    return Problem(
         type=f"urn:finetune:problem:{error.code}",
         title=error.title,
         status=error.status,
@@ -122,8 +120,14 @@ def render(
         request_id=request_id,
         **error.extra,
     )
+
+
+def render(
+    request_path: str, request_id: str, error: DomainError, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """The error as a response."""
     return JSONResponse(
-        problem.model_dump(mode="json", exclude_none=True),
+        problem_of(request_path, request_id, error).model_dump(mode="json", exclude_none=True),
         status_code=error.status,
         headers={**_headers_for(error), **(headers or {})},
         media_type=PROBLEM_JSON,

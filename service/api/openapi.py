@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from service.api.openapi_names import name_models, reference
+from service.api.problem_examples import example_of
 from service.api.schemas.problems import Problem
 from service.contract.spec import JobSpec
 
@@ -182,9 +183,12 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _problem_response(status: int) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": _PROBLEM}
+    if (example := example_of(status)) is not None:
+        content["example"] = example
     response: dict[str, Any] = {
         "description": _DESCRIPTIONS[status],
-        "content": {"application/problem+json": {"schema": _PROBLEM}},
+        "content": {"application/problem+json": content},
     }
     if status == 401:
         response["headers"] = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}

@@ -176,6 +176,21 @@ class TestExamples:
         assert "/paths//v1/jobs/post/requestBody/content/application/json" in places
         assert "/components/schemas/Problem" in places
 
+    def test_of_an_error_has_the_status_that_it_is_the_example_of(self, document: Json) -> None:
+        schemas = document["components"]["schemas"]
+        assert schemas["Problem"]["examples"][0]["status"] == 422
+        seen = set()
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                for status, response in operation["responses"].items():
+                    content = response.get("content", {}).get("application/problem+json")
+                    if content is not None and status != "422":
+                        example = content["example"]
+                        assert example["status"] == int(status)
+                        assert example["message"].startswith(example["title"])
+                        seen.add(status)
+        assert {"400", "401", "404", "409", "410", "413", "415", "416", "429", "503"} <= seen
+
     @on_sqlite
     def test_of_the_spec_are_valid_in_form(self, document: Json, client: httpx.Client) -> None:
         content = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]
