@@ -29,7 +29,7 @@ def transfer(label: str, total: int) -> Iterator[Callable[[int], None]]:
     if total < LARGE:
         yield lambda _done: None
     elif not console.is_terminal:
-        output.note(f"{label} ({megabytes(total)})")
+        output.note(f"{label} ({file_size(total)})")
         yield lambda _done: None
     else:
         columns = (
@@ -44,5 +44,8 @@ def transfer(label: str, total: int) -> Iterator[Callable[[int], None]]:
             yield lambda done: bar.advance(task, done)
 
 
-def megabytes(size: int) -> str:
-    return f"{size / 1000**2:,.1f} MB"
+def file_size(size: int) -> str:
+    """`312 bytes`, `4.1 kB`, `30.0 MB`."""
+    if size < 1000:
+        return f"{size} bytes"
+    return f"{size / 1000:,.1f} kB" if size < 1000**2 else f"{size / 1000**2:,.1f} MB"

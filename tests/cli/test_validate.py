@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
+from service.cli import data_preview
 from tests.cli.conftest import Cli
 from tests.cli.specs import write_spec
+from tests.support.models import save_tiny_bert
 
 
 class TestValidate:
@@ -16,7 +19,7 @@ class TestValidate:
         assert (outcome.status, outcome.err) == (0, "")
         assert outcome.out.splitlines() == [
             f"{tmp_path / 'spec.json'} is valid",
-            "  ./train.jsonl: 0.0 MB, uploaded by `finetune submit`",
+            "  ./train.jsonl: 89 bytes, uploaded by `finetune submit`",
         ]
         assert http.get("/v1/files").json()["data"] == []
         assert http.get("/v1/jobs").json()["data"] == []
@@ -59,3 +62,50 @@ class TestValidate:
         spec = write_spec(tmp_path, training={"log_level": "passive"})
         outcome = cli("validate", str(spec))
         assert (outcome.status, "ignored: training.log_level" in outcome.err) == (0, True)
+
+
+class TestData:
+    """`--data`: a process of its own, as users start it. tests/stages/test_preview.py has the
+    tasks."""
+
+    @pytest.fixture
+    def spec(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("FINETUNE_MODEL_ROOTS", str(tmp_path / "models"))
+        model = save_tiny_bert(tmp_path / "models" / "tiny")
+        rows = "Satz,Urteil\nein schönes Buch,gut\nzu lang und öde,schlecht\nganz nett,gut\n"
+        (tmp_path / "train.csv").write_text(rows)
+        columns = {"text": "Satz", "label": "Urteil"}
+        dataset = {"source": "upload", "train": "./train.csv", "columns": columns}
+        return write_spec(
+            tmp_path,
+            task="text-classification",
+            model={"name_or_path": str(model)},
+            dataset=dataset,
+        )
+
+    def test_reads_local_files_and_uploads_and_leaves_nothing_behind(
+        self, cli: Cli, spec: Path, http: httpx.Client, tmp_path: Path
+    ) -> None:
+        files = {"file": ("held_out.csv", b"Satz,Urteil\nein Buch,gut\n,gut\n")}
+        answer = http.post("/v1/files", files=files, data={"purpose": "fine-tune"})
+        change = f"dataset.validation={answer.json()['id']}"
+        outcome = cli("validate", str(spec), "--data", "--set", change)
+        lines = outcome.out.splitlines()
+        assert outcome.status == 2
+        assert lines[2] == "train: 3 rows read, 3 usable, 0 bad"
+        assert lines[3].startswith("  tokens per row: p50 ")
+        assert "validation: 2 rows read, 1 usable, 1 bad" in lines
+        assert "  held_out.csv, line 3: `text` is empty (empty_text)" in lines
+        assert any(line.startswith("Example 1 of the train split, ") for line in lines)
+        assert lines[-1] == "  target: label: schlecht"
+        assert "a job would fail with this data (unreadable_row): held_out.csv" in outcome.err
+        assert "What to do: " in outcome.err
+        assert len(http.get("/v1/files").json()["data"]) == 1
+
+    def test_without_the_worker_packages_it_says_what_to_install(
+        self, cli: Cli, spec: Path, api: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(data_preview, "_NEEDED", ("no_such_package",))
+        outcome = cli("validate", str(spec), "--data")
+        assert outcome.status == 2
+        assert "install finetune-service[worker]" in outcome.err

@@ -5,10 +5,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from service.contract import prepared_data
-from service.contract.events import ArtifactWritten, Notice, PhaseChanged, Progress
+from service.contract.events import (
+    ArtifactWritten,
+    Notice,
+    PhaseChanged,
+    Progress,
+    StageEvent,
+)
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
@@ -55,13 +61,13 @@ class Model:
 
 
 def main(request: StageRequest, channel: Channel) -> PrepareResult:
-    _quiet_libraries()
+    quiet_libraries()
     events = Events(channel)
     task = registry.get(request.spec.variant())
     events.phase(Phase.RESOLVING)
     hub_model_id = _claim_repository(request, events)
     origins = locate_model(request)
-    data = _resolve_data(request, events)
+    data = resolve_data(request, events)
     events.resolved(origins, data)
     if request.base_job is not None:
         events.starts_from_job(request.base_job)
@@ -137,7 +143,7 @@ def _require_same_base(request: StageRequest) -> None:
         raise StageError(FailureCode.DATA_CHANGED, message, before=before.step, now=now.step)
 
 
-def _resolve_data(request: StageRequest, events: "Events") -> Data:
+def resolve_data(request: StageRequest, events: "Events") -> Data:
     data = sources.resolve(request, events.progress)
     percentage = request.spec.dataset.validation_split_percentage
     if percentage is None or request.spec.mode == "predict":
@@ -147,10 +153,14 @@ def _resolve_data(request: StageRequest, events: "Events") -> Data:
     return HeldOut(data, percentage, seed, trains=request.spec.trains)
 
 
+class Sink(Protocol):
+    def send(self, event: StageEvent) -> None: ...
+
+
 class Events:
     """The events that the user sees."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Sink) -> None:
         self._channel = channel
 
     def phase(self, phase: Phase) -> None:
@@ -238,7 +248,9 @@ def locate_model(request: StageRequest) -> Origins:
     return Origins(model, config, tokenizer or model)
 
 
-def fetch_model(request: StageRequest, origins: Origins, task: Task) -> Model:
+def fetch_model(
+    request: StageRequest, origins: Origins, task: Task, *, with_weights: bool = True
+) -> Model:
     """Download the small files and check them before the weights."""
     own_folder = request.attempt_dir / "base_model"
     weights = origins.model.weights() if origins.model is not None else []
@@ -259,7 +271,8 @@ def fetch_model(request: StageRequest, origins: Origins, task: Task) -> Model:
     config = checks.load_config(config_folder, origins.config.name)
     tokenizer = load_tokenizer()
     card = {base_model_card.CARD}.intersection(origins.model.files)
-    folder = origins.model.fetch([*origins.model.settings(), *weights, *card])
+    wanted = [*origins.model.settings(), *(weights if with_weights else ()), *card]
+    folder = origins.model.fetch(wanted)
     of_job = request.base_job
     base_card = base_model_card.read(folder) if of_job is None else base_model_card.of_job(of_job)
     if origins.config is not origins.model:
@@ -370,17 +383,17 @@ class Preparation:
         counts: content_cache.Counts = {}
         measures = {}
         self._events.phase(Phase.CHECKING)
-        tallies = self._check_all(folder)
+        tallies = self.check_all(folder)
         self._reporter.require_usable(tallies)
         self._events.phase(Phase.TOKENIZING)
         for split, tally in tallies.items():
             counts[split] = {"examples": tally.used}
-            made, measures[split] = self._tokenize(split, folder / split)
+            made, measures[split] = self.tokenize(split, folder / split)
             counts[split] |= made
         report.write(folder, tallies, measures)
         return counts
 
-    def _check_all(self, folder: Path) -> dict[str, Tally]:
+    def check_all(self, folder: Path) -> dict[str, Tally]:
         """Check the training rows first: validation rows may have only their labels."""
         tallies: dict[str, Tally] = {}
         label_check = None
@@ -416,7 +429,7 @@ class Preparation:
             lambda rows: self._events.progress(rows, 0),
         )
 
-    def _tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
+    def tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
         context = PrepareContext(
             spec=self._spec,
             tokenizer=self._model.tokenizer,
@@ -472,7 +485,7 @@ def _slow(tokenizer: Any) -> dict[str, Any]:
     return {"class": type(tokenizer).__name__, "files": hashes, "settings": kept}
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Turn off progress bars: they are for terminals. (The Hub client has a variable for this.)"""
     import datasets
     import transformers

@@ -1,0 +1,129 @@
+"""What `finetune validate --data` shows, for each task, with the code of `prepare`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tasks.samples import CASES
+from tests.tasks.stages import write_rows
+from worker.stages import preview
+
+
+def previewed(home: Path, model: Path, task: Any, train: str, **given: Any) -> dict[str, Any]:
+    """The result for a spec with these training rows; `rows` is the limit, the rest `dataset`."""
+    folder = home / "preview"
+    folder.mkdir()
+    rows = given.pop("rows", 1000)
+    spec = {
+        "task": task,
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", "train": train, **given},
+    }
+    request = {"spec": spec, "rows": rows, "cache_dir": str(home / "cache")}
+    (folder / "preview.json").write_text(json.dumps(request))
+    preview.main(folder)
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+@pytest.fixture
+def weightless(model: Path, tmp_path: Path) -> Path:
+    """The tiny BERT whose weights nobody can read."""
+    folder = tmp_path / "weightless"
+    folder.mkdir()
+    for file in model.iterdir():
+        (folder / file.name).write_bytes(
+            b"no weights" if file.suffix == ".safetensors" else file.read_bytes()
+        )
+    return folder
+
+
+TARGETS = {
+    "question-answering": "answer: was (tokens",
+    "causal-lm": "each token, predicted from the tokens before it",
+    "masked-lm": "15% of the tokens",
+    "text-classification": "label",
+    "summarization": "text: ",
+    "translation": "text: ",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_task_shows_rows_lengths_and_two_examples(tmp_path: Path, case: str) -> None:
+    parameters, save, row = CASES[case]
+    kind = case.partition("/")[0]
+    train = write_rows(tmp_path / "train.jsonl", [row(number) for number in range(12)])
+    found = previewed(tmp_path, save(tmp_path / "model"), {"type": kind, **parameters}, train)
+    assert found["failure"] is None
+    split = found["splits"]["train"]
+    assert (split["rows_read"], split["rows_usable"], split["rows_bad"]) == (12, 12, 0)
+    assert 0 < split["tokens"]["p50"] <= split["tokens"]["p95"] <= split["tokens"]["max"]
+    assert len(found["examples"]) == 2
+    for example in found["examples"]:
+        assert len(example["tokens"]) <= found["max_length"]
+        if kind == "token-classification":
+            assert len(example["target"]) == len(example["tokens"])
+        else:
+            assert example["target"].startswith(TARGETS[kind])
+
+
+class TestClassification:
+    TASK = "text-classification"
+
+    def test_labels_tokens_and_truncation(self, tmp_path: Path, weightless: Path) -> None:
+        rows = [{"text": "the board", "label": "good"}, {"text": "the board " * 20, "label": "bad"}]
+        train = write_rows(tmp_path / "train.jsonl", rows)
+        task = {"type": self.TASK, "max_seq_length": 8}
+        found = previewed(tmp_path, weightless, task, train)
+        assert (found["max_length"], found["length_option"]) == (8, "max_seq_length")
+        assert found["splits"]["train"]["truncated"] == 1
+        assert found["splits"]["train"]["tokens"]["max"] == 42
+        first, second = found["examples"]
+        assert first["tokens"] == ["[CLS]", "the", "board", "[SEP]"]
+        assert [first["target"], second["target"]] == ["label: good", "label: bad"]
+        assert found["unknown_tokens"] == 0
+
+    def test_bad_rows_are_the_failure_of_a_job_and_the_others_are_shown(
+        self, tmp_path: Path, weightless: Path
+    ) -> None:
+        rows = [
+            {"text": "Grüße", "label": 0},
+            {"text": "", "label": 1},
+            {"text": "机器", "label": 1},
+        ]
+        train = write_rows(tmp_path / "rows.jsonl", rows)
+        found = previewed(tmp_path, weightless, self.TASK, train)
+        assert found["failure"]["code"] == "unreadable_row"
+        assert "rows.jsonl, line 2" in found["failure"]["message"]
+        assert found["failure"]["action"]
+        split = found["splits"]["train"]
+        assert (split["rows_usable"], split["bad_by_reason"]) == (2, {"empty_text": 1})
+        assert [row["place"] for row in split["bad_rows"]] == ["rows.jsonl, line 2"]
+        assert [example["target"] for example in found["examples"]] == ["label: 0", "label: 1"]
+        assert found["unknown_tokens"] > 0
+
+    def test_no_more_rows_are_read_than_asked_for(self, tmp_path: Path, weightless: Path) -> None:
+        rows = [{"text": "the board", "label": number % 2} for number in range(50)]
+        train = write_rows(tmp_path / "train.jsonl", rows)
+        found = previewed(tmp_path, weightless, self.TASK, train, rows=10)
+        assert found["splits"]["train"]["rows_read"] == 10
+
+    def test_a_missing_column_is_the_failure_of_a_job(
+        self, tmp_path: Path, weightless: Path
+    ) -> None:
+        train = write_rows(tmp_path / "train.jsonl", [{"txt": "a", "label": 1}])
+        found = previewed(tmp_path, weightless, self.TASK, train)
+        assert found["failure"]["code"] == "missing_column"
+        assert "Did you mean 'txt'" in found["failure"]["message"]
+        assert (found["splits"], found["examples"]) == ({}, [])
+
+
+def test_tags_are_shown_at_the_first_token_of_each_word(tmp_path: Path, model: Path) -> None:
+    rows = [{"tokens": ["unbelievably", "London"], "tags": ["O", "B-LOC"]}] * 2
+    train = write_rows(tmp_path / "train.jsonl", rows)
+    found = previewed(tmp_path, model, "token-classification", train)
+    pairs = list(zip(found["examples"][0]["tokens"], found["examples"][0]["target"], strict=True))
+    assert [pair for pair in pairs if pair[1]] == [("un", "O"), ("london", "B-LOC")]
+    assert (pairs[0], pairs[-1]) == (("[CLS]", None), ("[SEP]", None))

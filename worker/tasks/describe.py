@@ -1,0 +1,103 @@
+"""What a feature teaches, for a person: its tokens as text, and its target in words."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.contract.parameters import TextClassificationSpec
+from service.contract.spec import JobSpec
+from worker.tasks.base import parameters_of
+from worker.tasks.classification import labels
+from worker.tasks.classification.text_rows import REGRESSION, SINGLE, Scheme
+
+_NOT_SCORED: Final = -100
+_INCOMPLETE: Final = "\ufffd"
+
+
+@dataclass(frozen=True)
+class Describer:
+    """Of one split of a job; `train_examples` define the labels, None in a job without them."""
+
+    spec: JobSpec
+    tokenizer: Any
+    train_examples: Any
+
+    def of(self, feature: Mapping[str, Any]) -> dict[str, Any]:
+        """`tokens`, and `target`: a text, or a label for each token (null: not scored)."""
+        return {
+            "tokens": self.tokens(feature["input_ids"]),
+            "text": self.text(feature["input_ids"]),
+            "target": _TARGETS[self.spec.task.type](self, feature),
+        }
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the text that it represents; the vocabulary's entry for a part of a
+        character."""
+        entries = self.tokenizer.convert_ids_to_tokens(list(ids))
+        texts = [self.tokenizer.decode([token]) for token in ids]
+        return [
+            entry if _INCOMPLETE in text or not text else text
+            for entry, text in zip(entries, texts, strict=True)
+        ]
+
+    def unknown_share(self, features: Sequence[Sequence[int]]) -> float | None:
+        unknown = self.tokenizer.unk_token_id
+        if unknown is None:
+            return None
+        total = sum(map(len, features))
+        return sum(list(ids).count(unknown) for ids in features) / total if total else None
+
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+
+def _answer(describer: Describer, feature: Mapping[str, Any]) -> str:
+    first, last = feature["start_positions"], feature["end_positions"]
+    ids = feature["input_ids"]
+    if first == last and ids[first] in describer.tokenizer.all_special_ids:
+        return "no answer in this window"
+    answer = describer.text(ids[first : last + 1]).strip()
+    return f"answer: {answer} (tokens {first} to {last})"
+
+
+def _next_tokens(_describer: Describer, _feature: Mapping[str, Any]) -> str:
+    return "each token, predicted from the tokens before it"
+
+
+def _masked_tokens(describer: Describer, _feature: Mapping[str, Any]) -> str:
+    share = getattr(describer.spec.task, "mlm_probability", 0.15)
+    return f"{share:.0%} of the tokens, chosen anew in each batch"
+
+
+def _label(describer: Describer, feature: Mapping[str, Any]) -> str:
+    parameters = parameters_of(describer.spec, TextClassificationSpec)
+    scheme = Scheme.of(parameters, describer.train_examples)
+    target = feature["labels"]
+    if scheme.problem == REGRESSION:
+        return f"number: {target:g}"
+    names = scheme.classes.names
+    if scheme.problem == SINGLE:
+        return f"label: {names[target]}"
+    chosen = [name for name, given in zip(names, target, strict=True) if given]
+    return f"labels: {', '.join(chosen) or 'none'}"
+
+
+def _tags(describer: Describer, feature: Mapping[str, Any]) -> list[str | None]:
+    given = getattr(describer.spec.task, "label_names", None)
+    names = labels.classes_of(given, describer.train_examples, "tags").names
+    return [None if label == _NOT_SCORED else names[label] for label in feature["labels"]]
+
+
+def _text_to_write(describer: Describer, feature: Mapping[str, Any]) -> str:
+    return f"text: {describer.text([token for token in feature['labels'] if token >= 0])}"
+
+
+_TARGETS: Final[dict[str, Callable[[Describer, Mapping[str, Any]], Any]]] = {
+    "question-answering": _answer,
+    "causal-lm": _next_tokens,
+    "masked-lm": _masked_tokens,
+    "text-classification": _label,
+    "token-classification": _tags,
+    "summarization": _text_to_write,
+    "translation": _text_to_write,
+}
