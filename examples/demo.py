@@ -7,6 +7,7 @@ the job succeeded; 130 after Ctrl-C.
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ HOME = EXAMPLES.parent / "var" / "demo"
 SPEC = EXAMPLES / "question-answering.yaml"
 START_SECONDS = 300
 STOP_SECONDS = 120
+SAMPLES = 5
 METRICS = {"eval_exact_match": "exact match (EM)", "eval_f1": "F1"}
 
 console = Console(highlight=False)
@@ -79,13 +81,29 @@ def stack(*, keep: bool) -> Iterator[lock.StackAddress]:
         )
     kept = False
     try:
-        yield _await_ready(process, log)
+        address = _await_ready(process, log)
+        yield address
         kept = keep
     finally:
         if kept:
-            console.print(f"The service keeps running; stop it with: kill {process.pid}")
+            console.print(how_to_use(address), soft_wrap=True, markup=False)
         else:
             _stop(process)
+
+
+def how_to_use(address: lock.StackAddress) -> str:
+    """The commands for a service that keeps running, to be pasted into another terminal."""
+    return f"""
+The service keeps running: API at {address.url} (/docs describes it), MLflow at {address.mlflow_url}
+To use it from another terminal, in this folder:
+
+  . .venv/bin/activate
+  export FINETUNE_HOME={shlex.quote(str(HOME))}
+  export FINETUNE_URL={address.url}
+  finetune list
+
+New jobs can use the demo's model: name_or_path: {model_folder()}
+Stop the service with: kill {address.pid}"""
 
 
 def environment() -> dict[str, str]:
@@ -158,7 +176,7 @@ def run_job(client: Client, *, keep: bool) -> int:
 def show(job: dict[str, Any]) -> None:
     result = job["result"]
     console.print(scores(result["metrics"], result["baseline"]))
-    for sample in result["samples"][:3]:
+    for sample in result["samples"][:SAMPLES]:
         console.print(sample_panel(sample))
     # Never wrapped, so that they can be copied.
     console.print(f"[bold]model[/]   {escape(result['model_path'])}", soft_wrap=True)
@@ -177,12 +195,14 @@ def scores(metrics: dict[str, Any], baseline: dict[str, Any]) -> Table:
 def sample_panel(sample: dict[str, Any]) -> Panel:
     """A question, the passage around its answer, the expected and the predicted answer."""
     expected = " | ".join(sample["answers"]) or "(no answer)"
+    predicted = sample["prediction"] or "(no answer)"
+    is_right = sample["prediction"] in (sample["answers"] or [""])
+    style, mark = ("bold green", " ✓") if is_right else ("bold", "")
     return Panel(
+        f"[bold]{escape(sample['question'])}[/]\n"
         f"[dim]… {escape(sample['context'])} …[/]\n"
         f"expected   {escape(expected)}\n"
-        f"predicted  [bold]{escape(sample['prediction'] or '(no answer)')}[/]",
-        title=escape(sample["question"]),
-        title_align="left",
+        f"predicted  [{style}]{escape(predicted)}[/]{mark}"
     )
 
 

@@ -4,7 +4,13 @@ import argparse
 import os
 import sys
 
-from service.contract.routing import CPU_QUEUE, GPU_QUEUE, consumed_queues, gpus_of
+from service.contract.routing import (
+    CPU_QUEUE,
+    GPU_QUEUE,
+    consumed_queues,
+    gpus_of,
+    most_for_one_job,
+)
 from service.settings import get_settings
 
 
@@ -28,7 +34,7 @@ def main() -> None:
 
     from worker.app import app
     from worker.devices import gpu_locks
-    from worker.devices.gpus import gpus, most_for_one_job
+    from worker.devices.gpus import gpus
     from worker.processes import allocator
 
     found = gpus()

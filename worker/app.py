@@ -80,6 +80,7 @@ def _register(sender: Any, **_: Any) -> None:
         pid=os.getpid(),
         queues=sorted(app.amqp.queues.consume_from),
         devices=devices(),
+        slots=sender.controller.concurrency,
         version=version("finetune-service"),
     )
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)

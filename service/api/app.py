@@ -30,6 +30,7 @@ from service.api import (
 from service.api.dependencies import Services
 from service.api.errors import add_handlers
 from service.api.middleware import Authentication, BodyLimit, RequestContext
+from service.api.query_parameters import KNOWN_ONLY
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
 from service.settings import Settings, get_settings
@@ -50,10 +51,9 @@ _ROUTERS: Final = (
     file_checks,
     tasks,
     workers,
-    health,
-    metrics,
-    docs,
 )
+# Probes and scrapers may add parameters of their own.
+_OPEN_ROUTERS: Final = (health, metrics, docs)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -83,6 +83,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(RequestContext, metrics=counters)
     for room in _ROUTERS:
+        app.include_router(room.router, dependencies=[KNOWN_ONLY], responses=openapi.problems(422))
+    for room in _OPEN_ROUTERS:
         app.include_router(room.router)
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app

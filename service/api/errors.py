@@ -186,11 +186,12 @@ def _router_detail(request: Request, error: HTTPException) -> str:
 def _validation_error(request: Request, error: Exception) -> Response:
     """A path, query or header parameter that its declaration refuses."""
     assert isinstance(error, RequestValidationError)
-    faults = [_parameter_fault(fault) for fault in error.errors()]
+    faults = [parameter_fault(fault) for fault in error.errors()]
     return _answer(request, InvalidRequestError(faults))
 
 
-def _parameter_fault(error: dict[str, Any]) -> Fault:
+def parameter_fault(error: dict[str, Any]) -> Fault:
+    """The fault that corresponds to an error of FastAPI."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return Fault(path=path, code="missing_field", message="required, but not given")

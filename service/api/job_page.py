@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from service.api import waiting
 from service.api.artifacts import artifact_of
 from service.api.schemas.jobs import Job
 from service.contract.states import ENDED, JobState, Stage
@@ -12,6 +13,7 @@ from service.settings import Settings
 from service.store import lineage, queries
 from service.store.database import Database
 from service.store.models import JobRow
+from service.store.queries import Place
 
 ARTIFACTS_ON_PAGE = 100
 
@@ -19,16 +21,18 @@ ARTIFACTS_ON_PAGE = 100
 def read_page(database: Database, job_id: str, settings: Settings) -> Job:
     """The job's current page. Raises JobNotFoundError."""
     with database.read() as session:
-        job, position = queries.job_in_queue(session, job_id)
+        job, place = queries.job_in_queue(session, job_id)
         if job.epoch == 0:
-            return page_of_new(job, position, settings)
+            return _page_of_new(session, job, place, settings)
         rows, _ = queries.artifacts(session, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
+        attempts = queries.attempts(session, job_id)
         return Job.build(
             job,
-            queue_position=position,
-            attempts=queries.attempts(session, job_id),
+            queue_position=place and place.position,
+            attempts=attempts,
             artifacts=[artifact_of(row) for row in rows],
             settings=settings,
+            waiting=waiting.of_page(session, job, place, attempts, settings),
             derived=_derived(session, job),
         )
 
@@ -47,8 +51,18 @@ def answer(
     return Response(content, status_code, headers, media_type="application/json")
 
 
-def page_of_new(job: JobRow, queue_position: int | None, settings: Settings) -> Job:
+def page_of_new(database: Database, job: JobRow, place: Place | None, settings: Settings) -> Job:
     """The page of a job that no worker has claimed yet."""
+    with database.read() as session:
+        return _page_of_new(session, job, place, settings)
+
+
+def _page_of_new(session: Session, job: JobRow, place: Place | None, settings: Settings) -> Job:
     return Job.build(
-        job, queue_position=queue_position, attempts=(), artifacts=(), settings=settings
+        job,
+        queue_position=place and place.position,
+        attempts=(),
+        artifacts=(),
+        settings=settings,
+        waiting=waiting.of_page(session, job, place, (), settings),
     )

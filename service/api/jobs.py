@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.api import submission
+from service.api import submission, waiting
 from service.api.dependencies import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
 from service.api.errors import InvalidRequestError
 from service.api.ignored_options import ignored
@@ -111,7 +111,8 @@ def list_jobs(
     )
     with database.read() as session:
         rows, has_more = job_list.list_jobs(session, wanted, after=after, limit=limit)
-    data = [JobSummary.of(row, settings) for row in rows]
+        reasons = waiting.of_list(session, rows, settings)
+    data = [JobSummary.of(row, settings, reasons.get(row.id)) for row in rows]
     return JobList(
         data=data,
         first_id=data[0].id if data else None,

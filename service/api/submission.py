@@ -79,7 +79,7 @@ def submit(
         )
         job_id = made.job_id
         if made.job is not None:
-            page = page_of_new(made.job, made.queue_position, services.settings)
+            page = page_of_new(services.database, made.job, made.place, services.settings)
             warned = found
     page = page or read_page(services.database, job_id, services.settings)
     if warned is None:

@@ -28,6 +28,7 @@ def _worker(row: WorkerRow, running: list[queries.RunningJob]) -> Worker:
         pid=row.pid,
         queues=row.queues,
         devices=row.devices,
+        slots=row.slots,
         version=row.version,
         started_at=row.started_at,
         last_seen_at=row.last_seen_at,

@@ -1,6 +1,5 @@
-"""`finetune list|get|logs|events`: show jobs."""
+"""`finetune list|get`: show jobs."""
 
-import time
 from typing import Annotated
 
 import typer
@@ -9,8 +8,6 @@ from service.cli import output
 from service.cli.client import Client, Json
 from service.cli.watch import line, show_result
 from service.contract.states import ENDED, JobState
-
-FOLLOW_SECONDS = 1.0
 
 
 def list_jobs(
@@ -58,46 +55,3 @@ def get_job(job_id: str, *, json: output.AsJson = False) -> None:
     if job["state"] not in ENDED:
         typer.echo(line(job))
     show_result(job)
-
-
-def show_logs(
-    job_id: str,
-    *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Until the job has ended.")
-    ] = False,
-    json: output.AsJson = False,
-) -> None:
-    """The job's log. With --json: its parts as they were read, one line each."""
-    offset = 0
-    with Client.from_environment() as client:
-        job_id = client.job_id(job_id)
-        while True:
-            part = client.get(f"/v1/jobs/{job_id}/logs", {"offset": offset})
-            if part["content"]:
-                _show_part(part, json=json)
-            offset = part["next_offset"]
-            if offset < part["size"]:
-                continue
-            if part["eof"] or not follow:
-                return
-            time.sleep(FOLLOW_SECONDS)
-
-
-def _show_part(part: Json, *, json: bool) -> None:
-    if json:
-        output.print_json(part)
-    else:
-        typer.echo(part["content"], nl=False)
-
-
-def show_events(job_id: str, *, json: output.AsJson = False) -> None:
-    """The job's history. With --json: one line per event."""
-    with Client.from_environment() as client:
-        events = client.pages(f"/v1/jobs/{client.job_id(job_id)}/events", cursor="seq")
-        if json:
-            for event in events:
-                output.print_json(event)
-        else:
-            rows = ({**event, "at": event["at"][:19]} for event in events)
-            output.print_table(("seq", "at", "type", "data"), rows)

@@ -1,7 +1,7 @@
 """Which queue a stage waits in, and the message that wakes a worker for it."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from service.contract.resources import MOST_PROCESSES
 from service.contract.spec import JobSpec
@@ -43,3 +43,16 @@ def consumed_queues(queues: Iterable[str], gpus: int) -> list[str]:
     more = [gpu_queue(count) for count in range(2, min(gpus, MOST_PROCESSES) + 1)]
     named = list(queues)
     return list(dict.fromkeys([*named, *(more if GPU_QUEUE in named else [])]))
+
+
+def usable_gpus(devices: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of a worker's registered devices that a job can have: the others have a `problem`."""
+    return [device for device in devices if device["type"] == "cuda" and device.get("uuid")]
+
+
+def most_for_one_job(devices: Iterable[Mapping[str, Any]]) -> int:
+    """How many of a worker's GPUs one job can have. A process that sees a MIG instance sees no
+    other GPU, so MIG instances are for jobs of one GPU."""
+    usable = usable_gpus(devices)
+    whole = sum(not gpu.get("mig") for gpu in usable)
+    return whole or min(len(usable), 1)

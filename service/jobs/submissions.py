@@ -31,7 +31,7 @@ class Submitted:
     job_id: str
     job: JobRow | None = None
     """None when an earlier request with the same idempotency key made it."""
-    queue_position: int | None = None
+    place: queries.Place | None = None
 
     @property
     def created(self) -> bool:
@@ -100,14 +100,16 @@ class Submissions:
             files.use(session, uploads(one.spec))
         places = [(queue_for(STAGE_ORDER[0], one.spec), one.spec.priority) for one in new]
         arrivals = {place: queries.arrival(session, *place) for place in dict.fromkeys(places)}
-        now, _ = arrivals[places[-1]]
+        now = arrivals[places[-1]].now
         rows = jobs.insert_all(session, new, now=now, due_in=self._dispatcher.head_start)
         lineage.note(session, [(one.job_id, one.spec) for one in new])
         made = []
         for row, place in zip(rows, places, strict=True):
             mine = (row.priority, row.id)  # all were queued at the same time
             ahead = sum(r.queue == row.queue and (r.priority, r.id) < mine for r in rows)
-            made.append(Submitted(row.id, row, arrivals[place][1] + ahead))
+            made.append(
+                Submitted(row.id, row, queries.Place(arrivals[place].position + ahead, now))
+            )
         return made
 
 

@@ -292,6 +292,8 @@ class WorkerRow(Base):
     queues: Mapped[list[Any]]
     devices: Mapped[list[Any]]
     """[{"type": "cpu", "name": …} | {"type": "cuda", "index": 0, "name": …, "memory_bytes": …}]"""
+    slots: Mapped[int | None]
+    """How many stages it runs at once; None: a worker of an older release."""
     version: Mapped[str] = mapped_column(String(32))
     started_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import (
     Select,
@@ -45,7 +45,9 @@ _EARLIER: Final = select(func.count()).where(
     tuple_(JobRow.queued_at, JobRow.id)
     < tuple_(bindparam("queued_at", type_=UtcDateTime()), bindparam("job_id")),
 )
-_AHEAD: Final = select(_MORE_URGENT.scalar_subquery() + _EARLIER.scalar_subquery())
+_NOW_AND_AHEAD: Final = select(
+    db_now(), _MORE_URGENT.scalar_subquery() + _EARLIER.scalar_subquery()
+)
 _NOW_AND_WAITING: Final = select(db_now(), func.count()).where(
     *_QUEUED,
     JobRow.priority <= bindparam("priority"),
@@ -58,27 +60,32 @@ _ARTIFACTS: Final = (
 )
 
 
-def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, int | None]:
-    """The job, and its place among those that wait: 1 is next in its queue, None does not wait.
+class Place(NamedTuple):
+    """Where a queued job is in its queue at the database's time `now`; 1 is next."""
 
-    Raises JobNotFoundError.
-    """
+    position: int
+    now: datetime
+
+
+def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, Place | None]:
+    """The job, and its place in its queue if it is queued. Raises JobNotFoundError."""
     row = session.scalars(_JOB, {"job_id": job_id}).one_or_none()
     if row is None:
         raise JobNotFoundError(job_id)
     if row.state != JobState.QUEUED:
         return row, None
     place = {"queue": row.queue, "priority": row.priority, "queued_at": row.queued_at}
-    ahead = session.connection().execute(_AHEAD, {**place, "job_id": job_id}).scalar_one()
-    return row, ahead + 1
+    given = {**place, "job_id": job_id}
+    now, ahead = session.connection().execute(_NOW_AND_AHEAD, given).one()
+    return row, Place(ahead + 1, now)
 
 
-def arrival(session: Session, queue: str, priority: int) -> tuple[datetime, int]:
-    """The time, and the place in its queue of a job that comes now: behind all of its priority."""
+def arrival(session: Session, queue: str, priority: int) -> Place:
+    """The place in its queue of a job that comes now: behind all of its priority."""
     given = {"queue": queue, "priority": priority}
     # One statement for both and without the ORM, which takes longer than the statement.
     now, waiting = session.connection().execute(_NOW_AND_WAITING, given).one()
-    return now, waiting + 1
+    return Place(waiting + 1, now)
 
 
 def get_job(session: Session, job_id: str) -> JobRow:

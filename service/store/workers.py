@@ -19,6 +19,8 @@ class WorkerInfo:
     queues: list[str]
     devices: list[dict[str, Any]]
     version: str
+    slots: int = 1
+    """How many stages it runs at once."""
     doctor: dict[str, Any] | None = None
     """What its quick checks found; None until they have ended."""
 
@@ -34,6 +36,7 @@ def register(session: Session, info: WorkerInfo) -> None:
             queues=info.queues,
             devices=info.devices,
             version=info.version,
+            slots=info.slots,
             doctor=info.doctor,
             started_at=now,
             last_seen_at=now,

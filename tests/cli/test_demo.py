@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
+from service.cli.stack.lock import StackAddress
 from service.contract.spec import JobSpec
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -59,6 +60,31 @@ class TestSamplePanel:
         )
         for text in ("Who [was] it?", "… It was Watt. …", "Watt | James Watt", "(no answer)"):
             assert text in shown
+        assert "✓" not in shown
+
+    @pytest.mark.parametrize(
+        ("answers", "prediction"), [(["James Watt", "Watt"], "Watt"), ([], "")]
+    )
+    def test_a_right_answer_is_marked(
+        self, demo: ModuleType, answers: list[str], prediction: str
+    ) -> None:
+        sample = {"question": "Who?", "context": "", "answers": answers, "prediction": prediction}
+        [line] = [line for line in printed(demo.sample_panel(sample)).splitlines() if "✓" in line]
+        assert line.split()[1] == "predicted"
+
+
+class TestHowToUse:
+    def test_the_address_and_the_exports(self, demo: ModuleType) -> None:
+        address = StackAddress(
+            pid=4711, url="http://127.0.0.1:81", mlflow_url="http://127.0.0.1:82"
+        )
+        shown = demo.how_to_use(address)
+        lines = [line.strip() for line in shown.splitlines()]
+        assert ". .venv/bin/activate" in lines
+        assert f"export FINETUNE_HOME={demo.HOME}" in lines
+        assert "export FINETUNE_URL=http://127.0.0.1:81" in lines
+        assert "MLflow at http://127.0.0.1:82" in shown
+        assert lines[-1] == "Stop the service with: kill 4711"
 
 
 class TestEnvironment:

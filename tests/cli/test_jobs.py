@@ -1,16 +1,14 @@
 """Jobs that the API has created; the tests write to the store what a worker would."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from service.cli import jobs, watch
+from service.cli import watch
 from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.job_rows import end, write
+from tests.cli.pauses import in_pauses
 
 RESULT = {
     "output_dir": "attempts/1/output",
@@ -22,15 +20,6 @@ RESULT = {
     "weights_sha256": "0" * 64,
 }
 FAILURE = {"code": "missing_column", "message": "no context", "action": "Map it.", "details": {}}
-
-
-def in_pauses(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, *happens: Callable[[], None]
-) -> None:
-    """A command's waits between two requests are replaced by these actions, one each."""
-    coming = iter(happens)
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: next(coming)())
-    monkeypatch.setattr(module, "time", clock)
 
 
 class TestList:
@@ -101,46 +90,6 @@ class TestWatch:
         assert outcome.status == 130
         assert f"finetune cancel {job_id}" in outcome.err
         assert cli("get", job_id, "--json").json()["state"] == "queued"
-
-
-class TestLogs:
-    def test_prints_the_log(self, cli: Cli, home: Path, job_id: str) -> None:
-        log = home / "jobs" / job_id / "job.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("one\ntwo — ü\n")
-        assert cli("logs", job_id).out == "one\ntwo — ü\n"
-        parts = cli("logs", job_id, "--json").json_lines()
-        assert "".join(part["content"] for part in parts) == "one\ntwo — ü\n"
-
-    def test_follow_ends_with_the_job(
-        self,
-        cli: Cli,
-        home: Path,
-        store: Database,
-        job_id: str,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        log = home / "jobs" / job_id / "job.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("one\n")
-
-        def work() -> None:
-            with log.open("a") as file:
-                file.write("two\n")
-            end(store, job_id, "succeeded")
-
-        in_pauses(monkeypatch, jobs, work)
-        outcome = cli("logs", job_id, "--follow")
-        assert outcome.out == "one\ntwo\n"
-
-
-class TestEvents:
-    def test_the_history_from_the_first_event_on(self, cli: Cli, job_id: str) -> None:
-        cli("cancel", job_id)
-        events = cli("events", job_id, "--json").json_lines()
-        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        assert events[0]["type"] == "submitted"
-        assert "submitted" in cli("events", job_id).out
 
 
 class TestFiles:

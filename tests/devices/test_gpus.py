@@ -4,6 +4,7 @@ import pynvml
 import pytest
 from structlog.testing import capture_logs
 
+from service.contract.routing import most_for_one_job
 from tests.fakes.nvml import GIB, NO_PERMISSION, NOT_SUPPORTED, Gpu, Nvml
 from worker.devices import gpus as devices
 
@@ -184,11 +185,11 @@ class TestMig:
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         Nvml(cut_and_whole()).install(monkeypatch)
-        assert devices.most_for_one_job(devices.gpus()) == most
+        assert most_for_one_job(devices.gpus()) == most
 
     def test_a_job_has_all_whole_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Nvml([*two(), *cut_and_whole()]).install(monkeypatch)
-        assert devices.most_for_one_job(devices.gpus()) == 3
+        assert most_for_one_job(devices.gpus()) == 3
 
 
 class TestNvmlThatDoesNotWork:

@@ -273,7 +273,9 @@ class Crowd:
             for number, spec in enumerate(specs, 1):  # in this order
                 later.append(pool.submit(self._submissions.submit, spec))
                 wait_until(partial(self._waits, number), 10, "the others")
-        assert first.result().queue_position == 1
+        place = first.result().place
+        assert place is not None
+        assert place.position == 1
         return [each.exception() or each.result() for each in later]  # type: ignore[misc]
 
     def _waiting(self) -> int:
@@ -292,13 +294,15 @@ class TestGroupCommit:
         specs = [make_spec(name=f"{n}", metadata={"n": f"{n}"}, priority=n) for n in (5, 5, 2, 7)]
         made: list[Any] = Crowd(database, unreachable).submit(*specs)
         assert len(commits) == 3  # the transactions of the test, of the first job, and of the four
-        assert [one.queue_position for one in made] == [3, 4, 1, 5]
+        assert [one.place and one.place.position for one in made] == [3, 4, 1, 5]
         for one, spec in zip(made, specs, strict=True):
             row = get(database, one.job_id)
             assert (row.name, row.priority) == (spec.name, spec.priority)
             with database.read() as session:
-                _, position = queries.job_in_queue(session, one.job_id)
-                assert position == one.queue_position
+                _, place = queries.job_in_queue(session, one.job_id)
+                assert place is not None
+                assert one.place is not None
+                assert place.position == one.place.position
                 events, _ = queries.events(session, one.job_id, after=0, limit=9)
                 labels = session.scalars(
                     select(JobLabelRow.value).where(JobLabelRow.job_id == one.job_id)
@@ -314,7 +318,7 @@ class TestGroupCommit:
         wrong = make_spec(name="wrong").model_copy(update={"priority": "high"})
         made = Crowd(database, unreachable).submit(make_spec(), wrong, make_spec())
         good = [one for one in made if isinstance(one, Submitted)]
-        assert [one.queue_position for one in good] == [2, 3]
+        assert [one.place and one.place.position for one in good] == [2, 3]
         assert isinstance(made[1], Exception)
         assert count(database) == 3
 

@@ -15,7 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from worker.devices.gpus import Device, most_for_one_job
+from service.contract.routing import most_for_one_job
+from worker.devices.gpus import Device
 
 
 class GpuLockError(Exception):

@@ -49,13 +49,6 @@ def gpus() -> list[Device]:
     return [gpu for gpu in found if gpu["uuid"]]
 
 
-def most_for_one_job(found: Sequence[Device]) -> int:
-    """How many of these GPUs one job can have. A process that sees a MIG instance sees no other
-    GPU, so MIG instances are for jobs of one GPU."""
-    whole = sum(not gpu["mig"] for gpu in found)
-    return whole or min(len(found), 1)
-
-
 @contextmanager
 def nvml() -> Iterator[None]:
     """NVML, initialised for as long as the context lasts. Raises pynvml.NVMLError."""

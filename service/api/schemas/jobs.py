@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.numbers import Json, Number, StoredSpec
 from service.api.schemas.problems import Fault
+from service.api.schemas.waiting import Waiting
 from service.contract.failures import Failure
 from service.contract.states import ACTIONS, STAGE_ORDER, Action, JobState, Phase, Stage
 from service.settings import Settings
@@ -153,6 +154,7 @@ class JobSummary(BaseModel):
     priority: int
     last_metrics: Json = Field(description="The latest metrics.")
     failure: Failure | None = Field(description="Why it ended, and what to do about it.")
+    waiting: Waiting | None = Field(description="Why it waits; null while it runs or has ended.")
     metadata: dict[str, str]
     mlflow_url: str | None = Field(description="The run's page.")
     created_at: datetime
@@ -160,7 +162,7 @@ class JobSummary(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def fields_of(cls, job: JobRow, settings: Settings) -> dict[str, Any]:
+    def fields_of(cls, job: JobRow, settings: Settings, waiting: Waiting | None) -> dict[str, Any]:
         return {
             "id": job.id,
             "name": job.name,
@@ -173,6 +175,7 @@ class JobSummary(BaseModel):
             "priority": job.priority,
             "last_metrics": job.last_metrics,
             "failure": job.failure,
+            "waiting": waiting,
             "metadata": job.metadata_,
             "mlflow_url": _mlflow_url(job, settings),
             "created_at": job.created_at,
@@ -181,8 +184,8 @@ class JobSummary(BaseModel):
         }
 
     @classmethod
-    def of(cls, job: JobRow, settings: Settings) -> "JobSummary":
-        return cls(**cls.fields_of(job, settings))
+    def of(cls, job: JobRow, settings: Settings, waiting: Waiting | None = None) -> "JobSummary":
+        return cls(**cls.fields_of(job, settings, waiting))
 
 
 class Job(JobSummary):
@@ -224,11 +227,12 @@ class Job(JobSummary):
         attempts: Sequence[AttemptRow],
         artifacts: Sequence[Artifact],
         settings: Settings,
+        waiting: Waiting | None = None,
         derived: Sequence[str] = (),
     ) -> "Job":
         waits = job.state == JobState.QUEUED and job.not_before > job.queued_at
         return cls(
-            **cls.fields_of(job, settings),
+            **cls.fields_of(job, settings, waiting),
             queue_position=queue_position,
             waits_until=job.not_before if waits else None,
             worker=job.worker_id,

@@ -1,0 +1,37 @@
+"""Why a job waits, as its user sees it."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, Field
+
+from service.contract.failures import Failure
+
+
+class WaitingReason(StrEnum):
+    BACKOFF = "backoff"
+    NO_WORKER = "no_worker"
+    BUSY_WORKERS = "busy_workers"
+    PAUSED = "paused"
+    QUEUED = "queued"
+
+
+class Waiting(BaseModel):
+    """Why the job does not run now."""
+
+    reason: WaitingReason = Field(
+        description="`backoff`: an attempt failed and is repeated at `until`; `no_worker`: no live "
+        "worker can run it; `busy_workers`: all that can are busy; `paused`: until you resume it; "
+        "`queued`: a free worker takes it in a moment."
+    )
+    message: str = Field(
+        description="The reason in words.",
+        examples=["retry 2 of 3: could not reach huggingface.co for org/model: name not found"],
+    )
+    since: datetime = Field(description="When this wait began.")
+    until: datetime | None = Field(None, description="Of `backoff`: when the retry starts.")
+    attempt: int | None = Field(
+        None, description="After a failure: which retry the job waits for; 1 is the first."
+    )
+    of: int | None = Field(None, description="After a failure: how many retries it has.")
+    failure: Failure | None = Field(None, description="Why the attempt before this wait failed.")

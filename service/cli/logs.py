@@ -1,0 +1,114 @@
+"""`finetune logs|events`: what happened in a job, a line for each thing."""
+
+import time
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import Annotated, Final
+
+import typer
+
+from service.cli import history, output, units
+from service.cli.client import Client, Json
+from service.cli.event_sentences import Narrator, of_metric
+from service.contract.states import Phase
+
+FOLLOW_SECONDS = 1.0
+_SHOWN_BY_RESULT: Final = (Phase.TRAINING, Phase.EVALUATING, Phase.SAVING)
+"""Phases that alternate all the time; steps, evaluations and checkpoints tell the same."""
+
+
+class Lines:
+    """Each item of a history as a line with its local time; a line with the date at a new day."""
+
+    def __init__(self) -> None:
+        self._narrator = Narrator()
+        self._day: date | None = None
+
+    def of(self, item: Json) -> list[str]:
+        """None for a sample of the machine's resources."""
+        if item.get("kind") == "system":
+            return []
+        sentence = of_metric(item) if "kind" in item else self._narrator.say(item)
+        at = units.moment(item["at"]).astimezone()
+        return [*self._date(at), f"{at:%H:%M:%S} {' '.join(sentence.splitlines())}"]
+
+    def _date(self, at: datetime) -> list[str]:
+        before, self._day = self._day, at.date()
+        # The first line of a job of today needs none.
+        if self._day == (before or datetime.now().astimezone().date()):
+            return []
+        return [f"{at:%Y-%m-%d}"]
+
+
+def show_logs(
+    job_id: str,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Until the job has ended.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The text that the stages printed, as it is.")
+    ] = False,
+    json: output.AsJson = False,
+) -> None:
+    """Steps, evaluations, checkpoints, notices and attempts of a job, in order.
+
+    With --json: the events and metrics as the API has them, one line each; with --raw --json the
+    parts of the text as they were read.
+    """
+    with Client.from_environment() as client:
+        job_id = client.job_id(job_id)
+        if raw:
+            _show_text(client, job_id, follow=follow, json=json)
+            return
+        lines = Lines()
+        if not follow:
+            _show(lines, _shown(history.History(client, job_id).rest(), json=json), json=json)
+            return
+        for _job, items in history.follow(client, job_id):
+            _show(lines, _shown(items, json=json), json=json)
+
+
+def _show(lines: Lines, items: Iterable[Json], *, json: bool) -> None:
+    for item in items:
+        if json:
+            output.print_json(item)
+        else:
+            for line in lines.of(item):
+                typer.echo(line)
+
+
+def _shown(items: Iterable[Json], *, json: bool) -> Iterable[Json]:
+    """What `logs` shows of a history: for a program all of it."""
+    return [
+        item
+        for item in items
+        if json or item.get("type") != "phase" or item["data"]["phase"] not in _SHOWN_BY_RESULT
+    ]
+
+
+def _show_text(client: Client, job_id: str, *, follow: bool, json: bool) -> None:
+    offset = 0
+    while True:
+        part = _read_part(client, job_id, offset)
+        if part["content"] and json:
+            output.print_json(part)
+        elif part["content"]:
+            typer.echo(part["content"], nl=False)
+        offset = part["next_offset"]
+        if offset < part["size"]:
+            continue
+        if part["eof"] or not follow:
+            return
+        time.sleep(FOLLOW_SECONDS)
+
+
+def _read_part(client: Client, job_id: str, offset: int) -> Json:
+    return history.patiently(lambda: client.get(f"/v1/jobs/{job_id}/logs", {"offset": offset}))
+
+
+def show_events(job_id: str, *, json: output.AsJson = False) -> None:
+    """The job's history. With --json: the events as the API has them, one line each."""
+    with Client.from_environment() as client:
+        job_id = client.job_id(job_id)
+        _show(Lines(), client.pages(f"/v1/jobs/{job_id}/events", cursor="seq"), json=json)

@@ -1,0 +1,66 @@
+"""What a job is doing, or why it waits, in a few words."""
+
+from datetime import datetime
+
+from service.cli import units
+from service.cli.client import Json
+from service.contract.states import JobState
+
+
+def activity(job: Json, now: datetime | None = None) -> str:
+    """For a line that shows one job; `now` counts down to a retry."""
+    stage = str(job["stage"])
+    if job["state"] == JobState.PAUSED:
+        return f"{stage} · paused: `finetune resume` continues it"
+    if job["state"] == JobState.QUEUED:
+        return f"{stage} · waiting{reason(job, now)}"
+    return " · ".join([stage, *([job["phase"].replace("_", " ")] if job["phase"] else [])])
+
+
+def reason(job: Json, now: datetime | None = None) -> str:
+    """`: retry 2 of 3 in 17 s: could not reach the Hub`; empty if nothing is known."""
+    waiting = job.get("waiting") or {}
+    text = str(waiting.get("message") or "")
+    until = waiting.get("until") or job.get("waits_until")
+    if not text and until:
+        text = "retry"
+    if not text:
+        position = job.get("queue_position")
+        return f", number {position} in the queue" if position else ""
+    head, colon, rest = text.partition(": ")
+    return f": {head}{_start(until, now)}{colon}{rest}"
+
+
+def _start(until: str | None, now: datetime | None) -> str:
+    """When a retry starts: with `now` a countdown, otherwise a time of day that does not change."""
+    if until is None:
+        return ""
+    if now is None:
+        return f" at {units.moment(until).astimezone():%H:%M:%S}"
+    seconds = units.seconds_until(until, now)
+    return f" in {units.duration(seconds)}" if seconds >= 0.5 else " now"
+
+
+_BRIEF = {"no_worker": "no worker", "busy_workers": "workers busy"}
+
+
+def state(job: Json, now: datetime) -> str:
+    """For a column: the state with its progress, the reason of a wait, or the code of a failure."""
+    word, progress = str(job["state"]), job.get("progress") or {}
+    percent = progress.get("percent")
+    if word == JobState.QUEUED:
+        return f"{word}{_brief_reason(job, now)}"
+    if word == JobState.FAILED and job.get("failure"):
+        return f"{word}: {job['failure']['code']}"
+    if word in (JobState.RUNNING, JobState.PAUSED) and percent is not None:
+        return f"{word} {job['stage']} {percent:.0f}%"
+    return f"{word} {job['stage']}" if word == JobState.RUNNING else word
+
+
+def _brief_reason(job: Json, now: datetime) -> str:
+    waiting = job.get("waiting") or {}
+    until = waiting.get("until")
+    if until:
+        return f": retry in {units.brief(units.seconds_until(until, now))}"
+    found = _BRIEF.get(waiting.get("reason", ""))
+    return f": {found}" if found else ""

@@ -1,0 +1,91 @@
+"""The live workers and how busy they are: which of them can run a waiting job, and which now."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from service.contract.routing import gpus_of, most_for_one_job, usable_gpus
+from service.contract.states import HELD
+from service.store.database import db_now
+from service.store.models import JobRow, WorkerRow
+
+# Without the ORM, which takes longer than the statement.
+_HELD_JOBS: Final = select(JobRow.worker_id, JobRow.queue).where(
+    JobRow.state.in_(sorted(HELD)), JobRow.worker_id.is_not(None)
+)
+
+
+@dataclass(frozen=True)
+class LiveWorker:
+    queues: frozenset[str]
+    slots: int
+    """How many stages it runs at once."""
+    running: int
+    """How many it runs now."""
+    most_gpus: int
+    """The most GPUs that one job can have here."""
+    free_gpus: int
+
+    def can_run(self, queue: str, min_gpus: int) -> bool:
+        """Whether it could ever claim such a job: the conditions of `claims.claim`."""
+        return queue in self.queues and min_gpus <= self.most_gpus
+
+    def is_free(self, queue: str) -> bool:
+        """Whether it could start a job of this queue now. Without GPUs it needs only a slot."""
+        needed = gpus_of(queue) if self.most_gpus else 0
+        return self.running < self.slots and needed <= self.free_gpus
+
+
+@dataclass(frozen=True)
+class Fleet:
+    workers: Sequence[LiveWorker]
+
+    @classmethod
+    def read(cls, session: Session, within_seconds: float) -> "Fleet":
+        """Workers with a heartbeat within the last `within_seconds`, in two statements."""
+        connection = session.connection()
+        rows = connection.execute(_live(within_seconds)).all()
+        if not rows:
+            return cls(())
+        held: dict[str, list[str]] = defaultdict(list)
+        for worker_id, queue in connection.execute(_HELD_JOBS):
+            held[str(worker_id)].append(queue)
+        gpus = {row.id: frozenset(gpu["uuid"] for gpu in usable_gpus(row.devices)) for row in rows}
+        return cls([_live_worker(row, gpus, held) for row in rows])
+
+    def can_run(self, queue: str, min_gpus: int) -> list[LiveWorker]:
+        return [worker for worker in self.workers if worker.can_run(queue, min_gpus)]
+
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs that one job can have on any worker."""
+        return max((worker.most_gpus for worker in self.workers), default=0)
+
+
+@cache
+def _live(within_seconds: float) -> Select[Any]:
+    columns = (WorkerRow.id, WorkerRow.queues, WorkerRow.devices, WorkerRow.slots)
+    return select(*columns).where(WorkerRow.last_seen_at > db_now(-within_seconds))
+
+
+def _live_worker(
+    row: Any, gpus: dict[str, frozenset[str]], held: dict[str, list[str]]
+) -> LiveWorker:
+    # Workers of one host may share GPUs; a job on any of them takes its GPUs from all.
+    sharing = [other for other, theirs in gpus.items() if theirs & gpus[row.id]]
+    return LiveWorker(
+        queues=frozenset(row.queues),
+        slots=row.slots or len(gpus[row.id]) + 1,
+        running=len(held.get(row.id, ())),
+        most_gpus=most_for_one_job(row.devices),
+        free_gpus=len(gpus[row.id]) - _taken(held.get(other, ()) for other in sharing),
+    )
+
+
+def _taken(queues_of_held_jobs: Iterable[Sequence[str]]) -> int:
+    return sum(gpus_of(queue) for queues in queues_of_held_jobs for queue in queues)

@@ -1,0 +1,54 @@
+"""What explains the waiting of a page of jobs, in a few statements for all of them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.contract.states import JobState
+from service.store.models import AttemptRow, JobRow
+
+COUNTED: Final = 1000
+"""Places that are counted from the front of a queue; the jobs behind wait long anyway."""
+
+
+def places(session: Session, queues: Iterable[str]) -> dict[str, int]:
+    """Job → its place in its queue, for the first `COUNTED` of each; one statement a queue."""
+    found: dict[str, int] = {}
+    for queue in queues:
+        first = (
+            select(JobRow.id)
+            .where(JobRow.state == JobState.QUEUED, JobRow.queue == queue)
+            .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
+            .limit(COUNTED)
+        )
+        for place, job_id in enumerate(session.scalars(first), start=1):
+            found[job_id] = place
+    return found
+
+
+def was_tried(job: JobRow) -> bool:
+    """Whether an attempt at the stage that the job waits for came before."""
+    return job.stage_attempt > 0
+
+
+def last_failures(session: Session, jobs: Sequence[JobRow]) -> dict[str, dict[str, Any]]:
+    """Job → why its last attempt failed, for those that were tried and failed."""
+    tried = [job.id for job in jobs if was_tried(job)]
+    if not tried:
+        return {}
+    # An attempt whose worker was lost has the epoch before the job's own.
+    query = (
+        select(AttemptRow.job_id, AttemptRow.failure)
+        .join(JobRow, JobRow.id == AttemptRow.job_id)
+        .where(JobRow.id.in_(tried), AttemptRow.epoch >= JobRow.epoch - 1)
+        .order_by(AttemptRow.job_id, AttemptRow.epoch)
+    )
+    newest = {row.job_id: row.failure for row in session.execute(query)}
+    return {job_id: failure for job_id, failure in newest.items() if failure is not None}
+
+
+def last_failure(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any] | None:
+    """The same of one job, from all of its attempts, the oldest first."""
+    return attempts[-1].failure if attempts and was_tried(job) else None

@@ -1,0 +1,107 @@
+"""Which workers can run a job, and which are free, by the rows that real claims write."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.contract.routing import consumed_queues, most_for_one_job
+from service.store import claims, workers
+from service.store.database import Database, db_now
+from service.store.fleet import Fleet, LiveWorker
+from service.store.models import WorkerRow
+from tests.support.factories import claim_job, make_job
+from tests.support.job_rows import WORKER, put
+
+
+def gpu(number: int, **values: Any) -> dict[str, Any]:
+    return {"type": "cuda", "uuid": f"GPU-{number}", "name": "a GPU", "mig": False, **values}
+
+
+def register(database: Database, name: str, devices: list[dict[str, Any]], **values: Any) -> None:
+    queues = consumed_queues(values.pop("queues", ["cpu", "gpu"]), most_for_one_job(devices))
+    cpu = [{"type": "cpu", "name": "a CPU"}]
+    info = replace(WORKER, id=name, devices=devices or cpu, queues=queues, **values)
+    with database.write() as session:
+        workers.register(session, info)
+
+
+def read(database: Database) -> Fleet:
+    with database.read() as session:
+        return Fleet.read(session, 30)
+
+
+def only(database: Database) -> LiveWorker:
+    [worker] = read(database).workers
+    return worker
+
+
+class TestFleet:
+    def test_nobody(self, database: Database) -> None:
+        assert read(database) == Fleet(())
+        assert read(database).most_gpus == 0
+
+    def test_a_silent_worker_is_not_live(self, database: Database) -> None:
+        register(database, "one", [])
+        with database.write() as session:
+            session.get_one(WorkerRow, "one").last_seen_at = db_now(-31)
+        assert not read(database).workers
+
+    def test_a_slot_is_taken_by_a_claimed_job(self, database: Database) -> None:
+        register(database, "one", [], slots=2)
+        claim_job(database, make_job(database), "one")
+        assert (only(database).running, only(database).is_free("cpu")) == (1, True)
+        claim_job(database, make_job(database), "one")
+        assert (only(database).running, only(database).is_free("cpu")) == (2, False)
+
+    def test_gpus_are_taken_by_a_claimed_job(self, database: Database) -> None:
+        register(database, "one", [gpu(0), gpu(1), gpu(2)], slots=5)
+        job = make_job(database)
+        put(database, job, queue="gpu.2", min_gpus=2)
+        with database.write() as session:
+            queues, two = ["gpu.2"], ["GPU-0", "GPU-1"]
+            assert claims.claim(session, job, "one", queues=queues, gpus=two, lease_seconds=60)
+        worker = only(database)
+        assert (worker.most_gpus, worker.free_gpus) == (3, 1)
+        assert [worker.is_free(queue) for queue in ("cpu", "gpu", "gpu.2")] == [True, True, False]
+
+    def test_workers_of_one_host_share_their_gpus(self, database: Database) -> None:
+        register(database, "one", [gpu(0)], slots=3)
+        register(database, "two", [gpu(0), gpu(1)], slots=3)
+        register(database, "three", [gpu(7)], slots=3)
+        job = make_job(database)
+        put(database, job, queue="gpu")
+        claim_job(database, job, "one")
+        assert sorted(worker.free_gpus for worker in read(database).workers) == [0, 1, 1]
+
+    @pytest.mark.parametrize(
+        ("devices", "queue", "min_gpus", "can"),
+        [
+            ([], "cpu", 0, True),
+            ([], "gpu", 0, True),
+            ([], "gpu", 1, False),
+            ([gpu(0), gpu(1)], "gpu.2", 2, True),
+            ([gpu(0), gpu(1, uuid=None, problem="it does not answer")], "gpu.2", 2, False),
+            ([gpu(0, mig=True), gpu(1, mig=True)], "gpu", 1, True),
+            ([gpu(0, mig=True), gpu(1, mig=True)], "gpu.2", 2, False),
+        ],
+    )
+    def test_says_what_a_claim_does(
+        self, database: Database, devices: list[Any], queue: str, min_gpus: int, can: bool
+    ) -> None:
+        register(database, "one", devices)
+        worker = only(database)
+        job = make_job(database)
+        put(database, job, queue=queue, min_gpus=min_gpus)
+        gpus = [device["uuid"] for device in devices][: worker.most_gpus]
+        with database.write() as session:
+            queues = sorted(worker.queues)
+            claimed = claims.claim(session, job, "one", queues=queues, gpus=gpus, lease_seconds=60)
+        assert worker.can_run(queue, min_gpus) is can
+        assert (claimed is not None) is can
+
+    def test_a_row_of_an_older_release_has_no_slots(self, database: Database) -> None:
+        register(database, "one", [gpu(0)])
+        with database.write() as session:
+            session.get_one(WorkerRow, "one").slots = None
+        assert only(database).slots == 2
