@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service.cli import spec_check, watch
+from service.cli import live_display, result, spec_check, units, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
 from service.cli.spec_file import read_spec
@@ -160,12 +160,12 @@ def run_job(client: Client, *, keep: bool) -> int:
     started = time.monotonic()
     job = create(client, checked, f"demo-{time.time_ns()}")
     console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
-    with watch.display(json=False) as shown:
-        job = watch.follow(client, job["id"], shown.show)
-    console.print(f"{job['state']} after {watch.clock(time.monotonic() - started)}")
+    with live_display.display(json=False) as shown:
+        job = watch.follow(client, job["id"], shown)
+    console.print(f"{job['state']} after {units.clock(time.monotonic() - started)}")
     status = watch.exit_status(job)
     if status:
-        watch.show_result(job)
+        result.show_result(job)
     else:
         show(job)
         if not keep:

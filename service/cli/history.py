@@ -9,7 +9,7 @@ from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.contract.states import ENDED
 
 _T = TypeVar("_T")
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 UNREACHABLE_SECONDS = 120.0
 """How long to wait for a service that does not answer: it may be restarting."""
 _PAGE: Final = 1000

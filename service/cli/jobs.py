@@ -1,13 +1,14 @@
 """`finetune list|get`: show jobs."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from service.cli import output
+from service.cli import job_page, job_table, output
 from service.cli.client import Client, Json
-from service.cli.watch import line, show_result
-from service.contract.states import ENDED, JobState
+from service.contract.states import JobState
 
 
 def list_jobs(
@@ -21,7 +22,11 @@ def list_jobs(
     *,
     json: output.AsJson = False,
 ) -> None:
-    """Jobs, the newest first."""
+    """Jobs, the newest first.
+
+    At a terminal the ids are cut to what commands need; elsewhere the columns are separated by
+    tabs, and nothing is cut.
+    """
     wanted = {
         "state": [item.value for item in state or []],
         "task": task,
@@ -30,28 +35,44 @@ def list_jobs(
     }
     given = {key: value for key, value in wanted.items() if value}
     with Client.from_environment() as client:
+        if after:
+            given["after"] = client.job_id(after)
         page = client.get("/v1/jobs", {"limit": limit, **given})
-    if json:
-        output.print_json(page)
-        return
-    columns = ("id", "name", "state", "stage", "percent", "created_at")
-    output.print_table(columns, (_row(job) for job in page["data"]))
+        if json:
+            output.print_json(page)
+            return
+        console = output.stdout()
+        if not console.is_terminal:
+            typer.echo("\n".join(job_table.for_scripts(page["data"])))
+        else:
+            is_filtered = bool(given.keys() - {"after"})
+            _show_table(console, page, _short_ids(client, page, is_filtered=is_filtered))
     if page["has_more"]:
         output.note(f"there are more: --after {page['data'][-1]['id']}")
 
 
-def _row(job: Json) -> Json:
-    progress = job["progress"] or {}
-    return {**job, "percent": progress.get("percent"), "created_at": job["created_at"][:19]}
+def _short_ids(client: Client, page: Json, *, is_filtered: bool) -> list[str]:
+    """Of the jobs of a page. The one after the last must not begin like it."""
+    ids = [job["id"] for job in page["data"]]
+    older = None
+    if page["has_more"] and not is_filtered:
+        following = client.get("/v1/jobs", {"limit": 1, "after": ids[-1]})["data"]
+        older = following[0]["id"] if following else None
+    return job_table.short_ids(ids, older, is_filtered=is_filtered)
+
+
+def _show_table(console: Console, page: Json, shown_ids: list[str]) -> None:
+    now = datetime.now(UTC)
+    console.print(job_table.for_terminal(page["data"], shown_ids, console.width, now))
 
 
 def get_job(job_id: str, *, json: output.AsJson = False) -> None:
-    """Show one job."""
+    """Everything about one job."""
     with Client.from_environment() as client:
-        job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
-    if json:
-        output.print_json(job)
-        return
-    if job["state"] not in ENDED:
-        typer.echo(line(job))
-    show_result(job)
+        job_id = client.job_id(job_id)
+        job = client.get(f"/v1/jobs/{job_id}")
+        if json:
+            output.print_json(job)
+            return
+        events = list(client.pages(f"/v1/jobs/{job_id}/events", cursor="seq"))
+    job_page.show(output.stdout(), job, events)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import watch
+from service.cli import history
 from service.store.database import Database
 from tests.cli.conftest import Cli
 from tests.cli.job_rows import end, write
@@ -52,7 +52,7 @@ class TestWatch:
     ) -> None:
         in_pauses(
             monkeypatch,
-            watch,
+            history,
             lambda: write(store, job_id, state="running", stage="train", phase="training"),
             lambda: end(store, job_id, "succeeded", results={"train": RESULT}),
         )
@@ -85,10 +85,11 @@ class TestWatch:
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(watch, "follow", interrupt)
+        monkeypatch.setattr(history, "follow", interrupt)
         outcome = cli("watch", job_id)
         assert outcome.status == 130
-        assert f"finetune cancel {job_id}" in outcome.err
+        assert "Stopped watching; the job is still running." in outcome.err
+        assert f"finetune cancel {job_id[4:15]}" in outcome.err
         assert cli("get", job_id, "--json").json()["state"] == "queued"
 
 

@@ -1,0 +1,148 @@
+"""`finetune get`: everything about one job, for a person."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from service.cli import live_display, units
+from service.cli.client import Json
+from service.cli.event_sentences import Narrator
+from service.cli.result import STATE_STYLES, short_id, show_outcome
+from service.contract.states import ENDED, JobState
+
+_SAMPLES: Final = 3
+_SAMPLE_TEXT: Final = 70
+_ENDS: Final = ("stage_finished", "attempt_failed", "lease_expired", "released", "cancelled")
+
+
+def show(console: Console, job: Json, events: Sequence[Json]) -> None:
+    """`events`: its whole history, from which the attempts are read."""
+    now = datetime.now(UTC)
+    style = STATE_STYLES.get(job["state"], "bold")
+    name = f"  {escape(job['name'])}" if job["name"] else ""
+    console.print(f"{escape(job['id'])} [{style}]{job['state']}[/]{name}")
+    for title, value in _facts(job, now):
+        console.print(f"[bold]{title:<8}[/] {escape(value)}")
+    if job["state"] not in ENDED:
+        console.print(escape(live_display.line(job, now=now)))
+    attempts = list(_attempts(events))
+    if attempts:
+        console.print(_attempts_table(attempts))
+    show_outcome(console, job)
+    for number, sample in enumerate((job["result"] or {}).get("samples", ())[:_SAMPLES], 1):
+        console.print(f"[bold]sample {number}[/]")
+        for key, value in sample.items():
+            console.print(f"  {escape(key)}: {escape(_shortened(value))}")
+    if job["actions"]:
+        example = f"`finetune {job['actions'][0]} {short_id(job['id'])}`"
+        console.print(f"[bold]actions [/] {', '.join(job['actions'])}: {example}")
+
+
+def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
+    spec = job["spec"]
+    yield "task", job["task"]
+    yield "model", _model(spec["model"])
+    yield "data", _data(spec["dataset"])
+    if job.get("cloned_from"):
+        yield "clone of", job["cloned_from"]
+    created = units.moment(job["created_at"])
+    ago = units.duration((now - created).total_seconds())
+    yield "created", f"{units.local(job['created_at'])}, {ago} ago"
+    started = [stage["started_at"] for stage in job["stages"] if stage["started_at"]]
+    if started:
+        yield "started", units.local(started[0])
+    if job["ended_at"]:
+        took = units.duration((units.moment(job["ended_at"]) - created).total_seconds())
+        yield "ended", f"{units.local(job['ended_at'])}, {took} after it was created"
+    spent = [
+        f"{stage['stage']} {units.duration(stage['running_seconds'])}"
+        for stage in job["stages"]
+        if stage["running_seconds"]
+    ]
+    if spent:
+        yield "stages", ", ".join(spent)
+    if job["metadata"]:
+        yield "labels", ", ".join(f"{key}:{value}" for key, value in job["metadata"].items())
+    if job["worker"]:
+        yield "worker", job["worker"]
+
+
+def _model(model: Json) -> str:
+    if model.get("job"):
+        return f"of job {model['job']}"
+    if model.get("config"):
+        return f"a new {model['config'].get('model_type', 'model')}, from scratch"
+    revision = f" at {model['revision']}" if model.get("revision") else ""
+    return f"{model.get('name_or_path')}{revision}"
+
+
+def _data(dataset: Json) -> str:
+    if dataset["source"] == "hub":
+        config = f" ({dataset['config']})" if dataset.get("config") else ""
+        return f"{dataset['name']}{config} of the Hub"
+    parts = [
+        f"{split}: {_files(dataset[split])}"
+        for split in ("train", "validation", "test")
+        if dataset.get(split)
+    ]
+    return "; ".join(parts)
+
+
+def _files(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_files(each)}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# ---- attempts ---------------------------------------------------------------------------------
+
+
+def _attempts(events: Sequence[Json]) -> Iterator[dict[str, str]]:
+    """What the history says about each attempt: its beginning and its end have one epoch."""
+    narrator = Narrator()
+    running: dict[str, str] | None = None
+    began: Json = {}
+    for event in events:
+        sentence = narrator.say(event)
+        if event["type"] == "stage_started":
+            if running:
+                yield running
+            began = event
+            running = {"started": units.local(event["at"])[11:], "took": "", "what": sentence}
+        elif running and event["type"] in _ENDS and event["data"].get("stage"):
+            seconds = (units.moment(event["at"]) - units.moment(began["at"])).total_seconds()
+            running |= {"took": units.duration(seconds), "outcome": _outcome(event)}
+            yield running
+            running = None
+    if running:
+        yield running
+
+
+def _outcome(event: Json) -> str:
+    failure = event["data"].get("failure")
+    if event["type"] in ("attempt_failed", "lease_expired"):
+        return str(failure["code"]) if failure else "failed"
+    if event["type"] == "released":
+        return "paused" if event["data"].get("to") == JobState.PAUSED else "given back"
+    return "cancelled" if event["type"] == "cancelled" else "finished"
+
+
+def _attempts_table(attempts: Sequence[dict[str, str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("started", "took", "outcome"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("attempt", overflow="fold")
+    for attempt in attempts:
+        outcome = attempt.get("outcome", "running")
+        what = attempt["what"].removeprefix("attempt ").replace(" started on worker", " on")
+        table.add_row(attempt["started"], attempt["took"], outcome, escape(what))
+    return table
+
+
+def _shortened(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _SAMPLE_TEXT else f"{text[: _SAMPLE_TEXT - 1]}…"
