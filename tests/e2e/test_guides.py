@@ -1,0 +1,113 @@
+"""The pages of docs/guides, word for word: their files, commands and programs."""
+
+import re
+import runpy
+import subprocess
+from contextlib import chdir
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from service.contract.tasks import TASKS
+from tests.docs import guides
+from tests.docs.guides import Guide
+from tests.e2e.stack import BIN, Stack
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+
+# The pages are the same with either database.
+pytestmark = pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
+
+# All that differs from what a reader does: small models take the place of those on the Hub, and
+# the program runs in this process, where transformers is imported already.
+TINY_MODELS: Final = {
+    "sentence-transformers/all-MiniLM-L6-v2": "guides-bert",
+    "distilbert/distilbert-base-cased": "guides-bert",
+    "distilbert/distilbert-base-cased-distilled-squad": "guides-bert",
+    "distilbert/distilroberta-base": "guides-bert",
+    "HuggingFaceTB/SmolLM2-135M": "guides-gpt2",
+    "google-t5/t5-small": "guides-t5",
+}
+PROGRAM: Final = "python "
+SECONDS: Final = 240
+
+PRINTED: Final = {
+    "question-answering": r".*\n",
+    "causal-lm": r"Item 11: The garden\.(?s:.*)\n",
+    "masked-lm": r"(\S* 0\.\d+\n){3}",
+    "text-classification": (
+        r"(\[\{'label': '(positive|negative)', 'score': 0\.\d+\}, "
+        r"\{'label': '(positive|negative)', 'score': 0\.\d+\}\]\n){1,2}"
+    ),
+    "token-classification": r"((PER|LOC) .+ [01]\.\d+\n)*",
+    "summarization": r".*\n",
+    "translation": r".*\n",
+}
+
+
+@pytest.fixture(scope="package")
+def folders(
+    stack: Stack, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Task → the reader's folder once the commands of its page have run; all pages at once."""
+    roots = tiny_model.parent
+    save_tiny_bert(roots / "guides-bert")
+    save_tiny_gpt2(roots / "guides-gpt2")
+    texts = [Guide.of(task).text for task in ("translation", "summarization")]
+    save_tiny_t5(roots / "guides-t5", texts)
+    found = {task: tmp_path_factory.mktemp(task) for task in guides.TASKS}
+    running = [start(Guide.of(task), folder, roots, stack) for task, folder in found.items()]
+    for task, process in zip(found, running, strict=True):
+        said, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, f"{task}:\n{said}"
+        (found[task] / "said").write_text(said)
+    return found
+
+
+def start(guide: Guide, folder: Path, roots: Path, stack: Stack) -> "subprocess.Popen[str]":
+    """Save the page's files and run its commands in one shell."""
+    guide.save(folder)
+    name, spec = guide.file(".yaml")
+    model = yaml.safe_load(spec)["model"]["name_or_path"]
+    tiny = str(roots / TINY_MODELS[model])
+    (folder / name).write_text(spec.replace(f"name_or_path: {model}", f"name_or_path: {tiny}"))
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/activate").write_text(f'export PATH="{BIN}:$PATH"\n')
+    script = "\n".join(line for line in guide.commands if not line.startswith(PROGRAM))
+    return subprocess.Popen(
+        ["bash", "-euc", script],
+        cwd=folder,
+        env=stack.env | {"FINETUNE_URL": stack.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+class TestGuides:
+    def test_there_is_one_for_each_task(self, stack: Stack) -> None:
+        assert set(guides.TASKS) == set(TASKS) == set(PRINTED)
+
+    @pytest.mark.parametrize("task", guides.TASKS)
+    def test_the_commands_train_and_download(
+        self, task: str, folders: dict[str, Path], stack: Stack
+    ) -> None:
+        spec = yaml.safe_load(Guide.of(task).file(".yaml")[1])
+        [job] = stack.http.get("/v1/jobs", params={"name": spec["name"]}).json()["data"]
+        assert (job["state"], job["name"]) == ("succeeded", spec["name"])
+        report = stack.job(job["id"])["result"]["data_report"]["splits"]
+        assert sum(split["rows_used"] for split in report.values()) == 10
+        assert (folders[task] / spec["name"] / "model/config.json").is_file()
+
+    @pytest.mark.parametrize("task", guides.TASKS)
+    def test_the_program_prints_what_the_page_shows(
+        self, task: str, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        guide = Guide.of(task)
+        name, _ = guide.file(".py")
+        assert f"{PROGRAM}{name}" in guide.commands
+        with chdir(folders[task]):
+            runpy.run_path(name)
+        assert re.fullmatch(PRINTED[task], guide.output)
+        assert re.fullmatch(PRINTED[task], capsys.readouterr().out)
