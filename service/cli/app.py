@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -13,6 +15,7 @@ from service.cli import (
     docs,
     doctor,
     download,
+    env,
     files,
     jobs,
     keys,
@@ -20,9 +23,11 @@ from service.cli import (
     output,
     servers,
     submit,
+    tasks,
     up,
     validate,
     watch,
+    workers,
 )
 from service.cli.client import ApiError, UnreachableError
 from service.cli.convert.command import convert_command
@@ -40,6 +45,27 @@ app = typer.Typer(
     epilog="Exit statuses: 0 ok, 1 the job failed, 2 wrong usage or spec, 3 the service cannot be "
     "reached, 130 interrupted. FINETUNE_URL and FINETUNE_API_KEY say which service to talk to.",
 )
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        typer.echo(f"finetune {version('finetune-service')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Show the version.", is_eager=True, callback=_show_version
+        ),
+    ] = False,
+) -> None:
+    del show_version
+
+
 _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit.submit,
     "validate": validate.validate,
@@ -59,7 +85,10 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "checkpoints": checkpoints.show_checkpoints,
     "promote": checkpoints.promote_checkpoint,
     "publish": checkpoints.publish_job,
+    "workers": workers.show_workers,
+    "tasks": tasks.show_tasks,
     "docs": docs.docs,
+    "env": env.show_env,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
     "up": up.up,

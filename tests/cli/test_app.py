@@ -1,3 +1,5 @@
+from importlib.metadata import version
+
 import pytest
 
 from tests.cli.conftest import Cli
@@ -22,6 +24,11 @@ class TestMain:
             ),
         ):
             assert f" {command} " in out
+
+    @pytest.mark.parametrize("option", ["--version", "-V"])
+    def test_the_version(self, cli: Cli, option: str) -> None:
+        outcome = cli(option)
+        assert (outcome.status, outcome.out) == (0, f"finetune {version('finetune-service')}\n")
 
     def test_an_unknown_command_is_wrong_usage(self, cli: Cli) -> None:
         assert cli("sumbit").status == 2

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from service.cli.exit_codes import UsageError
 
@@ -16,6 +16,11 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
     UsageError if they cannot be listed.
     """
+    return [device["uuid"] for device in found_devices(environ) if device.get("uuid")]
+
+
+def found_devices(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What a worker with this environment registers; UsageError if it cannot be listed."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "worker.devices.gpus"],
@@ -33,5 +38,5 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(f"the devices cannot be listed: {last}")
-    found = json.loads(done.stdout)
-    return [device["uuid"] for device in found if device.get("uuid")]
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
