@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from service.api.body import parse
+from service.api.body import parse_json
 from service.api.faults.collect import collect
 from tests.api.factories import SPEC, spec
 from tests.api.hostile_bodies import hostile_bodies
@@ -32,7 +32,7 @@ def main() -> None:
     print(f"{'body':34}{'KiB':>7}{'faults':>8}{'parse, ms':>11}{'faults, ms':>12}")
     for name, body in bodies.items():
         raw = json.dumps(body).encode()
-        parsing = least(partial(parse, raw), calls)
+        parsing = least(partial(parse_json, raw), calls)
         finding = least(partial(collect, body), calls)
         faults = len(collect(body).faults)
         print(f"{name:34}{len(raw) // 1024:7}{faults:8}{parsing:11.1f}{finding:12.1f}")

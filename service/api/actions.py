@@ -9,7 +9,7 @@ from service.api.dependencies import (
     DatabaseDep,
     DispatcherDep,
     JobId,
-    JsonBody,
+    ParsedBody,
     ServicesDep,
     SettingsDep,
 )
@@ -96,7 +96,7 @@ def retry_job(
 )
 def clone_job(
     job_id: JobId,
-    body: JsonBody,
+    body: ParsedBody,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -125,7 +125,7 @@ def clone_job(
 )
 def publish_job(
     job_id: JobId,
-    body: JsonBody,
+    body: ParsedBody,
     database: DatabaseDep,
     dispatcher: DispatcherDep,
     settings: SettingsDep,

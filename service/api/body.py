@@ -1,21 +1,31 @@
-"""Parses JSON as RFC 8259 defines it, from untrusted bodies."""
+"""Parses untrusted bodies: JSON as RFC 8259 defines it, or YAML with the same values."""
 
 import json
 import math
 from typing import Any, Final, NoReturn
 
+from anyio import to_thread
 from fastapi import Request
 
-from service.api.errors import InvalidJsonError, UnsupportedMediaTypeError
+from service.api.errors import (
+    BodyTooLargeError,
+    InvalidJsonError,
+    InvalidYamlError,
+    UnsupportedMediaTypeError,
+)
+from service.contract import spec_yaml
 
 # Larger integers are not portable between JSON implementations and databases.
 _LONGEST_INTEGER: Final = 18
 _MOST_UNUSABLE: Final = 100
 """The first of them are enough to refuse a body."""
+_LARGEST_YAML: Final = 128 * 1024
+"""Bytes. Parsing YAML takes a hundred times as long as JSON: here at most about a second."""
+_YAML: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 
 class Unusable:
-    """A number that JSON or the database cannot represent. No field accepts it."""
+    """A number that JSON or the database cannot store. No field accepts it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -24,15 +34,41 @@ class Unusable:
         return self.text
 
 
-async def read_json(request: Request) -> Any:
-    """The body's value; numbers out of range and NaN are `Unusable`. Raises InvalidJsonError."""
+async def read(request: Request) -> Any:
+    """The body's value; numbers out of range and NaN are `Unusable`. Raises InvalidJsonError and
+    InvalidYamlError."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise UnsupportedMediaTypeError("Send the body as application/json.")
-    return parse(await request.body())
+    if media_type == "application/json" or media_type.endswith("+json"):
+        return parse_json(await request.body())
+    if media_type in _YAML or media_type.endswith("+yaml"):
+        # On a thread, so that the other requests are answered in the meantime.
+        return await to_thread.run_sync(parse_yaml, await request.body())
+    raise UnsupportedMediaTypeError("Send the body as application/json or application/yaml.")
 
 
-def parse(body: bytes) -> Any:
+def parse_yaml(body: bytes) -> Any:
+    """The value of a YAML document in UTF-8, as `parse_json`. Raises InvalidYamlError."""
+    if len(body) > _LARGEST_YAML:
+        raise BodyTooLargeError(
+            f"A body in YAML may have at most {_LARGEST_YAML} bytes. Send it as JSON."
+        )
+    try:
+        value = spec_yaml.parse(body.decode("utf-8"))
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start} is not UTF-8"
+    except UnicodeEncodeError:
+        reason = "a string holds half of a surrogate pair"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:  # SpecYamlError
+        reason = str(error)
+    else:
+        return _Numbers().of(value)
+    raise InvalidYamlError(f"The body is not valid YAML: {reason}.")
+
+
+def parse_json(body: bytes) -> Any:
     """The value of a JSON text in UTF-8. Raises InvalidJsonError."""
     try:
         numbers = _Numbers()
@@ -61,10 +97,22 @@ def _refuse(reason: str) -> NoReturn:
 
 
 class _Numbers:
-    """The hooks of json.loads for numbers."""
+    """Numbers as json.loads finds them, or as YAML has them."""
 
     def __init__(self) -> None:
         self._unusable = 0
+
+    def of(self, value: Any) -> Any:
+        """`value`, of which every number is one that JSON and the database can store."""
+        if isinstance(value, dict):
+            return {name: self.of(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.of(item) for item in value]
+        if isinstance(value, float):
+            return self.real(str(value))
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self.integer(str(value))
+        return value
 
     def integer(self, text: str) -> Any:
         return int(text) if len(text.lstrip("-")) <= _LONGEST_INTEGER else self.unusable(text)

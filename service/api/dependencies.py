@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 
-from service.api.body import read_json
+from service.api import body
 from service.errors import JobNotFoundError
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
@@ -61,4 +61,4 @@ SettingsDep = Annotated[Settings, Depends(_settings)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 DispatcherDep = Annotated[Dispatcher, Depends(_dispatcher)]
 JobId = Annotated[str, Depends(_job_id)]
-JsonBody = Annotated[Any, Depends(read_json)]
+ParsedBody = Annotated[Any, Depends(body.read)]

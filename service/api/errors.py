@@ -64,6 +64,10 @@ class InvalidJsonError(DomainError):
     status, code, title = 400, "invalid_json", "The body is not JSON"
 
 
+class InvalidYamlError(DomainError):
+    status, code, title = 400, "invalid_yaml", "The body is not YAML"
+
+
 class InvalidMultipartError(DomainError):
     status, code, title = 400, "invalid_multipart", "The body is not a multipart form"
 

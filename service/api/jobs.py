@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from service.api import submission, waiting
-from service.api.dependencies import DatabaseDep, JobId, JsonBody, ServicesDep, SettingsDep
+from service.api.dependencies import DatabaseDep, JobId, ParsedBody, ServicesDep, SettingsDep
 from service.api.errors import InvalidRequestError
 from service.api.ignored_options import ignored
 from service.api.job_page import answer, read_page
@@ -32,7 +32,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
 )
 def create_job(
-    body: JsonBody,
+    body: ParsedBody,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -47,7 +47,7 @@ def create_job(
     responses=problems(400, 401, 413, 415, 422, 503),
 )
 def validate_job(
-    body: JsonBody,
+    body: ParsedBody,
     services: ServicesDep,
     pending_file: Annotated[
         list[str],

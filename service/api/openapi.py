@@ -126,55 +126,49 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
-SPEC_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": reference("JobSpec"),
-                "examples": EXAMPLE_JOBS,
-            }
-        },
-    }
-}
 
+def _body(content: dict[str, Any], *json_types: str) -> dict[str, Any]:
+    """A body of this content. YAML is only described: openapi-python-client warns of a content type
+    that it cannot send."""
+    types = ("application/json", *json_types)
+    return {
+        "requestBody": {
+            "required": True,
+            "description": "JSON, or YAML of up to 128 KiB as `application/yaml`.",
+            "content": dict.fromkeys(types, content),
+        }
+    }
+
+
+SPEC_BODY: Final = _body({"schema": reference("JobSpec"), "examples": EXAMPLE_JOBS})
 _JOB_PATCH: Final = {
     "type": "object",
     "description": "The fields in which the new spec differs from the `spec` of the original.",
 }
-_PATCH: Final[dict[str, Any]] = {
-    "schema": reference("JobPatch"),
-    "examples": {
-        "same": {"summary": "An identical job", "value": {}},
-        "learning-rate": {
-            "summary": "Another learning rate and name, no push to the Hub",
-            "value": {"name": "slower", "training": {"learning_rate": 1e-5}, "hub": None},
+PATCH_BODY: Final = _body(
+    {
+        "schema": reference("JobPatch"),
+        "examples": {
+            "same": {"summary": "An identical job", "value": {}},
+            "learning-rate": {
+                "summary": "Another learning rate and name, no push to the Hub",
+                "value": {"name": "slower", "training": {"learning_rate": 1e-5}, "hub": None},
+            },
         },
     },
-}
-PATCH_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": _PATCH, "application/merge-patch+json": _PATCH},
-    }
-}
-
-HUB_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": reference("HubSpec"),
-                "examples": {
-                    "elsewhere": {
-                        "summary": "A private repository of another team",
-                        "value": {"model_id": "other-team/squad-distilbert"},
-                    }
-                },
+    "application/merge-patch+json",
+)
+HUB_BODY: Final = _body(
+    {
+        "schema": reference("HubSpec"),
+        "examples": {
+            "elsewhere": {
+                "summary": "A private repository of another team",
+                "value": {"model_id": "other-team/squad-distilbert"},
             }
         },
     }
-}
+)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
