@@ -8,6 +8,7 @@ from traceback import walk_tb
 from typing import Any, Final
 
 from service.contract.failures import Failure, FailureCode, StageError
+from worker import unreachable
 
 _FIRST_LINE_LIMIT = 500
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -51,11 +52,14 @@ _FROM_OUTSIDE: Final = frozenset(
 def from_exception(error: BaseException) -> Failure:
     """The failure for `error`, or for the error it was raised from.
 
-    The message holds the exception's type and first line, with secrets masked.
+    The message holds the exception's type and first line, with secrets masked; of a network error
+    the host and the reason.
     """
     for link in causes(error):
         for classify in (nccl_cause, _disk, _memory, _hub, _network, _device):
             code = classify(link)
+            if code is FailureCode.NETWORK:
+                return Failure.of(code, mask(unreachable.sentence(error, describe(link))))
             if code is not None:
                 return Failure.of(code, f"{_LEADS[code]}: {describe(link)}")
     return Failure.of(FailureCode.INTERNAL, f"The stage ended with {describe(error)}")
@@ -110,7 +114,6 @@ _LEADS: Final = {
     FailureCode.DEVICE_ERROR: "The device reported an error",
     FailureCode.SHARED_MEMORY_FULL: "The processes of the training had too little shared memory",
     FailureCode.GPU_USED_TWICE: "Two processes of the training were given the same GPU",
-    FailureCode.NETWORK: "The network could not be reached",
     FailureCode.HUB_UNAUTHORIZED: "The Hub did not accept the token (401)",
     FailureCode.HUB_FORBIDDEN: "The Hub refused access (403)",
     FailureCode.HUB_CONFLICT: "The Hub reported a conflict with another change",

@@ -143,7 +143,7 @@ def _no_worker(job: JobRow, fleet: Fleet) -> str:
     most = fleet.most_gpus
     if most >= job.min_gpus:  # but for other queues
         return f"no live worker with {gpus} serves the queue `{GPU_QUEUE}`: {start}"
-    largest = "" if job.min_gpus == 1 else f" (the most is {most or 'none'})"
+    largest = "" if job.min_gpus == 1 else f" (the largest has {most or 'none'})"
     return f"no live worker has {gpus}{largest}: start one on a machine that has, or clone the " + (
         "job with `resources.gpus: 0`" if most == 0 else "job with fewer `resources.gpus`"
     )

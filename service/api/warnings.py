@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from service.api.schemas.jobs import SpecWarning
 from service.contract.events import Notice
+from service.contract.routing import most_for_one_job
 from service.contract.spec import JobSpec
 from service.contract.step_intervals import longer_than
 from service.settings import Settings
@@ -42,7 +43,7 @@ def _missing_gpus(spec: JobSpec, settings: Settings, database: Database) -> Iter
         return
     with database.read() as session:
         workers = queries.live_workers(session, settings.alive_seconds)
-    most = max((queries.gpu_count(worker) for worker in workers), default=0)
+    most = max((most_for_one_job(worker.devices) for worker in workers), default=0)
     if most >= wanted:
         return
     having = {0: "none", 1: "one GPU"}.get(most, f"{most} GPUs")

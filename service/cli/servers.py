@@ -55,7 +55,7 @@ def api(
 
 
 def reconciler() -> None:
-    """Send due jobs to workers, end attempts of lost workers, apply retention; until SIGTERM."""
+    """Dispatch queued jobs, detect lost workers, apply retention; until SIGTERM."""
     settings = get_settings()
     database = Database(settings.sqlalchemy_url)
     dispatcher = Dispatcher(settings)

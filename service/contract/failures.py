@@ -60,11 +60,13 @@ class FailureRule:
     """What follows from a failure code.
 
     `state` is the job's state when the failure is final, `retryable` means that the same attempt
-    can succeed later (infrastructure), `action` tells the user what to do.
+    can succeed later (infrastructure). `action` tells the user what to do when the failure is
+    final, `while_retrying` while retries are left; JOB in a command becomes the job's id.
     """
 
     retryable: bool
     action: str
+    while_retrying: str = ""
     state: JobState = JobState.FAILED
     is_crash: bool = False
     """It does not count against `max_retries` as long as the job makes progress in between."""
@@ -73,56 +75,60 @@ class FailureRule:
 RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.MISSING_COLUMN: FailureRule(
         retryable=False,
-        action="Map the columns with `dataset.columns`, or rename them in the data.",
+        action="Map the columns with `dataset.columns`, or rename them in the data, then "
+        "submit again.",
     ),
     FailureCode.UNREADABLE_ROW: FailureRule(
         retryable=False,
-        action="Correct or remove the named rows, upload the file again and submit a new job; or "
-        "leave "
-        "them out with `dataset.on_bad_row: skip`.",
+        action="Fix or remove the named rows, then submit again; or leave such rows out with "
+        "`dataset.on_bad_row: skip`.",
     ),
     FailureCode.LABEL_MISMATCH: FailureRule(
         retryable=False,
         action="Correct the labels that the message names, or list all labels in "
-        "`task.label_names`; or "
-        "leave those rows out with `dataset.on_bad_row: skip`.",
+        "`task.label_names`, then submit again; or leave such rows out with "
+        "`dataset.on_bad_row: skip`.",
     ),
     FailureCode.EMPTY_DATASET: FailureRule(
         retryable=False,
-        action="Give a split with at least one usable row; check slices, filters and the format.",
+        action="Check the slices, filters and format of the data: each split needs at least "
+        "one usable row. Then submit again.",
     ),
     FailureCode.DATASET_NOT_FOUND: FailureRule(
         retryable=False,
-        action="Check the name, config, revision and splits in `dataset`, or the file id or path.",
+        action="Check the name, config, revision and splits in `dataset`, or the file id or "
+        "path, then submit again.",
     ),
     FailureCode.DATASET_ACCESS_DENIED: FailureRule(
         retryable=False,
-        action="Request access on the data set's page, or ask the operator to set a Hub token "
-        "with access.",
+        action="Request access on the data set's page, set FINETUNE_HUB_TOKEN to a token of "
+        "that account, restart, then `finetune retry JOB`.",
     ),
     FailureCode.UNSUPPORTED_FORMAT: FailureRule(
         retryable=False,
-        action="Set `dataset.format` to the format the file really has, or convert the file.",
+        action="Set `dataset.format` to the format that the file really has, or convert the "
+        "file, then submit again.",
     ),
     FailureCode.DATA_CHANGED: FailureRule(
         retryable=False,
-        action="Clone the job: a new job can use the changed data, but this job's checkpoints "
-        "cannot.",
+        action="Clone the job (`finetune clone JOB`): a new job can use the changed data, but "
+        "this job's checkpoints cannot.",
     ),
     FailureCode.MODEL_NOT_FOUND: FailureRule(
-        retryable=False, action="Check `model.name_or_path` and `model.revision`, or `model.job`."
+        retryable=False,
+        action="Check `model.name_or_path` and `model.revision`, or `model.job`, then submit "
+        "again.",
     ),
     FailureCode.MODEL_ACCESS_DENIED: FailureRule(
         retryable=False,
-        action="Accept the model's licence on its page, or ask the operator to set a Hub token "
-        "with "
-        "access. The files of a local folder must be readable by the worker's user.",
+        action="Accept the licence on the model's page, set FINETUNE_HUB_TOKEN to a token of "
+        "that account, restart, then `finetune retry JOB`. The files of a local folder "
+        "must be readable by the worker's user.",
     ),
     FailureCode.UNSAFE_WEIGHTS: FailureRule(
         retryable=False,
         action="Choose a revision with safetensors weights, or run the command in the message "
-        "and use the "
-        "folder that it writes.",
+        "and use the folder that it writes.",
     ),
     FailureCode.UNSUPPORTED_ARCHITECTURE: FailureRule(
         retryable=False, action="Choose a model whose architecture has a head for this task."
@@ -134,22 +140,26 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.SEQUENCE_TOO_LONG: FailureRule(
         retryable=False,
-        action="Lower the task's `max_seq_length` to the number of positions that the model has.",
+        action="Lower the task's `max_seq_length` to the number of positions that the model "
+        "has, then submit again.",
     ),
     FailureCode.NO_PAD_TOKEN: FailureRule(
         retryable=False, action="Set `model.tokenizer_name` to a tokenizer that has a pad token."
     ),
     FailureCode.INVALID_OPTION: FailureRule(
-        retryable=False, action="Change the option that the message names and submit a new job."
+        retryable=False,
+        action="Change the option that the message names: `finetune clone JOB --set OPTION=VALUE`.",
     ),
     FailureCode.OUT_OF_MEMORY: FailureRule(
         retryable=False,
-        action="Halve `per_device_train_batch_size` and double `gradient_accumulation_steps`, "
-        "shorten the sequences, or use bf16.",
+        action="Halve `per_device_train_batch_size` and double `gradient_accumulation_steps` "
+        "in a clone of the job (`finetune clone JOB --set …`), shorten the sequences, "
+        "or use bf16.",
     ),
     FailureCode.NON_FINITE_LOSS: FailureRule(
         retryable=False,
-        action="Lower `learning_rate`, add `warmup_steps`, or use bf16 or fp32 instead of fp16.",
+        action="Lower `learning_rate` in a clone of the job (`finetune clone JOB --set …`), "
+        "add `warmup_steps`, or use bf16 or fp32 instead of fp16.",
     ),
     FailureCode.CHECKPOINT_UNREADABLE: FailureRule(
         retryable=False,
@@ -157,87 +167,100 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.DISK_FULL: FailureRule(
         retryable=False,
-        action="Free space under FINETUNE_HOME or lower `save_total_limit`, then submit again.",
+        action="Free space under FINETUNE_HOME, then `finetune retry JOB`. A lower "
+        "`save_total_limit` keeps fewer checkpoints.",
     ),
     FailureCode.WORKER_LOST: FailureRule(
         retryable=True,
-        action="No action needed: the job resumes from its latest checkpoint on the next free "
-        "worker.",
+        action="Find out why the worker ended (its log, `finetune logs JOB`, the host's "
+        "memory), then `finetune retry JOB`.",
+        while_retrying="No action needed: the job continues from its latest checkpoint on the next "
+        "free worker.",
         is_crash=True,
     ),
     FailureCode.HUNG: FailureRule(
         retryable=True,
-        action="No action needed yet: the job resumes from its latest checkpoint. If it hangs "
-        "again, set "
-        "`training.dataloader_num_workers: 0`, or ask the operator to raise "
+        action="Set `training.dataloader_num_workers: 0` in a clone, or raise "
+        "FINETUNE_HUNG_SECONDS and restart, then `finetune retry JOB`. `finetune logs "
+        "JOB` shows where it hung.",
+        while_retrying="The job continues from its latest checkpoint. If it hangs again, set "
+        "`training.dataloader_num_workers: 0` in a clone, or raise "
         "FINETUNE_HUNG_SECONDS.",
         is_crash=True,
     ),
     FailureCode.CRASH_LIMIT: FailureRule(
         retryable=False,
-        action="Read the job's log: several attempts in a row crashed without any progress. The "
-        "message "
-        "has the reason of the last one.",
+        action="Find the reason in `finetune logs JOB`, then `finetune retry JOB`.",
     ),
     FailureCode.DEVICE_ERROR: FailureRule(
         retryable=True,
-        action="No action needed yet: the stage is retried. If it fails again, check the "
-        "device's health.",
+        action="Check the device with `finetune doctor` and in the driver's log, then "
+        "`finetune retry JOB`.",
+        while_retrying="If it persists, check the device with `finetune doctor`.",
     ),
     FailureCode.SHARED_MEMORY_FULL: FailureRule(
         retryable=False,
-        action="Give the worker's container more shared memory (`shm_size` in docker-compose.yml, "
-        "`--shm-size` of docker run; outside containers: the size of /dev/shm), then retry the "
-        "job.",
+        action="Give the worker's container more shared memory (`shm_size` in "
+        "docker-compose.yml, `--shm-size` of docker run; outside containers: the size "
+        "of /dev/shm), then `finetune retry JOB`.",
     ),
     FailureCode.GPU_USED_TWICE: FailureRule(
         retryable=False,
         action="Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of "
-        "one GPU "
-        "(MIG) for one job; then retry the job. `finetune doctor` shows what the worker sees.",
+        "one GPU (MIG) for one job; then `finetune retry JOB`. `finetune doctor` shows "
+        "what the worker sees.",
     ),
     FailureCode.TIMEOUT: FailureRule(
-        retryable=False, action="Raise the limit that the message names, or make the job smaller."
+        retryable=False,
+        action="Continue with `finetune retry JOB`, which counts the time from zero; or raise "
+        "the limit that the message names in a clone.",
     ),
     FailureCode.CANCELLED: FailureRule(
         retryable=False,
-        action="No action needed: the job was cancelled on request.",
+        action="Continue it with `finetune retry JOB`.",
         state=JobState.CANCELLED,
     ),
     FailureCode.HUB_UNAUTHORIZED: FailureRule(
         retryable=False,
-        action="Ask the operator to set FINETUNE_HUB_TOKEN to a valid token with write access.",
+        action="Set FINETUNE_HUB_TOKEN to a valid token with write access, restart, then "
+        "`finetune retry JOB`.",
     ),
     FailureCode.HUB_FORBIDDEN: FailureRule(
         retryable=False,
-        action="Choose a `hub.model_id` in a namespace that the operator's token may write to.",
+        action="Choose a `hub.model_id` in a namespace that the token may write to; or set "
+        "FINETUNE_HUB_TOKEN to a token that may, restart, then `finetune retry JOB`.",
     ),
     FailureCode.HUB_CONFLICT: FailureRule(
         retryable=True,
-        action="No action needed yet: the push is retried. If it fails again, choose another "
-        "`hub.model_id`.",
+        action="Let nothing else push to the repository, then `finetune retry JOB`; or choose "
+        "another `hub.model_id`.",
+        while_retrying="If it persists, choose another `hub.model_id`.",
     ),
     FailureCode.HUB_RATE_LIMITED: FailureRule(
         retryable=True,
-        action="No action needed yet: the request is retried later. If it fails again, submit "
-        "fewer jobs at once.",
+        action="Wait some minutes, then `finetune retry JOB`. Submit fewer jobs at once; "
+        "requests with a FINETUNE_HUB_TOKEN have higher limits.",
+        while_retrying="If it persists, submit fewer jobs at once.",
     ),
     FailureCode.HUB_UNAVAILABLE: FailureRule(
         retryable=True,
-        action="No action needed yet: the request is retried later. Check the Hub's status page.",
+        action="Wait until the Hub works again (see its status page), then `finetune retry JOB`.",
+        while_retrying="If it persists, check the Hub's status page.",
     ),
     FailureCode.HUB_REJECTED: FailureRule(
         retryable=False,
-        action="Fix what the Hub's response names, for example `hub.model_id` or `hub.revision`.",
+        action="Fix what the Hub's response names, for example `hub.model_id` or "
+        "`hub.revision`, then submit again.",
     ),
     FailureCode.NETWORK: FailureRule(
         retryable=True,
-        action="No action needed yet: the request is retried later. Check the worker's network "
-        "connection.",
+        action="Fix the network, then `finetune retry JOB`.",
+        while_retrying="If it persists, check that the worker reaches the Hub.",
     ),
     FailureCode.INTERNAL: FailureRule(
         retryable=False,
-        action="This is a bug in the service: read the job's log and report it with the job id.",
+        action="This is a bug in the service: read `finetune logs JOB` and report it with the "
+        "job id.",
     ),
 }
 
@@ -251,14 +274,19 @@ class Failure(BaseModel):
     details: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
-    def of(cls, code: FailureCode, message: str, **details: Any) -> "Failure":
-        """A failure with the action that its code prescribes."""
-        return cls(code=code, message=message, action=RULES[code].action, details=details)
+    def of(
+        cls, code: FailureCode, message: str, *, action: str | None = None, **details: Any
+    ) -> "Failure":
+        """A failure with the action that its code prescribes, or a more exact one."""
+        action = action or RULES[code].action
+        return cls(code=code, message=message, action=action, details=details)
 
 
 class StageError(Exception):
     """Raised inside a stage to end it with a failure code; its message is shown to the user."""
 
-    def __init__(self, code: FailureCode, message: str, **details: Any) -> None:
+    def __init__(
+        self, code: FailureCode, message: str, *, action: str | None = None, **details: Any
+    ) -> None:
         super().__init__(message)
-        self.failure = Failure.of(code, message, **details)
+        self.failure = Failure.of(code, message, action=action, **details)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.contract import next_steps
 from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.spec import JobSpec
 from service.contract.states import ENDED, HELD, JobState, Stage, next_stage
@@ -61,6 +62,8 @@ class _Step:
     event: str
     data: dict[str, Any]
     values: dict[str, Any]
+    failure: Failure | None = None
+    """The attempt's, with what to do now that it is known what follows."""
 
 
 def end(
@@ -111,9 +114,9 @@ def _apply(
     seconds = max(0.0, (ended_at - attempt.started_at).total_seconds())
     attempt.ended_at = ended_at
     attempt.outcome = ending.outcome
-    attempt.failure = _as_json(ending.failure)
-    session.flush()
     step = _next(row, ending, policy, jobs.clock(session))
+    attempt.failure = _as_json(step.failure or ending.failure, row)
+    session.flush()
     values = {
         "worker_id": None,
         "lease_until": None,
@@ -132,7 +135,7 @@ def _apply(
 
 def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
     if row.state == JobState.CANCELLING:
-        failure = jobs.CANCELLED.model_dump(mode="json")
+        failure = _as_json(jobs.CANCELLED, row)
         return _Step(JobState.CANCELLED, "cancelled", {}, {"failure": failure})
     if ending.outcome == "finished":
         return _after_finish(row, ending.result or {}, now)
@@ -159,14 +162,16 @@ def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
 
 def _after_failure(row: JobRow, failure: Failure, policy: Policy, now: datetime) -> _Step:
     rule = RULES[failure.code]
-    reason = _as_json(failure)
     if rule.retryable and row.retry_count < row.max_retries:
         wait = min(MAX_BACKOFF_SECONDS, policy.retry_backoff_seconds * 2**row.retry_count)
-        data = {"failure": reason, "retry": True, "wait_seconds": wait}
+        told = _while_retrying(row, failure, wait)
+        data = {"failure": _as_json(told, row), "retry": True, "wait_seconds": wait}
         values = {**_again(now, wait), "retry_count": row.retry_count + 1}
-        return _Step(_waiting(row), "attempt_failed", data, values)
+        return _Step(_waiting(row), "attempt_failed", data, values, told)
+    told = next_steps.final(failure, row.retry_count + 1, has_model=_has_model(row))
+    reason = _as_json(told, row)
     data = {"failure": reason, "retry": False}
-    return _Step(rule.state, "attempt_failed", data, {"failure": reason})
+    return _Step(rule.state, "attempt_failed", data, {"failure": reason}, told)
 
 
 def _after_crash(
@@ -175,20 +180,30 @@ def _after_crash(
     crashes = row.crash_count + 1
     event = "lease_expired" if outcome == "lost" else "attempt_failed"
     if crashes < policy.crash_limit:
-        data = {"failure": _as_json(failure), "retry": True}
-        return _Step(_waiting(row), event, data, {**_again(now, 0), "crash_count": crashes})
-    limit = Failure.of(
-        FailureCode.CRASH_LIMIT,
-        f"{crashes} attempts in a row at {row.stage} ended without any progress. "
-        f"The last: {failure.message}",
-        last=failure.code,
-    ).model_dump(mode="json")
+        told = _while_retrying(row, failure, 0)
+        data = {"failure": _as_json(told, row), "retry": True}
+        return _Step(_waiting(row), event, data, {**_again(now, 0), "crash_count": crashes}, told)
+    limit = _as_json(next_steps.crash_limit(failure, crashes, row.stage), row)
+    told = next_steps.final(failure, crashes, has_model=_has_model(row))
     values = {"failure": limit, "crash_count": crashes}
-    return _Step(JobState.FAILED, event, {"failure": limit, "retry": False}, values)
+    return _Step(JobState.FAILED, event, {"failure": limit, "retry": False}, values, told)
 
 
-def _as_json(failure: Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else jobs.jsonable(failure.model_dump(mode="json"))
+def _while_retrying(row: JobRow, failure: Failure, wait: float) -> Failure:
+    if _waiting(row) is JobState.PAUSED:
+        return next_steps.paused(failure)
+    return next_steps.retrying(failure, wait)
+
+
+def _has_model(row: JobRow) -> bool:
+    return row.stage == Stage.PUBLISH and Stage.TRAIN in row.results
+
+
+def _as_json(failure: Failure | None, row: JobRow) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    stored: dict[str, Any] = next_steps.addressed(failure, row.id).model_dump(mode="json")
+    return {name: jobs.jsonable(value) for name, value in stored.items()}
 
 
 def _waiting(row: JobRow) -> JobState:

@@ -240,7 +240,7 @@ def move(
 TRACKING_GRACE_SECONDS = 30.0
 """Time to complete the MLflow run of an ended job before the reconciler wakes a worker."""
 
-CANCELLED = Failure.of(FailureCode.CANCELLED, "The job was cancelled on request.")
+CANCELLED = Failure.of(FailureCode.CANCELLED, "Cancelled on request.")
 
 # ---- the outbox -------------------------------------------------------------------------------
 

@@ -233,14 +233,6 @@ def live_workers(session: Session, within_seconds: float) -> list[WorkerRow]:
     return list(session.scalars(statement))
 
 
-def gpu_count(worker: WorkerRow) -> int:
-    """The GPUs that one job can have there; a job can use one MIG instance."""
-    devices = (device for device in worker.devices if device["type"] == "cuda")
-    gpus = [device for device in devices if not device.get("problem")]
-    whole = sum(not gpu.get("mig") for gpu in gpus)
-    return whole or min(len(gpus), 1)
-
-
 def running_jobs(session: Session) -> list[RunningJob]:
     """What workers hold now, by worker and job."""
     statement = (

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from service.contract import next_steps
 from service.contract.states import STAGE_ORDER, JobState, Stage
 from service.store import follow_ups, jobs, retention
 from service.store.database import db_now
@@ -27,7 +28,7 @@ def cancel(session: Session, row: JobRow) -> JobState:
             "cancelled",
             ended_at=db_now(),
             tracking_retry_at=db_now(jobs.TRACKING_GRACE_SECONDS),
-            failure=jobs.CANCELLED.model_dump(mode="json"),
+            failure=next_steps.addressed(jobs.CANCELLED, row.id).model_dump(mode="json"),
         )
         return JobState.CANCELLED
     if state in (JobState.RUNNING, JobState.PAUSING):

@@ -96,8 +96,8 @@ class TestNoWorker:
         [
             (
                 {"stage": "train", "queue": "gpu.4", "min_gpus": 4},
-                "no live worker has 4 GPUs (the most is 1): start one on a machine that has, or "
-                "clone the job with fewer `resources.gpus`",
+                "no live worker has 4 GPUs (the largest has 1): start one on a machine that has, "
+                "or clone the job with fewer `resources.gpus`",
             ),
             (
                 {"queue": "cpu"},

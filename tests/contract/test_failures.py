@@ -27,6 +27,12 @@ class TestRules:
             assert rule.action[0].isupper()
             assert rule.action.endswith(".")
 
+    def test_what_is_retried_says_what_to_do_meanwhile(self) -> None:
+        for rule in RULES.values():
+            assert bool(rule.while_retrying) is rule.retryable
+            assert rule.while_retrying[:1].isupper() is rule.retryable
+            assert "JOB" not in rule.while_retrying
+
 
 class TestStageError:
     def test_carries_its_failure(self) -> None:

@@ -192,7 +192,7 @@ class TestFailures:
 
     def test_no_token_and_a_wrong_one(self, run: Run) -> None:
         code, message = run(token=None, spec=HUB).failure
-        assert (code, message) == ("hub_unauthorized", "The operator has not set a Hub token.")
+        assert (code, message) == ("hub_unauthorized", "No Hub token is set.")
         assert run(token="hf_someoneElse", spec=HUB).failure[0] == "hub_unauthorized"
 
     def test_another_ones_namespace(self, run: Run) -> None:

@@ -85,6 +85,10 @@ class TestReport:
             "2 of 54 rows of the train split cannot be used (answer_not_found 1, empty_text 1): "
             "3.70% of them, and `dataset.max_bad_fraction` allows 3.00%. d.json, row 21: the answer"
         )
+        assert ended.failure.action == (
+            "Fix or remove the 2 bad rows (they are listed), then submit again; or raise "
+            "`dataset.max_bad_fraction`."
+        )
         report = json.loads((tmp_path / "job" / "data_report.json").read_text())
         assert report["splits"]["train"]["rows_skipped"] == 2
         assert [e.name for e in ended.events if isinstance(e, ArtifactWritten)]

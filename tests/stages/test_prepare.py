@@ -110,6 +110,10 @@ class TestFiles:
         failure = run(body, files={"file-1": stored}, file_names={"file-1": "a.jsonl"}).failure
         assert failure.code is FailureCode.UNREADABLE_ROW
         assert failure.message == "a.jsonl, line 4: has no 'context', 'answers'"
+        assert failure.action == (
+            "Fix or remove line 4 of a.jsonl (train), then submit again; or leave such rows out "
+            "with `dataset.on_bad_row: skip`."
+        )
 
     def test_csv_with_other_column_names(self, tmp_path: Path, run: Run, models: Path) -> None:
         rows = squad_rows("train")[:2]
@@ -209,6 +213,7 @@ class TestDataFailures:
         assert "`task.version_2_with_negative` is false" in failure.message
         assert failure.message.startswith("15 of 52 rows of the train split cannot be used")
         assert len(failure.details["bad_rows"]) == 15
+        assert failure.action.startswith("Change the option that the message names")
         assert failure.details["place"].startswith("train-v2.0.json, question ")
 
     @pytest.mark.parametrize("kind", ["missing", "outside", "link", "folder", "pipe"])

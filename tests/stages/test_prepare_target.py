@@ -100,7 +100,7 @@ class TestTarget:
 class TestRefusals:
     def test_no_token(self, run: Run, target_hub: HubDouble, models: Path) -> None:
         message = refused(run(body(models, "me/x")), FailureCode.HUB_UNAUTHORIZED)
-        assert message == "The operator has not set a Hub token."
+        assert message == "No Hub token is set."
         assert target_hub.requests == []
 
     @pytest.mark.parametrize("model_id", ["me/x", "x"])

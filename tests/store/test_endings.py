@@ -111,9 +111,16 @@ class TestFailed:
         assert last.type == "attempt_failed"
         assert (last.data["retry"], last.data["wait_seconds"]) == (True, 40)
         assert last.data["failure"]["code"] == "network"
+        assert last.data["failure"]["action"] == (
+            "Retrying in 40 s. If it persists, check that the worker reaches the Hub."
+        )
+        assert attempt(database, claimed).failure == last.data["failure"]
         assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
         row = get(database, job_id)
-        assert row.failure == NETWORK.model_dump(mode="json")
+        assert row.failure == NETWORK.model_dump(mode="json") | {
+            "action": f"Gave up after 4 attempts. Fix the network, then `finetune retry {job_id}`."
+        }
+        assert history_of(database, job_id)[-1].data["failure"] == row.failure
         assert (row.retry_count, row.stage_attempt) == (3, 4)
 
     def test_the_wait_has_a_limit(self, database: Database) -> None:
@@ -122,10 +129,22 @@ class TestFailed:
         end(database, claim_job(database, job_id), Ending.failed(NETWORK))
         row = get(database, job_id)
         assert round((row.not_before - row.updated_at).total_seconds()) == 600
+        said = history_of(database, job_id)[-1].data["failure"]["action"]
+        assert said.startswith("Retrying in 10 min.")
 
     def test_no_retries_wanted(self, database: Database) -> None:
         job_id = make_job(database, max_retries=0)
         assert end(database, claim_job(database, job_id), Ending.failed(NETWORK)) is JobState.FAILED
+        action = f"Fix the network, then `finetune retry {job_id}`."
+        assert (get(database, job_id).failure or {})["action"] == action
+
+    def test_a_push_that_fails_keeps_the_model(self, database: Database) -> None:
+        job_id = make_job(database, max_retries=0)
+        put(database, job_id, stage="publish", results={"prepare": {}, "train": {}})
+        end(database, claim_job(database, job_id), Ending.failed(NETWORK))
+        assert (get(database, job_id).failure or {})["action"] == (
+            f"Fix the network, then `finetune retry {job_id}`. The model is kept."
+        )
 
     def test_the_users_fault_is_final(self, database: Database) -> None:
         job_id = make_job(database)
@@ -168,6 +187,8 @@ class TestWishes:
         row = get(database, job_id)
         assert row.failure is not None
         assert row.failure["code"] == "cancelled"
+        assert row.failure["message"] == "Cancelled on request."
+        assert row.failure["action"] == f"Continue it with `finetune retry {job_id}`."
         assert row.lease_until is None
 
     @pytest.mark.parametrize("ending", [Ending.finished({}), Ending.failed(NETWORK)])
@@ -178,6 +199,10 @@ class TestWishes:
         claimed = claim_job(database, job_id)
         put(database, job_id, state=JobState.PAUSING)
         assert end(database, claimed, ending) is JobState.PAUSED
+        failure = attempt(database, claimed).failure
+        assert failure is None or failure["action"].startswith(
+            f"Paused on request: `finetune resume {job_id}` tries again."
+        )
 
 
 class TestStale:
@@ -228,6 +253,7 @@ class TestExpire:
         assert lost.outcome == "lost"
         assert lost.failure is not None
         assert lost.failure["code"] == "worker_lost"
+        assert lost.failure["action"].startswith("No action needed: the job continues")
         last = history_of(database, job_id)[-1]
         assert (last.type, last.data["retry"]) == ("lease_expired", True)
         assert claim_job(database, job_id).epoch == 3
@@ -236,7 +262,7 @@ class TestExpire:
         job_id = make_job(database)
         states = []
         for _ in range(3):
-            claim_job(database, job_id)
+            last = claim_job(database, job_id)
             states.append(expire(database, job_id))
         assert states == ["queued", "queued", "failed"]
         row = get(database, job_id)
@@ -246,6 +272,12 @@ class TestExpire:
             "3 attempts in a row at prepare ended without any progress. "
             "The last: Worker worker-1 has not renewed its lease during prepare."
         )
+        assert row.failure["action"] == (
+            "Gave up after 3 attempts. Find out why the worker ended (its log, `finetune logs "
+            f"{job_id}`, the host's memory), then `finetune retry {job_id}`."
+        )
+        lost = attempt(database, last).failure or {}
+        assert (lost["code"], lost["action"]) == ("worker_lost", row.failure["action"])
         assert row.ended_at is not None
 
     def test_crashes_of_the_stage_count_with_lost_workers_and_not_as_retries(

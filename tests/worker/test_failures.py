@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 import torch
+from huggingface_hub import HfApi
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import (  # type: ignore[attr-defined]
     hf_raise_for_status,
@@ -234,6 +236,65 @@ class TestNetwork:
     )
     def test_other_ways_not_to_reach_it(self, error: Exception) -> None:
         assert code(error) is FailureCode.NETWORK
+
+    @pytest.mark.parametrize(
+        ("url", "message"),
+        [
+            ("http://127.0.0.1:9/api/models/org/name", "127.0.0.1:9 for org/name"),
+            ("http://127.0.0.1:9/api/models/gpt2/revision/main", "127.0.0.1:9 for gpt2"),
+            ("http://127.0.0.1:9/api/datasets/org/data/tree/a", "127.0.0.1:9 for org/data"),
+            ("http://127.0.0.1:9/datasets/org/data/resolve/a/x", "127.0.0.1:9 for org/data"),
+            ("http://127.0.0.1:9/org/name/resolve/main/x.json", "127.0.0.1:9 for org/name"),
+            ("http://127.0.0.1:9/gpt2/resolve/main/x.json", "127.0.0.1:9 for gpt2"),
+            ("http://127.0.0.1:9/api/whoami-v2", "127.0.0.1:9"),
+            ("http://127.0.0.1:9/", "127.0.0.1:9"),
+        ],
+    )
+    def test_names_the_host_and_what_it_was_asked_for(self, url: str, message: str) -> None:
+        with pytest.raises(httpx2.ConnectError) as caught:
+            httpx2.get(url, timeout=5)
+        for error in (caught.value, raised(caught.value)):
+            failure = failures.from_exception(error)
+            assert failure.message == f"Could not reach {message}: connection refused."
+
+    def test_a_download_of_the_hubs_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        api = HfApi(endpoint="http://finetune.invalid")
+        with pytest.raises(httpx2.ConnectError) as caught:
+            api.model_info("org/name")
+        assert failures.from_exception(caught.value).message == (
+            "Could not reach finetune.invalid for org/name: name not found."
+        )
+
+    def test_a_certificate_that_is_not_trusted(self) -> None:
+        untrusted = ssl.SSLCertVerificationError(
+            1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+        )
+        request = httpx2.Request("GET", "https://hub.test/api/models/org/name")
+        error = httpx2.ConnectError(str(untrusted), request=request)
+        error.__cause__ = untrusted
+        assert failures.from_exception(error).message == (
+            "Could not reach hub.test for org/name: its certificate is not trusted."
+        )
+
+    @pytest.mark.parametrize(
+        ("error", "message"),
+        [
+            (httpx2.ReadTimeout("timed out"), "the network: timed out."),
+            (TimeoutError(), "the network: timed out."),
+            (
+                ConnectionResetError(104, "Connection reset by peer"),
+                "the network: connection closed.",
+            ),
+            (
+                ConnectionError("Couldn't reach 'org/data' on the Hub (LocalEntryNotFoundError)"),
+                "the Hub for org/data: ConnectionError: Couldn't reach 'org/data' on the Hub "
+                "(LocalEntryNotFoundError).",
+            ),
+            (hub.OfflineModeIsEnabled("offline"), "the Hub: HF_HUB_OFFLINE is set."),
+        ],
+    )
+    def test_without_a_request(self, error: Exception, message: str) -> None:
+        assert failures.from_exception(error).message == f"Could not reach {message}"
 
     def test_a_broken_pipe_is_not_the_network(self) -> None:
         assert code(BrokenPipeError("pipe")) is FailureCode.INTERNAL

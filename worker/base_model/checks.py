@@ -99,6 +99,7 @@ def check_model(
             FailureCode.SEQUENCE_TOO_LONG,
             f"`{task.length_option}` is {max_length}, but the model's position table holds {table}"
             + (f" in addition to {reserved} virtual tokens" if reserved else ""),
+            action=f"Lower `task.{task.length_option}` to at most {table}, then submit again.",
             limit=table,
             **{task.length_option: max_length},
         )

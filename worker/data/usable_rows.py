@@ -58,6 +58,7 @@ class Policy:
         return StageError(
             _code(splits),
             self._message(splits),
+            action=self._action(splits),
             split=first.name,
             place=place_of(first.tally.bad_rows[0], first.tables),
             rows_bad=sum(split.tally.bad for split in splits),
@@ -78,6 +79,23 @@ class Policy:
             return rows
         counted = "; ".join(map(self._counted, splits))
         return f"{counted}. {rows if bad == len(shown) else f'The first: {rows}'}"
+
+    def _action(self, splits: Sequence[Split]) -> str | None:
+        """None: what the code prescribes, which names an option instead of rows."""
+        code = _code(splits)
+        rows = _rows_to_fix(splits)
+        if code is FailureCode.LABEL_MISMATCH:
+            fix = f"Correct the labels of {rows}, or list all labels in `task.label_names`"
+        elif code is FailureCode.UNREADABLE_ROW:
+            fix = f"Fix or remove {rows}"
+        else:
+            return None
+        skip = (
+            "raise `dataset.max_bad_fraction`"
+            if self.skips
+            else "leave such rows out with `dataset.on_bad_row: skip`"
+        )
+        return f"{fix}, then submit again; or {skip}."
 
     def _counted(self, split: Split) -> str:
         tally = split.tally
@@ -122,6 +140,18 @@ def _code(splits: Sequence[Split]) -> FailureCode:
     """The failure code that all bad rows have in common, else the general one."""
     codes = {code for split in splits for code in split.tally.codes}
     return codes.pop() if len(codes) == 1 else FailureCode.UNREADABLE_ROW
+
+
+def _rows_to_fix(splits: Sequence[Split]) -> str:
+    """`line 2 of broken.jsonl (train)`, or how many they are."""
+    bad = sum(split.tally.bad for split in splits)
+    listed = _first(splits, SHOWN)
+    if bad > 1:
+        shown = "they are" if len(listed) == bad else f"the first {len(listed):,} are"
+        return f"the {bad:,} bad rows ({shown} listed)"
+    split, row = listed[0]
+    table = split.tables[row.table] if row.table < len(split.tables) else ""
+    return f"{row.place}{f' of {table}' if table else ''} ({split.name})"
 
 
 def _first(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:

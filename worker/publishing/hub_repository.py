@@ -171,5 +171,9 @@ def refusals_explained() -> Iterator[None]:
 def _token() -> str:
     token = os.environ.get("HF_TOKEN")
     if not token:
-        raise StageError(FailureCode.HUB_UNAUTHORIZED, "The operator has not set a Hub token.")
+        raise StageError(
+            FailureCode.HUB_UNAUTHORIZED,
+            "No Hub token is set.",
+            action="Set FINETUNE_HUB_TOKEN, restart, then `finetune retry JOB`.",
+        )
     return token

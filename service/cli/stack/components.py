@@ -1,6 +1,7 @@
 """The components of the embedded stack: how each is started and when it is ready."""
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import redis
 from sqlalchemy import select
 
 from service.cli.stack.processes import Part
+from service.contract.routing import GPU_QUEUE
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
 
@@ -160,12 +162,20 @@ def _is_registered(database: Database, pid: int, queues: str) -> str | None:
         ).first()
     if row is None:
         return None
-    return f"ready for {queues} on {', '.join(map(_shown, row.devices))}"
+    return f"ready: {computes_on(row.devices, queues)}"
 
 
-def _shown(device: Mapping[str, Any]) -> str:
-    problem = f" ({device['problem']})" if "problem" in device else ""
-    return f"{device.get('name', device['type'])}{problem}"
+def computes_on(devices: Sequence[Mapping[str, Any]], queues: str) -> str:
+    """`2 CPU cores (AMD EPYC), no GPU`, or the GPUs by name with what is wrong with them."""
+    gpus = Counter(device["name"] for device in devices if device.get("uuid"))
+    parts = [f"{count} GPU{'s' if count > 1 else ''} ({name})" for name, count in gpus.items()]
+    for cpu in (device for device in devices if device["type"] == "cpu"):
+        cores = cpu.get("cores", 1)
+        parts.append(f"{cores} CPU core{'' if cores == 1 else 's'} ({cpu['name']})")
+    if not gpus and GPU_QUEUE in queues.split(","):
+        parts.append("no GPU")
+    problems = dict.fromkeys(device["problem"] for device in devices if "problem" in device)
+    return "; ".join([", ".join(parts), *problems])
 
 
 def _finetune(command: str) -> list[str]:

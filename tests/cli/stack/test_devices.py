@@ -7,7 +7,7 @@ import pytest
 
 from service.cli import up
 from service.cli.exit_codes import UsageError
-from service.cli.stack import components, orphans
+from service.cli.stack import orphans
 from service.cli.stack.devices import visible_gpus
 from service.settings import Settings
 from service.store.database import Database
@@ -83,13 +83,3 @@ class TestWorkersOfUp:
         cpu = ("worker-cpu", "")
         assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b")]
         assert seen[None] == seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "GPU-a,GPU-b")]
-
-    @pytest.mark.parametrize(
-        ("device", "shown"),
-        [
-            ({"type": "cuda", "name": "Tesla T4"}, "Tesla T4"),
-            ({"type": "cpu", "name": "EPYC", "problem": "no driver"}, "EPYC (no driver)"),
-        ],
-    )
-    def test_each_is_shown_with_its_problem(self, device: dict[str, str], shown: str) -> None:
-        assert components._shown(device) == shown

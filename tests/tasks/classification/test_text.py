@@ -249,6 +249,11 @@ class TestLabelFaults:
         with pytest.raises(StageError, match=message) as e:
             job.prepare()
         assert e.value.failure.code is FailureCode.LABEL_MISMATCH
+        assert e.value.failure.action == (
+            "Correct the labels of the 2 bad rows (they are listed), or list all labels in "
+            "`task.label_names`, then submit again; or leave such rows out with "
+            "`dataset.on_bad_row: skip`."
+        )
         details = e.value.failure.details
         assert (details["split"], details["place"]) == ("validation", "validation.jsonl, line 4")
         assert details["bad_by_reason"] == {"mixed_labels": 1, "unknown_label": 1}

@@ -129,6 +129,7 @@ def _check_decoder(config: Any, parameters: Seq2SeqSpec, reserved: int) -> None:
                 FailureCode.SEQUENCE_TOO_LONG,
                 f"`{option}` is {length}, but the model's decoder holds {limit} positions"
                 + (f", {reserved} of them for virtual tokens" if reserved else ""),
+                action=f"Lower `task.{option}` to at most {limit - reserved}, then submit again.",
                 limit=limit,
                 **{option: length},
             )
