@@ -47,7 +47,8 @@ def consumed_queues(queues: Iterable[str], gpus: int) -> list[str]:
 
 def usable_gpus(devices: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Those of a worker's registered devices that a job can have: the others have a `problem`."""
-    return [device for device in devices if device["type"] == "cuda" and device.get("uuid")]
+    gpus = (device for device in devices if device["type"] == "cuda")
+    return [gpu for gpu in gpus if gpu.get("uuid") and not gpu.get("problem")]
 
 
 def most_for_one_job(devices: Iterable[Mapping[str, Any]]) -> int:
