@@ -108,7 +108,7 @@ class TestLineage:
         client = mlflow.MlflowClient(mlflow_uri)
         wait_until(lambda: client.get_run(run_id).info.status == "FINISHED", 30, "the run's end")
         run = client.get_run(run_id)
-        assert run.data.metrics["final_eval_loss"] == job["result"]["metrics"]["eval_loss"]
+        assert run.data.metrics["result_eval_loss"] == job["result"]["metrics"]["eval_loss"]
         logged = client.download_artifacts(run_id, "model/model.safetensors", str(tmp_path))
         promoted = weights(Path(job["result"]["model_path"]))
         assert same(load_file(logged), promoted)

@@ -35,6 +35,8 @@ def expected_points(job: Job) -> dict[str, list[tuple[int, float, int]]]:
             values[name if name.startswith(prefix) else prefix + name] = float(value)
         if row.kind == "train" and row.progress_epoch is not None:
             values["epoch"] = row.progress_epoch
+        if row.kind == "train" and "loss" in values:
+            values["train/loss"] = values["loss"]  # the first chart
         for name, value in values.items():
             moment = round(row.at.timestamp() * 1000)
             points.setdefault(name, []).append((row.step, value, moment))

@@ -78,15 +78,15 @@ class TestRetry:
         assert ended is not None
         assert run.info.end_time == round(ended.timestamp() * 1000)
         points = shipped_points(client, run.info.run_id)
-        ends = ("final_", "test_")
+        ends = ("result_", "test_")
         final = {name: points.pop(name) for name in list(points) if name.startswith(ends)}
         assert points == expected_points(job)
         assert {name: [value for _, value, _ in found] for name, found in final.items()} == {
-            "final_eval_f1": [81.25],
-            "final_train_runtime": [3.5],
+            "result_eval_f1": [81.25],
+            "result_train_runtime": [3.5],
             "test_f1": [79.5],
-            "final_best_step": [15],
-            "final_best_metric": [81.25],
+            "result_best_step": [15],
+            "result_best_metric": [81.25],
         }
 
     def test_metrics_of_steps_that_are_repeated_are_kept_once(

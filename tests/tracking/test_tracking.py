@@ -11,15 +11,13 @@ from mlflow import MlflowClient
 from chaos.weather import Weather, WeatherProxy
 from service.contract.events import ArtifactWritten
 from service.settings import Settings
-from service.store import history, jobs
+from service.store import history
 from service.store import tracking as store
 from service.store.database import Database
-from service.store.models import FileRow
-from tests.support.factories import make_spec
 from tests.support.services import free_port, wait_until
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
-from worker.tracking import run_description, shipper
+from worker.tracking import shipper
 from worker.tracking.model_registry import FinishedModel
 from worker.tracking.shipper import BackgroundShipper, ensure_run, make_tracker, sync
 from worker.tracking.trackers import MlflowTracker, NewRun, NullTracker, TrackerRejectedError
@@ -45,6 +43,7 @@ class TestMetrics:
         assert shipped_points(client, run.info.run_id) == expected_points(job)
         assert set(run.data.metrics) == {
             *("eval_loss", "eval_f1", "loss", "learning_rate", "epoch", "system/cpu_percent"),
+            "train/loss",
         }
         row = job.row
         assert row.tracked_seq == row.metric_seq == 252
@@ -121,41 +120,9 @@ class TestDescription:
         assert tags["metadata.cost-centre"] == "42"
         assert run.inputs is not None
         (data,) = run.inputs.dataset_inputs
-        assert (data.dataset.name, data.dataset.digest) == ("squad", "c" * 36)
+        assert (data.dataset.name, data.dataset.digest) == ("squad (train)", "c" * 36)
         path = client.download_artifacts(run.info.run_id, "spec.json", str(tmp_path))
         assert json.loads(Path(path).read_text())["training"]["learning_rate"] == 3e-5
-
-    def test_the_run_page_describes_the_job(
-        self, database: Database, tmp_path: Path, mlflow_uri: str, client: MlflowClient
-    ) -> None:
-        with database.write() as session:
-            row = FileRow(id="file-1", filename="my`data.json", purpose="f", bytes=1)
-            row.sha256, row.created_at = "a" * 64, jobs.clock(session)
-            session.add(row)
-        data = {"source": "upload", "train": "file-1", "validation": "file-2"}
-        job = Job(database, tmp_path, name="my job", dataset=data)
-        tracker = MlflowTracker(mlflow_uri, public_url="http://here:8000/")
-        sync(database, tracker, job.id, tmp_path)
-        run = job.the_run(client)
-        assert run.data.tags["mlflow.note.content"].splitlines() == [
-            "`my job`",
-            "",
-            f"- Job: [`{job.id}`](http://here:8000/v1/jobs/{job.id})",
-            "- Task: `question-answering`, mode `train`",
-            "- Model: `org/model`",
-            "- Data, train: `my'data.json`",
-            "- Data, validation: `file-2`",
-        ]
-        client.set_tag(run.info.run_id, "mlflow.note.content", "edited")
-        sync(database, tracker, job.id, tmp_path)
-        assert job.the_run(client).data.tags["mlflow.note.content"] == "edited"
-
-    def test_without_an_address_there_is_no_link(self) -> None:
-        files = [f"/data/part-{number}.json" for number in range(7)]
-        spec = make_spec(dataset={"source": "path", "train": files})
-        note = run_description.with_link(run_description.write("job-1", spec, {}), "job-1", None)
-        assert "http" not in note
-        assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
 
     def test_a_long_value_is_cut_and_never_sent_again_differently(
         self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
@@ -261,7 +228,7 @@ class TestEnd:
             final = {
                 name: (found.value, found.step)
                 for name in ("eval_f1", "best_step", "best_metric", "train_runtime")
-                for found in client.get_metric_history(run.info.run_id, f"final_{name}")
+                for found in client.get_metric_history(run.info.run_id, f"result_{name}")
             }
             assert final == {
                 "eval_f1": (81.25, 15),

@@ -1,15 +1,43 @@
 """The description that MLflow shows at the top of a run's page, in Markdown."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from service.contract import splits
-from service.contract.dataset import HubDataset, UploadDataset
+from service.contract.dataset import HubDataset
 from service.contract.spec import JobSpec
+from service.contract.splits import TEST, is_validation, metric_prefix
+from service.contract.states import JobState, Stage
 
 TAG: Final = "mlflow.note.content"
+DIGEST_TAG: Final = "mlflow.finetune.noteDigest"
+"""Of the description that the service wrote last: another one is a user's, and is kept. MLflow
+hides tags that begin with `mlflow.`."""
 _SHOWN_FILES: Final = 5
+_SHOWN_METRICS: Final = 24
+_MEASURED: Final = ("samples", "runtime", "samples_per_second", "steps_per_second")
+
+
+class DescribedJob(Protocol):
+    """What is read of a `TrackedJob`: stages, which import this module, know no database."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def ended_at(self) -> datetime | None: ...
+    @property
+    def failure(self) -> dict[str, Any] | None: ...
+    @property
+    def results(self) -> dict[str, Any]: ...
+
+
+def digest(note: str) -> str:
+    return hashlib.sha256(note.encode()).hexdigest()
 
 
 def with_link(note: str, job_id: str, public_url: str | None) -> str:
@@ -24,37 +52,94 @@ def with_link(note: str, job_id: str, public_url: str | None) -> str:
     return note.replace(plain, linked, 1)
 
 
-def write(job_id: str, spec: JobSpec, file_names: Mapping[str, str]) -> str:
+def write(job: DescribedJob, spec: JobSpec, file_names: Mapping[str, str]) -> str:
     """`file_names`: uploaded file id → the name it was uploaded with."""
     lines = [
-        _job_line(_code(job_id)),
+        _job_line(_code(job.id)),
+        *_outcome(job),
         f"- Task: {_code(spec.task.type)}, mode {_code(spec.mode)}",
         f"- Model: {_code(spec.model.title)}",
         *(
             f"- Data, {split}: {_data(spec, value, file_names)}"
             for split, value in splits.given(spec.dataset).items()
         ),
+        *_table(job, spec),
     ]
     heading = [_code(spec.name), ""] if spec.name else []
     return "\n".join([*heading, *lines])
+
+
+def file_names_of(items: Iterable[str], file_names: Mapping[str, str]) -> list[str]:
+    """File ids by the names of their uploads, where those are known; paths by their last part."""
+    return [file_names.get(item) or PurePosixPath(item).name for item in items]
 
 
 def _job_line(job: str) -> str:
     return f"- Job: {job}"
 
 
+def _outcome(job: DescribedJob) -> Iterator[str]:
+    if job.ended_at is None:
+        return
+    if job.failure and job.state == JobState.FAILED:
+        yield f"- Failed: {_code(job.failure['code'])}. {_plain(job.failure['message'])}"
+        if job.failure.get("action"):
+            yield f"- What to do: {_plain(job.failure['action'])}"
+        return
+    trained = job.results.get(Stage.TRAIN) or {}
+    step = trained.get("model_step")
+    model = f", the model is that of step {step} of {trained['steps']}" if step else ""
+    best, name = trained.get("best_metric"), trained.get("metric_for_best_model")
+    score = f", {_code(name)} {_number(best)}" if name and best is not None else ""
+    yield f"- Result: {job.state}{model}{score}"
+    url = (job.results.get(Stage.PUBLISH) or {}).get("hub_url")
+    if url:
+        yield f"- On the Hub: <{url}>"
+
+
+def _table(job: DescribedJob, spec: JobSpec) -> Iterator[str]:
+    """The finished model's metrics: a row for each metric, a column for each split."""
+    trained = job.results.get(Stage.TRAIN) or {}
+    if job.ended_at is None or job.state != JobState.SUCCEEDED:
+        return
+    columns = {
+        split: _scores(trained.get("metrics") or {}, split)
+        for split in splits.given(spec.dataset)
+        if is_validation(split) or split == TEST
+    }
+    columns = {split: found for split, found in columns.items() if found}
+    if not columns:
+        return
+    yield from ("", f"| metric | {' | '.join(columns)} |", "|---|" + "---|" * len(columns))
+    names = list(dict.fromkeys(name for found in columns.values() for name in found))
+    for name in names[:_SHOWN_METRICS]:
+        values = (_number(found.get(name)) for found in columns.values())
+        yield f"| {_code(name)} | {' | '.join(values)} |"
+
+
+def _scores(metrics: Mapping[str, Any], split: str) -> dict[str, Any]:
+    prefix = metric_prefix(split)
+    found = {n.removeprefix(prefix): v for n, v in metrics.items() if n.startswith(prefix)}
+    return {name: value for name, value in found.items() if name not in _MEASURED}
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{float(value):.4g}"
+
+
 def _data(spec: JobSpec, value: Any, file_names: Mapping[str, str]) -> str:
     if isinstance(spec.dataset, HubDataset):
         return f"{_code(spec.dataset.name)}, split {_code(str(value))}"
-    names = [
-        file_names.get(item, item)
-        if isinstance(spec.dataset, UploadDataset)
-        else PurePosixPath(item).name
-        for item in value
-    ]
+    names = file_names_of(value, file_names)
     more = len(names) - _SHOWN_FILES
     shown = ", ".join(_code(name) for name in names[:_SHOWN_FILES])
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _plain(text: str) -> str:
+    """In one line, and without Markdown or HTML: a message may quote a user's data."""
+    one_line = " ".join(str(text).split())
+    return "".join(f"\\{c}" if c in "\\`*_[]<>#|~&" else c for c in one_line)
 
 
 def _code(text: str) -> str:

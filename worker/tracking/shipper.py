@@ -4,38 +4,29 @@ Only what is registered in SQL is sent, so nothing of a stale attempt arrives th
 tracker misses while it is unreachable stays in SQL until it can be sent.
 """
 
-import json
-import posixpath
-import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import structlog
-from pydantic import BaseModel
 
 from service.contract import splits
-from service.contract.dataset import HubDataset, UploadDataset
+from service.contract.dataset import UploadDataset
 from service.contract.spec import JobSpec
 from service.contract.states import JobState, Stage
 from service.settings import Settings
 from service.store import tracking as store
 from service.store.database import Database
-from service.store.models import MetricRow
 from service.store.tracking import TrackedJob
-from worker.tracking import run_description
-from worker.tracking.model_registry import FinishedModel
+from worker.tracking import run_content
 from worker.tracking.trackers import (
-    JOB_ID_TAG,
     MODEL_FOLDER,
-    DatasetInput,
     Description,
     MlflowTracker,
     NewRun,
     NullTracker,
-    Point,
     RunStatus,
     Tracker,
     TrackerRejectedError,
@@ -56,14 +47,6 @@ _STATUS: Final[dict[str, RunStatus]] = {
     JobState.FAILED: "FAILED",
     JobState.CANCELLED: "KILLED",
 }
-_END_TAGS: Final = (
-    "finetune.state",
-    "finetune.failure_code",
-    "finetune.failure_message",
-    "finetune.hub_url",
-    "finetune.hub_commit",
-)
-
 _log = structlog.get_logger(__name__)
 
 
@@ -186,7 +169,7 @@ class _Shipper:
             return False
         if run_id is not None:
             sent = self._send_files(job, run_id, until)
-            self._tracker.log_points(run_id, list(_final_points(job)))
+            self._tracker.log_points(run_id, list(run_content.final_points(job)))
             self._set_status(job, run_id)
             if job.state == JobState.SUCCEEDED and MODEL_CARD in sent:
                 self._add_model(job, run_id)
@@ -195,7 +178,7 @@ class _Shipper:
 
     def _add_model(self, job: TrackedJob, run_id: str) -> None:
         try:
-            self._tracker.add_model(run_id, _finished_model(job))
+            self._tracker.add_model(run_id, run_content.finished_model(job))
         except TrackerRejectedError as error:  # for example a server that is too old
             _log.warning("mlflow.model_rejected", job_id=job.id, error=str(error))
 
@@ -207,9 +190,11 @@ class _Shipper:
         """
         while True:
             if job.ended_at is None:
-                self._tracker.reopen(run_id, _END_TAGS)
+                self._tracker.reopen(run_id, run_content.END_TAGS)
             else:
-                self._tracker.end(run_id, _STATUS[job.state], job.ended_at, _end_tags(job))
+                self._tracker.end(
+                    run_id, _STATUS[job.state], job.ended_at, run_content.end_tags(job)
+                )
             now = self._load()
             if now is None or now.ended_at == job.ended_at:
                 return
@@ -231,7 +216,7 @@ class _Shipper:
     def _send(self, job: TrackedJob, run_id: str, until: float) -> None:
         # Metrics first: a full artifact store must not delay them.
         self._send_metrics(job, run_id, until)
-        description = _description(job, self._file_names(job))
+        description = run_content.description(job, self._file_names(job))
         if description != self._described:
             self._tracker.describe(run_id, description)
             self._described = description
@@ -252,7 +237,9 @@ class _Shipper:
                 rows = store.metrics_after(session, job.id, cursor, _ROWS_PER_PAGE)
             if not rows:
                 return  # the job was deleted in the meantime
-            self._tracker.log_points(run_id, [point for row in rows for point in _points(row)])
+            self._tracker.log_points(
+                run_id, [point for row in rows for point in run_content.points(row)]
+            )
             cursor = rows[-1].seq
             with self._database.write() as session:
                 store.advance(session, job.id, cursor)
@@ -335,160 +322,3 @@ def _give_up(database: Database, job_id: str) -> bool:
         if job is None or job.ended_at is None:
             return False
         return store.finish(session, job_id, job.ended_at)
-
-
-# ---- the content of a run ----------------------------------------------------------------------
-
-
-def _points(row: MetricRow) -> Iterator[Point]:
-    """A row's values under the names that Hugging Face's Trainer uses."""
-    for name, value in row.values.items():
-        # JSON has no NaN and no infinity: they are stored as text, which float() reads.
-        yield Point(_metric_key(row.kind, name), float(value), row.step, row.at)
-    if row.kind == "train" and row.progress_epoch is not None and "epoch" not in row.values:
-        yield Point("epoch", row.progress_epoch, row.step, row.at)
-
-
-_PREFIX: Final = {"train": "", "eval": "eval_", "system": "system/"}
-
-
-def _metric_key(kind: str, name: str) -> str:
-    prefix = _PREFIX[kind]
-    return _key(name if name.startswith(prefix) else prefix + name)
-
-
-def _final_points(job: TrackedJob) -> Iterator[Point]:
-    """The metrics of the finished model, which may be older than the last one evaluated."""
-    trained = job.results.get(Stage.TRAIN)
-    if trained is None or job.ended_at is None:
-        return
-    # Always the same time, because a job whose `publish` is retried ends twice.
-    at = job.trained_at or job.ended_at
-    best = {name: trained.get(name) for name in ("best_step", "best_metric")}
-    for name, value in {**trained["metrics"], **best}.items():
-        if value is not None:
-            of_training = name.startswith(("train_", "total_"))
-            # After a promotion the newest value must be the promoted model's, and to MLflow the
-            # newest value is the one of the highest step.
-            whole = of_training or trained.get("is_promoted")
-            step = None if whole else trained.get("model_step")
-            # The test split is evaluated once, so no other value has this name.
-            key = _key(name if name.startswith("test_") else f"final_{name}")
-            yield Point(key, float(value), step or trained["steps"], at)
-
-
-def _description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
-    spec = JobSpec.model_validate(job.spec)
-    prepared = job.results.get(Stage.PREPARE) or {}
-    resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
-    found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
-    trained = job.results.get(Stage.TRAIN) or {}
-    # Separate from the spec's `precision`: MLflow cannot change the value of a param.
-    computed = {"resolved_precision": trained["precision"]} if trained.get("precision") else {}
-    label = _dataset_label(spec)
-    text = json.dumps(spec.model_dump(mode="json"), indent=2, ensure_ascii=False)
-    return Description(
-        params=dict(_params(spec)) | found | computed | dict(_data_params(prepared)),
-        tags=_tags(job, spec, label),
-        texts={"spec.json": text + "\n"},
-        dataset=_dataset_input(spec, label, found),
-        note=run_description.write(job.id, spec, file_names),
-    )
-
-
-def _finished_model(job: TrackedJob) -> FinishedModel:
-    spec = JobSpec.model_validate(job.spec)
-    trained = job.results.get(Stage.TRAIN) or {}
-    return FinishedModel(
-        job_id=job.id,
-        name=re.sub(r"[^A-Za-z0-9 _-]+", "-", spec.name or job.id),
-        task=spec.task.type,
-        step=trained.get("model_step") or trained.get("steps", 0),
-        register_as=spec.tracking.register_as,
-        alias=spec.tracking.register_alias,
-    )
-
-
-def _data_params(prepared: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Values of the job's data report, such as `data.train.rows_used`."""
-    report = prepared.get("data_report") or {}
-    for split, found in report.get("splits", {}).items():
-        for name in ("rows_read", "rows_used", "rows_skipped", "realigned", "truncated"):
-            if name in found:
-                yield f"data.{split}.{name}", str(found[name])
-
-
-_NOT_PARAMS: Final = ("metadata", "tracking", "name")
-"""Sections that become tags, or the run's name."""
-
-
-def _params(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    for name in type(spec).model_fields:
-        if name not in _NOT_PARAMS:
-            # Training options have no prefix: users search for their plain names.
-            prefix = "" if name == "training" else name
-            yield from _flat(getattr(spec, name), prefix)
-
-
-def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Dotted names; lists and maps as JSON; unset values are left out."""
-    if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from _flat(getattr(value, name), f"{path}.{name}".lstrip("."))
-    elif isinstance(value, list | dict):
-        if value:
-            yield path, json.dumps(value, ensure_ascii=False)
-    elif value is not None:
-        yield path, str(value)
-
-
-def _tags(job: TrackedJob, spec: JobSpec, dataset: str) -> dict[str, str]:
-    own = {
-        JOB_ID_TAG: job.id,
-        "finetune.task": spec.task.type,
-        "finetune.model": spec.model.title,
-        "finetune.dataset": dataset,
-    }
-    if spec.base_job is not None:
-        own["finetune.base_job"] = spec.base_job
-    labels = {f"metadata.{key}": value for key, value in spec.metadata.items()}
-    return {_key(key): value for key, value in spec.tracking.tags.items()} | labels | own
-
-
-def _end_tags(job: TrackedJob) -> dict[str, str]:
-    published = job.results.get(Stage.PUBLISH) or {}
-    failure = job.failure or {}
-    values = (
-        job.state,
-        failure.get("code"),
-        failure.get("message"),
-        published.get("hub_url"),
-        published.get("hub_commit"),
-    )
-    return {key: str(value) for key, value in zip(_END_TAGS, values, strict=True) if value}
-
-
-def _dataset_label(spec: JobSpec) -> str:
-    if isinstance(spec.dataset, HubDataset):
-        return spec.dataset.name
-    first = next(iter(splits.used(spec).values()))  # the training rows, if it trains
-    return f"{spec.dataset.source}: {', '.join(first)}"
-
-
-def _dataset_input(spec: JobSpec, label: str, found: dict[str, str]) -> DatasetInput | None:
-    """None until `prepare` has determined the data."""
-    if "data_fingerprint" not in found:
-        return None
-    first = splits.kind(next(iter(splits.used(spec))))
-    return DatasetInput(
-        name=label,
-        digest=found["data_fingerprint"],
-        source_type=spec.dataset.source,
-        source=spec.dataset.model_dump_json(include={"source", "name", "config", first}),
-    )
-
-
-def _key(name: str) -> str:
-    """A name that MLflow accepts for a metric or a tag."""
-    name = re.sub(r"[^\w.\- :/]", "_", name)
-    return name if posixpath.normpath(name) == name else f"_{name.replace('/', '_')}"

@@ -5,16 +5,17 @@ mlflow; an `MlflowTracker` does so at its first call, and that does not import t
 """
 
 import functools
+import json
 import math
 import os
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from worker.tracking import model_registry, run_description
 from worker.tracking.model_registry import FinishedModel
@@ -31,6 +32,7 @@ RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 _METRICS_PER_CALL, _PARAMS_PER_CALL, _TAGS_PER_CALL = 1000, 100, 100
 _PARAM_CHARACTERS, _TAG_CHARACTERS, _DIGEST_CHARACTERS = 6000, 5000, 36
 _NAME_CHARACTERS: Final = 500
+_SOURCE_CHARACTERS: Final = 60_000
 
 
 class TrackerUnreachableError(Exception):
@@ -70,7 +72,12 @@ class DatasetInput:
     name: str
     digest: str
     source_type: str
-    source: str
+    source: Mapping[str, Any]
+    """With the ids of uploads."""
+    context: str = "training"
+    """What it was used for: training, validation or test."""
+    profile: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of rows."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Description:
     tags: Mapping[str, str]
     texts: Mapping[str, str]
     """Artifact path → content."""
-    dataset: DatasetInput | None
+    datasets: Sequence[DatasetInput]
     note: str
     """Shown at the top of the run's page."""
 
@@ -231,30 +238,44 @@ class MlflowTracker:
             tags = [
                 RunTag(key, _cut(value, _TAG_CHARACTERS)) for key, value in description.tags.items()
             ]
-            if run_description.TAG not in run.tags:  # it can be edited in MLflow
-                job_id = description.tags[JOB_ID_TAG]
-                note = run_description.with_link(description.note, job_id, self._public_url)
-                tags.append(RunTag(run_description.TAG, _cut(note, _TAG_CHARACTERS)))
+            tags += [RunTag(*tag) for tag in self._note_tags(run.tags, description).items()]
             for start in range(0, len(params), _PARAMS_PER_CALL):
                 self._client.log_batch(run_id, params=params[start : start + _PARAMS_PER_CALL])
             for start in range(0, len(tags), _TAGS_PER_CALL):
                 self._client.log_batch(run_id, tags=tags[start : start + _TAGS_PER_CALL])
-            if description.dataset is not None:
-                self._log_dataset(run_id, description.dataset)
+            self._log_datasets(run_id, description.datasets)
             for name, text in description.texts.items():
                 self._client.log_text(run_id, text, name)
 
-    def _log_dataset(self, run_id: str, dataset: DatasetInput) -> None:
+    def _note_tags(self, found: Mapping[str, str], description: Description) -> dict[str, str]:
+        """The description, unless a user has edited it in MLflow."""
+        before = found.get(run_description.TAG)
+        written = found.get(run_description.DIGEST_TAG)
+        if before is not None and run_description.digest(before) != written:
+            return {}
+        job_id = description.tags[JOB_ID_TAG]
+        note = run_description.with_link(description.note, job_id, self._public_url)
+        note = _cut(note, _TAG_CHARACTERS)
+        digest = run_description.digest(note)
+        return {run_description.DIGEST_TAG: digest, run_description.TAG: note}
+
+    def _log_datasets(self, run_id: str, datasets: Sequence[DatasetInput]) -> None:
         from mlflow import entities
 
-        entity = entities.Dataset(
-            name=_cut(dataset.name, _NAME_CHARACTERS),
-            digest=dataset.digest[:_DIGEST_CHARACTERS],
-            source_type=dataset.source_type,
-            source=dataset.source,
-        )
-        context = entities.InputTag("mlflow.data.context", "training")
-        self._client.log_inputs(run_id, [entities.DatasetInput(entity, [context])])
+        def entity(dataset: DatasetInput) -> entities.DatasetInput:
+            data = entities.Dataset(
+                name=_cut(dataset.name, _NAME_CHARACTERS),
+                digest=dataset.digest[:_DIGEST_CHARACTERS],
+                source_type=dataset.source_type,
+                source=_cut(json.dumps(dataset.source), _SOURCE_CHARACTERS),
+                profile=json.dumps(dict(dataset.profile)),
+            )
+            return entities.DatasetInput(
+                data, [entities.InputTag("mlflow.data.context", dataset.context)]
+            )
+
+        if datasets:
+            self._client.log_inputs(run_id, [entity(dataset) for dataset in datasets])
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric

@@ -1,0 +1,255 @@
+"""What MLflow's page of a run shows of its job: description, origin, data, model, charts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+from safetensors.numpy import save_file
+
+from service import __version__
+from service.store import jobs
+from service.store.database import Database
+from service.store.models import FileRow
+from service.store.tracking import load
+from tests.support.factories import make_spec
+from tests.tracking.conftest import PREPARED, Job
+from tests.tracking.support import TRAINED, train
+from worker.tracking import base_model_config, run_content, run_description
+from worker.tracking.shipper import sync
+from worker.tracking.trackers import MlflowTracker
+
+NOTE = "mlflow.note.content"
+FILES = {"file-1": "train.csv", "file-2": "dev`1.csv", "file-3": "test.csv"}
+
+
+def uploaded(database: Database, tmp_path: Path, **spec: Any) -> Job:
+    """A job with three uploads, one of which is unknown by now."""
+    with database.write() as session:
+        for number, (file_id, name) in enumerate(list(FILES.items())[:2]):
+            row = FileRow(id=file_id, filename=name, purpose="f", bytes=1)
+            row.sha256, row.created_at = str(number) * 64, jobs.clock(session)
+            session.add(row)
+    data = {
+        "source": "upload",
+        "train": "file-1",
+        "validation": {"dev": "file-2"},
+        "test": "file-3",
+    }
+    return Job(database, tmp_path, name="my job", dataset=data, **spec)
+
+
+@pytest.fixture
+def upload_job(database: Database, tmp_path: Path) -> Job:
+    return uploaded(database, tmp_path)
+
+
+class TestDescription:
+    def test_while_the_job_runs(
+        self, upload_job: Job, mlflow_uri: str, client: MlflowClient
+    ) -> None:
+        job, tracker = upload_job, MlflowTracker(mlflow_uri, public_url="http://here:8000/")
+        sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        assert run.data.tags[NOTE].splitlines() == [
+            "`my job`",
+            "",
+            f"- Job: [`{job.id}`](http://here:8000/v1/jobs/{job.id})",
+            "- Task: `question-answering`, mode `train`",
+            "- Model: `org/model`",
+            "- Data, train: `train.csv`",
+            "- Data, validation.dev: `dev'1.csv`",
+            "- Data, test: `file-3`",
+        ]
+
+    def test_of_a_job_that_has_succeeded(
+        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = upload_job
+        sync(job.database, tracker, job.id, job.workspace)
+        numbers = {"eval_dev_f1": 81.254, "eval_dev_runtime": 2.0, "test_f1": 0.0000123}
+        trained = TRAINED | {"metrics": numbers, "metric_for_best_model": "eval_dev_f1"}
+        job.end("succeeded", results={"train": trained, "publish": {"hub_url": "https://h/m"}})
+        assert sync(job.database, tracker, job.id, job.workspace)
+        note = job.the_run(client).data.tags[NOTE].splitlines()
+        assert note[3:5] == [
+            "- Result: succeeded, the model is that of step 15 of 20, `eval_dev_f1` 81.25",
+            "- On the Hub: <https://h/m>",
+        ]
+        assert note[-4:] == [
+            "",
+            "| metric | validation.dev | test |",
+            "|---|---|---|",
+            "| `f1` | 81.25 | 1.23e-05 |",
+        ]
+
+    def test_of_a_job_that_has_failed_until_it_is_retried(
+        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = upload_job
+        sync(job.database, tracker, job.id, job.workspace)
+        running = job.the_run(client).data.tags[NOTE]
+        message = "Row 2\nsays <b>[x](http://evil)</b>"
+        failure = {"code": "bad_rows", "message": message, "action": "Fix row 2."}
+        job.end("failed", failure=failure)
+        assert sync(job.database, tracker, job.id, job.workspace)
+        note = job.the_run(client).data.tags[NOTE].splitlines()
+        assert note[3:5] == [
+            r"- Failed: `bad_rows`. Row 2 says \<b\>\[x\](http://evil)\</b\>",
+            "- What to do: Fix row 2.",
+        ]
+        job.update(state="queued", ended_at=None, failure=None, tracking_final=False)
+        sync(job.database, tracker, job.id, job.workspace)
+        assert job.the_run(client).data.tags[NOTE] == running
+
+    def test_one_that_was_edited_in_mlflow_is_kept(
+        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = upload_job
+        sync(job.database, tracker, job.id, job.workspace)
+        client.set_tag(job.the_run(client).info.run_id, NOTE, "edited")
+        job.end("succeeded", results={"train": TRAINED})
+        assert sync(job.database, tracker, job.id, job.workspace)
+        assert job.the_run(client).data.tags[NOTE] == "edited"
+
+    def test_without_an_address_there_is_no_link(self, database: Database, tmp_path: Path) -> None:
+        files = [f"/data/part-{number}.json" for number in range(7)]
+        dataset = {"source": "path", "train": files}
+        job = Job(database, tmp_path, dataset=dataset)
+        spec = make_spec(dataset=dataset)
+        with database.read() as session:
+            tracked = load(session, job.id)
+        assert tracked is not None
+        note = run_description.with_link(run_description.write(tracked, spec, {}), job.id, None)
+        assert "http" not in note
+        assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
+
+
+class TestOrigin:
+    def test_user_and_source(
+        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = upload_job
+        sync(job.database, tracker, job.id, job.workspace)
+        tags = job.the_run(client).data.tags
+        assert tags["mlflow.user"] == run_content._service_user()
+        assert tags["mlflow.source.name"] == f"finetune {__version__}, {job.id}"
+        assert tags["mlflow.source.type"] == "LOCAL"
+
+    def test_the_job_says_its_user(
+        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = uploaded(
+            database,
+            tmp_path,
+            metadata={"user": "ada"},
+            tracking={"tags": {"mlflow.source.name": "nightly"}},
+        )
+        sync(job.database, tracker, job.id, job.workspace)
+        tags = job.the_run(client).data.tags
+        assert (tags["mlflow.user"], tags["mlflow.source.name"]) == ("ada", "nightly")
+
+
+class TestData:
+    def test_each_split_is_an_input_named_after_its_file(
+        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        job = upload_job
+        prepared = PREPARED.model_dump(mode="json")
+        job.update(results={"prepare": prepared})
+        for _ in range(2):
+            sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        assert run.inputs is not None
+        found = {
+            each.tags[0].value: (each.dataset.name, json.loads(each.dataset.source))
+            for each in run.inputs.dataset_inputs
+        }
+        assert found == {
+            "training": ("train.csv", {"source": "upload", "train": ["file-1"]}),
+            "validation": ("dev: dev`1.csv", {"source": "upload", "validation": ["file-2"]}),
+            "test": ("file-3", {"source": "upload", "test": ["file-3"]}),
+        }
+        assert len(run.inputs.dataset_inputs) == 3
+        profiles = {
+            e.dataset.name: json.loads(e.dataset.profile or "{}") for e in run.inputs.dataset_inputs
+        }
+        assert profiles["train.csv"] == {"examples": 90, "features": 113}
+        assert run.data.params["dataset.train"] == '["train.csv"]'
+        assert run.data.params["dataset.validation"] == '{"dev": ["dev`1.csv"]}'
+        assert run.data.tags["finetune.dataset"] == "train.csv"
+
+
+class TestBaseModel:
+    def test_its_shape_becomes_params(
+        self, upload_job: Job, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        folder = tmp_path / "model"
+        folder.mkdir()
+        config = {
+            "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            "n_embd": 8,
+            "n_layer": 2,
+            "vocab_size": 11,
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+        weights = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        job = upload_job
+        prepared = PREPARED.model_copy(update={"model_dir": folder})
+        job.update(results={"prepare": prepared.model_dump(mode="json")})
+        sync(job.database, tracker, job.id, job.workspace)
+        params = job.the_run(client).data.params
+        assert {k: v for k, v in params.items() if k.startswith("base_model.")} == {
+            "base_model.model_type": "gpt2",
+            "base_model.architecture": "GPT2LMHeadModel",
+            "base_model.hidden_size": "8",
+            "base_model.layers": "2",
+            "base_model.vocab_size": "11",
+            "base_model.parameters": "17",
+        }
+
+    def test_a_model_whose_text_part_has_a_config_of_its_own(self, tmp_path: Path) -> None:
+        config = {"model_type": "gemma3", "text_config": {"hidden_size": 64, "vocab_size": 7}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert base_model_config.params(tmp_path) == {
+            "base_model.model_type": "gemma3",
+            "base_model.hidden_size": "64",
+            "base_model.vocab_size": "7",
+        }
+
+    @pytest.mark.parametrize("content", ["", "[]", "{", '{"architectures": 3, "hidden_size": "x"}'])
+    def test_what_cannot_be_read_is_left_out(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "config.json").write_text(content)
+        assert base_model_config.params(tmp_path) == {}
+        assert base_model_config.params(tmp_path / "missing") == {}
+
+    def test_damaged_weights_are_not_counted(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+        (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
+        assert base_model_config.params(tmp_path) == {}
+
+
+class TestCharts:
+    def test_the_first_is_the_training_loss(
+        self, upload_job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        """MLflow shows metrics with a prefix first, then all others by name."""
+        job = upload_job
+        train(job, range(1, 4))
+        job.metric("eval", 3, eval_f1=7.5)
+        job.metric("system", 3, cpu_percent=9.5)
+        job.end("succeeded", results={"train": TRAINED})
+        assert sync(job.database, tracker, job.id, job.workspace)
+        names = job.the_run(client).data.metrics
+        shown = [name for name in names if not name.startswith("system/")]
+        charts = sorted(shown, key=lambda name: ("/" not in name, name))
+        assert charts[0] == "train/loss"
+        single = [name for name in charts if name.startswith("result_")]
+        assert len(single) == 4
+        assert charts.index("loss") < charts.index(single[0])
+        history = client.get_metric_history(job.the_run(client).info.run_id, "train/loss")
+        assert [(each.step, each.value) for each in history] == [(1, 0.5), (2, 1 / 3), (3, 0.25)]

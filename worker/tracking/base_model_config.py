@@ -1,0 +1,78 @@
+"""The base model's shape as params of a run: from its `config.json` and the headers of its weights.
+
+The worker never imports torch or transformers, so both files are read as what they are.
+"""
+
+import functools
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+PREFIX: Final = "base_model"
+# Param → the names that architectures use for it.
+_FIELDS: Final = {
+    "hidden_size": ("hidden_size", "d_model", "n_embd", "dim"),
+    "layers": ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+    "attention_heads": ("num_attention_heads", "num_heads", "n_head", "n_heads"),
+    "key_value_heads": ("num_key_value_heads",),
+    "intermediate_size": ("intermediate_size", "d_ff", "n_inner", "hidden_dim"),
+    "vocab_size": ("vocab_size",),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions"),
+}
+_CONFIG_BYTES: Final = 1 << 20
+_HEADER_BYTES: Final = 16 << 20
+_FILES: Final = 200
+_CHARACTERS: Final = 200
+
+
+@functools.lru_cache(maxsize=8)
+def params(folder: Path) -> Mapping[str, str]:
+    """Such as `base_model.hidden_size`; empty if the folder is not on this machine."""
+    with suppress(OSError, ValueError):
+        config = json.loads(_read(folder / "config.json", _CONFIG_BYTES))
+        if isinstance(config, dict):
+            found = dict(_shape(config)) | _count(folder)
+            return {f"{PREFIX}.{name}": str(value)[:_CHARACTERS] for name, value in found.items()}
+    return {}
+
+
+def _shape(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    architectures = config.get("architectures") or []
+    if config.get("model_type"):
+        yield "model_type", config["model_type"]
+    if isinstance(architectures, list) and architectures:
+        yield "architecture", architectures[0]
+    text = config.get("text_config")
+    known = {**(text if isinstance(text, dict) else {}), **config}
+    for name, aliases in _FIELDS.items():
+        value = next((known[a] for a in aliases if isinstance(known.get(a), int)), None)
+        if value is not None:
+            yield name, value
+
+
+def _count(folder: Path) -> dict[str, int]:
+    """The number of weights, if they are in safetensors files."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or len(files) > _FILES:
+        return {}
+    return {"parameters": sum(_weights(file) for file in files)}
+
+
+def _weights(file: Path) -> int:
+    """A safetensors file begins with the length of its header, a map of name → shape and type."""
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
+        if length > _HEADER_BYTES:
+            raise ValueError(f"{file.name} has a header of {length} bytes")
+        header = json.loads(stream.read(length))
+    header.pop("__metadata__", None)
+    return sum(math.prod(tensor["shape"]) for tensor in header.values())
+
+
+def _read(file: Path, most: int) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(most)
