@@ -11,7 +11,10 @@ from tests.e2e.jobs import job_body, losses, trained_to, training
 from tests.e2e.stack import Stack, is_alive
 from tests.support.services import wait_until
 
-_STEPS = 80  # so many that they are not over while a training is being held
+_STEPS = 80
+# A checkpoint of each step, on disk before the next step begins: `Pace` sees every step, and the
+# training cannot be over before it is held.
+_EACH_STEP = {"save_steps": 1, "async_save": False}
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
@@ -24,7 +27,7 @@ def _ranks(stack: Stack) -> list[psutil.Process]:
 def test_it_goes_on_from_its_checkpoints(
     stack: Stack, tiny_model: Path, squad: dict[str, Path]
 ) -> None:
-    options = training(max_steps=_STEPS, per_device_train_batch_size=4, use_cpu=False)
+    options = training(max_steps=_STEPS, per_device_train_batch_size=4, use_cpu=False, **_EACH_STEP)
     body: dict[str, Any] = job_body(stack, tiny_model, squad, training=options)
     body["resources"] = {"gpus": 0, "num_processes": 2}
     job_id = stack.submit(body)
