@@ -1,7 +1,9 @@
 """The pages of docs/guides, word for word: their files, commands and programs."""
 
+import os
 import re
 import runpy
+import signal
 import subprocess
 from contextlib import chdir
 from pathlib import Path
@@ -19,8 +21,9 @@ from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 # The pages are the same with either database.
 pytestmark = pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
 
-# All that differs from what a reader does: small models take the place of those on the Hub, and
-# the program runs in this process, where transformers is imported already.
+# All that differs from what a reader does: small models take the place of those on the Hub; the
+# program runs in this process, where transformers is imported already; and the rows of one page
+# are previewed with `--data`, which imports it anew.
 TINY_MODELS: Final = {
     "sentence-transformers/all-MiniLM-L6-v2": "guides-bert",
     "distilbert/distilbert-base-cased": "guides-bert",
@@ -30,6 +33,7 @@ TINY_MODELS: Final = {
     "google-t5/t5-small": "guides-t5",
 }
 PROGRAM: Final = "python "
+PREVIEWED: Final = "text-classification"
 SECONDS: Final = 240
 
 PRINTED: Final = {
@@ -58,10 +62,15 @@ def folders(
     save_tiny_t5(roots / "guides-t5", texts)
     found = {task: tmp_path_factory.mktemp(task) for task in guides.TASKS}
     running = [start(Guide.of(task), folder, roots, stack) for task, folder in found.items()]
-    for task, process in zip(found, running, strict=True):
-        said, _ = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, f"{task}:\n{said}"
-        (found[task] / "said").write_text(said)
+    try:
+        for task, process in zip(found, running, strict=True):
+            said, _ = process.communicate(timeout=SECONDS)
+            assert process.returncode == 0, f"{task}:\n{said}"
+            (found[task] / "said").write_text(said)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     return found
 
 
@@ -74,14 +83,17 @@ def start(guide: Guide, folder: Path, roots: Path, stack: Stack) -> "subprocess.
     (folder / name).write_text(spec.replace(f"name_or_path: {model}", f"name_or_path: {tiny}"))
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / ".venv/bin/activate").write_text(f'export PATH="{BIN}:$PATH"\n')
-    script = "\n".join(line for line in guide.commands if not line.startswith(PROGRAM))
+    lines = [line for line in guide.commands if not line.startswith(PROGRAM)]
+    if guide.task != PREVIEWED:
+        lines = [line.removesuffix(" --data") for line in lines]
     return subprocess.Popen(
-        ["bash", "-euc", script],
+        ["bash", "-euc", "\n".join(lines)],
         cwd=folder,
         env=stack.env | {"FINETUNE_URL": stack.url},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -99,6 +111,11 @@ class TestGuides:
         report = stack.job(job["id"])["result"]["data_report"]["splits"]
         assert sum(split["rows_used"] for split in report.values()) == 10
         assert (folders[task] / spec["name"] / "model/config.json").is_file()
+
+    def test_the_preview_shows_the_rows(self, folders: dict[str, Path]) -> None:
+        said = (folders[PREVIEWED] / "said").read_text()
+        assert "reviews.yaml is valid" in said
+        assert "8 rows read, 8 usable" in said or "10 rows read, 10 usable" in said
 
     @pytest.mark.parametrize("task", guides.TASKS)
     def test_the_program_prints_what_the_page_shows(
