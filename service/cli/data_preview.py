@@ -15,6 +15,7 @@ from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.spec_check import Checked
 from service.cli.transfer import transfer
+from service.contract.failures import RULES, FailureCode
 from service.settings import Settings
 
 ROWS: Final = 10_000
@@ -202,6 +203,11 @@ def _line(text: str) -> str:
 
 
 def show_failure(failure: Json) -> None:
-    """What the job's page would say."""
-    output.complain(f"a job would fail with this data ({failure['code']}): {failure['message']}")
-    output.note(f"What to do: {failure['action']}")
+    """What the job's page would say; what may pass says nothing about the rows."""
+    reason = f"({failure['code']}): {failure['message']}"
+    if RULES[FailureCode(failure["code"])].retryable:
+        output.complain(f"the data could not be checked here {reason}")
+        output.note("Try again. A job would be retried by itself.")
+    else:
+        output.complain(f"a job would fail with this data {reason}")
+        output.note(f"What to do: {failure['action']}")

@@ -61,7 +61,8 @@ def _show(spec: Path, checked: Checked, found: Json | None) -> None:
         typer.echo(f"  {name}: {file_size(file.size)}, uploaded by `finetune submit`")
     if found is None:
         return
-    typer.echo("\n".join(data_preview.lines(found)))
+    for line in data_preview.lines(found):
+        typer.echo(line)
     if found["failure"] is not None:
         data_preview.show_failure(found["failure"])
 

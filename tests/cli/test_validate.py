@@ -109,3 +109,14 @@ class TestData:
         outcome = cli("validate", str(spec), "--data")
         assert outcome.status == 2
         assert "install finetune-service[worker]" in outcome.err
+
+    def test_what_may_pass_says_nothing_about_the_rows(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        failure = {"code": "network", "message": "no route", "action": "Retrying in 20 s."}
+        data_preview.show_failure(failure)
+        said = capsys.readouterr().err
+        assert "the data could not be checked here (network): no route" in said
+        assert "Retrying" not in said
+        data_preview.show_failure({**failure, "code": "missing_column"})
+        assert "What to do: Retrying in 20 s." in capsys.readouterr().err
