@@ -19,7 +19,7 @@ class TestValidate:
         assert (outcome.status, outcome.err) == (0, "")
         assert outcome.out.splitlines() == [
             f"{tmp_path / 'spec.json'} is valid",
-            "  ./train.jsonl: 89 bytes, uploaded by `finetune submit`",
+            "  ./train.jsonl: 93 bytes, uploaded by `finetune submit`",
         ]
         assert http.get("/v1/files").json()["data"] == []
         assert http.get("/v1/jobs").json()["data"] == []
