@@ -65,13 +65,28 @@ def list_keys(*, json: output.AsJson = False) -> None:
 
 
 @app.command()
-def revoke(key_id: str, *, json: output.AsJson = False) -> None:
+def revoke(
+    key: Annotated[str, typer.Argument(help="Its id, or its name if no other key has it.")],
+    *,
+    json: output.AsJson = False,
+) -> None:
     """Revoke a key."""
     with _database() as database, database.write() as session:
-        revoked = keys.revoke(session, key_id)
-    if not revoked:
-        raise UsageError(f"there is no active key {key_id!r}; see `finetune keys list`")
+        row = _the_one(key, keys.active(session, key))
+        keys.revoke(session, row.id)
+        key_id = row.id
     if json:
         output.print_json({"id": key_id, "revoked": True})
     else:
         typer.echo(f"{key_id} is revoked")
+
+
+def _the_one(key: str, found: list[ApiKeyRow]) -> ApiKeyRow:
+    if not found:
+        raise UsageError(f"there is no active key {key!r}; see `finetune keys list`")
+    if len(found) > 1:
+        lines = (f"  {row.id}  created {row.created_at:%Y-%m-%d %H:%M:%S} UTC" for row in found)
+        raise UsageError(
+            "\n".join([f"several keys are called {key!r}; give the id of one:", *lines])
+        )
+    return found[0]

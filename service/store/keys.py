@@ -55,6 +55,13 @@ def list_all(session: Session) -> list[ApiKeyRow]:
     return list(session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)))
 
 
+def active(session: Session, id_or_name: str) -> list[ApiKeyRow]:
+    """Keys that work and have this id or this name; names need not be unique."""
+    wanted = (ApiKeyRow.id == id_or_name) | (ApiKeyRow.name == id_or_name)
+    query = select(ApiKeyRow).where(wanted, ApiKeyRow.revoked_at.is_(None))
+    return list(session.scalars(query.order_by(ApiKeyRow.created_at, ApiKeyRow.id)))
+
+
 def revoke(session: Session, key_id: str) -> bool:
     """Refuse this key from now on; False when there is no such key or it is revoked already."""
     statement = (

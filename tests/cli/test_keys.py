@@ -1,3 +1,5 @@
+from typing import Any
+
 from service.store import keys
 from service.store.database import Database
 from tests.cli.conftest import Cli
@@ -33,3 +35,26 @@ class TestKeys:
         again = cli("keys", "revoke", made["id"])
         assert again.status == 2
         assert "no active key" in again.err
+
+    def test_by_its_name(self, cli: Cli) -> None:
+        made = cli("keys", "create", "laptop", "--json").json()
+        cli("keys", "create", "server")
+        assert cli("keys", "revoke", "laptop").out == f"{made['id']} is revoked\n"
+        revoked = {row["name"]: row["revoked_at"] for row in self.rows(cli)}
+        assert (revoked["laptop"] is not None, revoked["server"]) == (True, None)
+        again = cli("keys", "revoke", "laptop")
+        assert (again.status, "no active key 'laptop'" in again.err) == (2, True)
+
+    def test_a_name_of_several_keys_is_refused(self, cli: Cli) -> None:
+        made = [cli("keys", "create", "laptop", "--json").json()["id"] for _ in range(2)]
+        outcome = cli("keys", "revoke", "laptop")
+        assert outcome.status == 2
+        assert "several keys are called 'laptop'; give the id of one:" in outcome.err
+        assert all(key_id in outcome.err for key_id in made)
+        assert [row["revoked_at"] for row in self.rows(cli)] == [None, None]
+        cli("keys", "revoke", made[0])
+        assert cli("keys", "revoke", "laptop").out == f"{made[1]} is revoked\n"
+
+    def rows(self, cli: Cli) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = cli("keys", "list", "--json").json()["data"]
+        return rows

@@ -1,0 +1,70 @@
+"""`finetune get`; the tests write to the store what a worker would."""
+
+from service.contract.failures import Failure, FailureCode
+from service.store import claims, endings
+from service.store.database import Database, db_now
+from service.store.endings import Ending, Policy
+from tests.cli.conftest import Cli
+from tests.cli.job_rows import end, write
+
+TRAINED = {
+    "output_dir": "attempts/1/output",
+    "metrics": {"eval_f1": 48.25, "train_peak_memory_bytes": 2 * 1024**3},
+    "baseline": {"eval_f1": 5.125},
+    "samples": [
+        {"question": f"Who is [number {number}]?", "context": "word " * 100, "prediction": "Ada"}
+        for number in range(5)
+    ],
+    "steps": 10,
+    "epochs": 1.0,
+    "weights_sha256": "0" * 64,
+}
+
+
+def attempt(store: Database, job_id: str, ending: Ending) -> None:
+    """An attempt of the stage that the job waits for, which ends at once."""
+    write(store, job_id, not_before=db_now())
+    with store.write() as session:
+        found = claims.claim(
+            session, job_id, "worker-1", queues=["cpu", "gpu"], gpus=[], lease_seconds=60
+        )
+        assert found is not None
+    with store.write() as session:
+        endings.end(
+            session, job_id, found.epoch, ending, Policy(crash_limit=3, retry_backoff_seconds=60)
+        )
+
+
+class TestGet:
+    def test_a_job_that_has_ended(self, cli: Cli, store: Database, job_id: str) -> None:
+        failure = Failure.of(FailureCode.NETWORK, "Could not reach the Hub.")
+        attempt(store, job_id, Ending("failed", failure=failure))
+        attempt(store, job_id, Ending("finished", result={}))
+        end(store, job_id, "succeeded", stage="publish", results={"train": TRAINED})
+        lines = cli("get", job_id).out.splitlines()
+        text = "\n".join(lines)
+        assert lines[0] == f"{job_id} succeeded  mine"
+        facts = dict(line.split(maxsplit=1) for line in lines[1:6])
+        assert facts["task"] == "question-answering"
+        assert facts["model"] == "org/model"
+        assert facts["data"] == "org/data of the Hub"
+        assert facts["created"].endswith(" ago")
+        assert "after it was created" in text
+        attempts = [line.split()[-6:] for line in lines if line.endswith("on worker-1")]
+        assert [" ".join(words) for words in attempts] == [
+            "network 1 of prepare on worker-1",
+            "finished 2 of prepare on worker-1",
+        ]
+        assert "eval_f1" in text
+        assert "2.0 GiB" in text
+        assert text.count("\nsample ") == 3
+        assert "question: Who is [number 0]?" in text
+        assert "context: " + ("word " * 100)[:69] + "…" in text
+        assert f"clone, publish, delete: `finetune clone {job_id[4:15]}`" in text
+
+    def test_a_job_that_waits_for_a_retry(self, cli: Cli, store: Database, job_id: str) -> None:
+        failure = Failure.of(FailureCode.NETWORK, "Could not reach the Hub.")
+        attempt(store, job_id, Ending("failed", failure=failure))
+        out = cli("get", job_id).out
+        assert "queued  prepare · waiting: retry 1 of 3 in " in out
+        assert " s: could not reach the Hub\n" in out
