@@ -31,7 +31,7 @@ def attempt(store: Database, job_id: str, ending: Ending) -> None:
         assert found is not None
     with store.write() as session:
         endings.end(
-            session, job_id, found.epoch, ending, Policy(crash_limit=3, retry_backoff_seconds=60)
+            session, job_id, found.epoch, ending, Policy(crash_limit=3, retry_backoff_seconds=30)
         )
 
 
