@@ -112,7 +112,8 @@ def list_jobs(
     with database.read() as session:
         rows, has_more = job_list.list_jobs(session, wanted, after=after, limit=limit)
         reasons = waiting.of_list(session, rows, settings)
-    data = [JobSummary.of(row, settings, reasons.get(row.id)) for row in rows]
+        best = job_list.best_metrics(session, [row.id for row in rows])
+    data = [JobSummary.of(row, settings, reasons.get(row.id), best.get(row.id)) for row in rows]
     return JobList(
         data=data,
         first_id=data[0].id if data else None,

@@ -110,8 +110,11 @@ def _fitted(natural: dict[str, int], room: int) -> dict[str, int]:
 
 
 def _metric(job: Json) -> str:
-    """The task's own metric of the latest evaluation, otherwise the loss."""
-    metrics = job["last_metrics"]
+    """The best value of the metric that the job has chosen; otherwise the task's own metric in the
+    latest evaluation, or the loss."""
+    best, metrics = job.get("best_metric"), job["last_metrics"]
+    if best:
+        return f"{best['name'].removeprefix('eval_')} {units.number(best['value'])}"
     for name in (*_QUOTED.get(job["task"], ()), "loss"):
         value = metrics.get(f"eval_{name}")
         if value is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, exists, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
-from service.contract.states import JobState
+from service.contract.states import JobState, Stage
 from service.store.models import JobLabelRow, JobRow
 
 _RARE: Final = 1000
@@ -61,6 +61,18 @@ def list_jobs(
         statement = statement.where(JobRow.id.in_(rare))
     rows = list(session.scalars(statement.limit(limit + 1)))
     return rows[:limit], len(rows) > limit
+
+
+def best_metrics(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Name, value and step of each job's best evaluation, of those that have chosen a metric."""
+    trained = JobRow.results[Stage.TRAIN.value]
+    names = ("metric_for_best_model", "best_metric", "best_step")
+    query = select(JobRow.id, *(trained[name] for name in names)).where(JobRow.id.in_(job_ids))
+    return {
+        job_id: {"name": name, "value": value, "step": step}
+        for job_id, name, value, step in session.execute(query)
+        if name is not None and value is not None
+    }
 
 
 def _newest_first(wanted: JobFilter, after: str | None) -> Select[JobRow]:

@@ -191,6 +191,21 @@ class TestListJobs:
         assert self.ids(client, metadata="team:x", state="failed", name="b") == [b]
         assert self.ids(client, metadata="team:x", after=b) == [a]
 
+    def test_the_best_metric_of_a_trained_job(self, server: Server) -> None:
+        trained = {"metric_for_best_model": "eval_f1", "best_metric": 61.5, "best_step": 20}
+        nan = {**trained, "best_metric": "nan"}
+        none = dict.fromkeys(trained)
+        jobs = [
+            add_job(server.database, results={"train": results} if results else {})
+            for results in (trained, nan, none, {})
+        ]
+        listed = server.client.get("/v1/jobs").json()["data"]
+        best = {"name": "eval_f1", "value": 61.5, "step": 20}
+        wanted = [best, {**best, "value": "nan"}, None, None]
+        assert [job["best_metric"] for job in reversed(listed)] == wanted
+        for job_id, expected in zip(jobs, wanted, strict=True):
+            assert server.client.get(f"/v1/jobs/{job_id}").json()["best_metric"] == expected
+
     def test_by_the_beginning_of_the_id(self, server: Server) -> None:
         database, client = server.database, server.client
         a = add_job(database, id="job-18a3ff" + "0" * 26, spec=spec(metadata={"team": "x"}))

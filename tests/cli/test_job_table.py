@@ -71,6 +71,11 @@ class TestForTerminal:
         assert "running train 45% 2h" in runs
         assert succeeded.endswith("f1 88.2")
 
+    def test_the_best_metric_before_the_latest(self) -> None:
+        best = {"name": "eval_rouge2", "value": 12.345, "step": 10}
+        (_, text) = shown([{**line(4), "best_metric": best}], 100)
+        assert text.rstrip().endswith("rouge2 12.3")
+
     def test_at_80_columns_too(self) -> None:
         lines = shown([{**line(number), "name": "squad"} for number in (0, 1, 3, 4)], 80)
         assert "queued: retry in 17s" in lines[1]

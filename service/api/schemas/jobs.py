@@ -140,6 +140,14 @@ class JobResult(BaseModel):
         )
 
 
+class BestMetric(BaseModel):
+    """The best evaluation of a training."""
+
+    name: str = Field(examples=["eval_f1"], description="`metric_for_best_model`.")
+    value: Number
+    step: int | None
+
+
 class JobSummary(BaseModel):
     """A line of the list."""
 
@@ -153,6 +161,9 @@ class JobSummary(BaseModel):
     attempt: int = Field(description="Of the present stage; 0 before the first.")
     priority: int
     last_metrics: Json = Field(description="The latest metrics.")
+    best_metric: BestMetric | None = Field(
+        None, description="Once it is trained, if it has a `metric_for_best_model`."
+    )
     failure: Failure | None = Field(description="Why it ended, and what to do about it.")
     waiting: Waiting | None = Field(description="Why it waits; null while it runs or has ended.")
     metadata: dict[str, str]
@@ -184,8 +195,14 @@ class JobSummary(BaseModel):
         }
 
     @classmethod
-    def of(cls, job: JobRow, settings: Settings, waiting: Waiting | None = None) -> "JobSummary":
-        return cls(**cls.fields_of(job, settings, waiting))
+    def of(
+        cls,
+        job: JobRow,
+        settings: Settings,
+        waiting: Waiting | None = None,
+        best_metric: dict[str, Any] | None = None,
+    ) -> "JobSummary":
+        return cls(**cls.fields_of(job, settings, waiting), best_metric=best_metric)
 
 
 class Job(JobSummary):
@@ -233,6 +250,7 @@ class Job(JobSummary):
         waits = job.state == JobState.QUEUED and job.not_before > job.queued_at
         return cls(
             **cls.fields_of(job, settings, waiting),
+            best_metric=_best_metric(job.results.get(Stage.TRAIN, {})),
             queue_position=queue_position,
             waits_until=job.not_before if waits else None,
             worker=job.worker_id,
@@ -247,6 +265,13 @@ class Job(JobSummary):
             hub_url=job.results.get(Stage.PUBLISH, {}).get("hub_url"),
             spec=job.spec,
         )
+
+
+def _best_metric(trained: Json) -> BestMetric | None:
+    name, value = trained.get("metric_for_best_model"), trained.get("best_metric")
+    if name is None or value is None:
+        return None
+    return BestMetric(name=name, value=value, step=trained.get("best_step"))
 
 
 def _base_job(spec: Json) -> str | None:
