@@ -326,7 +326,7 @@ class TestGetJob:
         job_id = add_job(server.database, state="failed", failure=failure, ended_at=START)
         shown = server.client.get(f"/v1/jobs/{job_id}").json()["failure"]
         assert shown == failure
-        assert shown["action"].startswith("Give a split")
+        assert shown["action"].startswith("Check the slices")
 
     def test_queue_position(self, server: Server) -> None:
         later = START + timedelta(seconds=1)
