@@ -50,7 +50,7 @@ def run(request: StageRequest, channel: Channel) -> TrainResult | None:
     loaded = load_parts(request, request.prepared, accelerator.device, send, ranks)
     send(build.placement_notice(accelerator, spec.training, asked, _DOING[spec.mode]))
     held = fsdp.in_job_precision(spec, accelerator.device, loaded.fast_paths)
-    model, together = _on_device(accelerator, loaded.model, held, ranks)
+    model, together = on_device(accelerator, loaded.model, held, ranks)
     size = spec.training.eval_batch_size
     batches = (-(-counts["features"] // size) for counts in request.prepared.splits.values())
     progress = EvaluationProgress(send, sum(batches))
@@ -78,7 +78,7 @@ def _with_labels(request: StageRequest) -> StageRequest:
     return finished_model.with_labels_of(request, task, config)
 
 
-def _on_device(
+def on_device(
     accelerator: Accelerator, model: torch.nn.Module, spec: JobSpec, ranks: Ranks
 ) -> tuple[Any, bool]:
     """The model to call, and whether no process can call it without the others."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,9 +58,14 @@ def load_parts(
     device: torch.device,
     send: Callable[[StageEvent], None],
     ranks: Ranks,
+    *,
+    adapter_dir: Path | None = None,
 ) -> Loaded:
     """Tokenizer, model and data from the local folders that `prepare` filled.
-    StageError(invalid_option) if weights to be trained are float16, which `fp16` cannot scale."""
+    StageError(invalid_option) if weights to be trained are float16, which `fp16` cannot scale.
+
+    `adapter_dir`: a finished adapter for the model, which the job does not train.
+    """
     recorded = state.fast_paths_of(request.resume_from) if request.resume_from else None
     paths = FastPaths.of(recorded, ranks)
     if device.type == "cpu":
@@ -72,7 +78,10 @@ def load_parts(
     overrides = task.config_overrides(request.spec, splits) if isinstance(task, ShapesModel) else {}
 
     def load() -> tuple[torch.nn.Module, list[str]]:
-        return _load_model(request, prepared, task, overrides, device, send)
+        found = _load_model(request, prepared, task, overrides, device, send)
+        if adapter_dir is None:  # it has the weights that its base model lacks
+            finished_model.require_all(request.spec, found[1])
+        return found
 
     once = leaves_loaded_weights(request.spec, device)
     model, new_weights = read_once(load, ranks) if once else load()
@@ -84,7 +93,9 @@ def load_parts(
     objective = task.bind(request.spec, tokenizer, model, splits)
     if isinstance(objective, ChunksLogits) and objective.linear is not None:
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
-    if request.spec.peft is not None:
+    if adapter_dir is not None:
+        model = _load_adapter(model, adapter_dir, new_weights)
+    elif request.spec.peft is not None:
         model = _add_adapter(model, request.spec, prepared, new_weights, send)
     precision.require_scalable(model, request.spec)
     build.install_fast_modules(model, request.spec, device)
@@ -113,8 +124,7 @@ def _load_model(
     model, new_weights = build.load_model(*parts, **loading)
     if device.type == "cpu":
         build.align_weights(model)
-    finished_model.require_all(request.spec, new_weights)
-    if new_weights:
+    if new_weights and request.spec.trains:
         message = "The base model does not have these weights, so they are initialized at random"
         send(Notice(message=message, data={"weights": new_weights}))
     return model, new_weights
@@ -132,3 +142,9 @@ def _add_adapter(
     wrapped = adapter.wrap(model, spec, prepared.tokenizer_dir, new_weights)
     send(adapter.notice(wrapped))
     return wrapped
+
+
+def _load_adapter(model: torch.nn.Module, folder: Path, new_weights: list[str]) -> torch.nn.Module:
+    from worker.training.adapters import adapter
+
+    return adapter.load(model, folder, new_weights)

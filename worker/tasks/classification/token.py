@@ -233,9 +233,10 @@ class TokenClassificationObjective(TokenLabels):
                 "tokens": example["tokens"],
                 **({"tags": example["tags"]} if labelled else {}),
                 "prediction": guess,
+                "probabilities": sure,
             }
-            for number, (example, guess) in enumerate(
-                zip(data.examples, guesses, strict=True), start=1
+            for number, (example, guess, sure) in enumerate(
+                zip(data.examples, guesses, found.probabilities, strict=True), start=1
             )
         ]
         return Evaluation(
@@ -270,7 +271,7 @@ class TokenClassificationObjective(TokenLabels):
 
 
 class _Collected:
-    """Collects the losses and the most likely class of each word."""
+    """Collects the losses, and of each word the most likely class and its probability."""
 
     def __init__(self, features: Any, padding: Padding) -> None:
         self._features = features.select_columns(["labels", "firsts"])
@@ -278,6 +279,7 @@ class _Collected:
         self._losses = np.zeros(len(features))
         self._counts = np.zeros(len(features), dtype=np.int64)
         self.classes: list[list[int]] = [[] for _ in range(len(features))]
+        self.probabilities: list[list[float | None]] = [[] for _ in range(len(features))]
 
     def add(self, indices: list[int], logits: torch.Tensor) -> None:
         rows = self._features[indices]
@@ -286,11 +288,15 @@ class _Collected:
         self._losses[indices] = sums.double().cpu().numpy()
         self._counts[indices] = (targets != IGNORED).sum(dim=1).cpu().numpy()
         most_likely = logits.argmax(dim=-1).cpu().numpy()
+        highest = logits.float().softmax(dim=-1).amax(dim=-1).cpu().numpy()
         shifts = self._padding.shifts(rows["labels"])
         for row, index in enumerate(indices):
+            firsts, shift = rows["firsts"][row], shifts[row]
             self.classes[index] = [
-                int(most_likely[row, shifts[row] + first]) if first >= 0 else -1
-                for first in rows["firsts"][row]
+                int(most_likely[row, shift + first]) if first >= 0 else -1 for first in firsts
+            ]
+            self.probabilities[index] = [
+                float(highest[row, shift + first]) if first >= 0 else None for first in firsts
             ]
 
     def mean_loss(self) -> float:

@@ -58,8 +58,7 @@ def wrap(model: Any, spec: JobSpec, tokenizer_dir: Path, new_weights: Sequence[s
             prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         wrapped = get_peft_model(model, config)
     _require_trained(wrapped, heads)
-    if isinstance(spec.peft, PromptTuningSpec) and config.task_type == "CAUSAL_LM":
-        wrapped.register_forward_hook(_drop_prompt_logits(spec.peft.num_virtual_tokens))
+    _keep_own_logits(wrapped, config)
     if spec.training.activation_checkpointing:
         # The backward pass reaches a checkpointed module only if its input requires a gradient.
         model.enable_input_require_grads()
@@ -148,6 +147,21 @@ def known_warnings() -> Iterator[None]:
         # peft has set the right value itself when it warns.
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
         yield
+
+
+def load(model: Any, folder: Path, new_weights: Sequence[str]) -> PeftModel:
+    """The model with a finished adapter, which must have all of the model's `new_weights`."""
+    heads = _new_modules(model, new_weights)
+    with known_warnings():
+        loaded = PeftModel.from_pretrained(model, str(folder))
+    _require_trained(loaded, heads)
+    _keep_own_logits(loaded, loaded.peft_config["default"])
+    return loaded
+
+
+def _keep_own_logits(model: PeftModel, config: PeftConfig) -> None:
+    if isinstance(config, PromptTuningConfig) and config.task_type == "CAUSAL_LM":
+        model.register_forward_hook(_drop_prompt_logits(int(config.num_virtual_tokens)))
 
 
 def _drop_prompt_logits(virtual_tokens: int) -> Callable[[Any, Any, Any], Any]:

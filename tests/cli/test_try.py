@@ -1,0 +1,239 @@
+"""`finetune try`. That the answers are those of a job that predicts: tests/inference."""
+
+import hashlib
+import importlib.util
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.cli import finished_models, try_answers, try_inputs
+from service.cli.client import Client
+from service.cli.exit_codes import UsageError
+from service.cli.try_inputs import Given
+from service.settings import Settings
+from service.store.database import Database, db_now
+from service.store.models import ArtifactRow
+from tests.cli.conftest import Cli
+from tests.cli.job_rows import end
+from tests.support.models import save_tiny_bert
+
+NOTHING = Given([], None, None, None, None)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def rows(task: str, **given: Any) -> list[dict[str, Any]]:
+    return list(try_inputs.source(task, Given(**{**vars(NOTHING), **given})).rows)
+
+
+@pytest.fixture
+def classifier(http: httpx.Client, store: Database, home: Path) -> str:
+    """A finished job with a model of two classes; its id."""
+    spec = {
+        "task": "text-classification",
+        "model": {"name_or_path": "org/model"},
+        "dataset": {"source": "hub", "name": "org/data"},
+    }
+    job_id = str(http.post("/v1/jobs", json=spec).raise_for_status().json()["id"])
+    from transformers import AutoModelForSequenceClassification
+
+    output = Settings(home=home).workspace(job_id) / "attempts/1/output"
+    save_tiny_bert(output)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        output, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}
+    )
+    model.save_pretrained(output)
+    results = {"train": {"output_dir": "attempts/1/output", "weights_sha256": "a" * 64}}
+    end(store, job_id, "succeeded", results=results)
+    return job_id
+
+
+class TestCommand:
+    def test_answers_on_this_machine(
+        self, cli: Cli, classifier: str, home: Path, tmp_path: Path
+    ) -> None:
+        from transformers import pipeline
+
+        output = Settings(home=home).workspace(classifier) / "attempts/1/output"
+        texts = ["the report of the board", "water in the morning"]
+        file = tmp_path / "in.jsonl"
+        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        found = cli("try", classifier, "--input", str(file), "--json")
+        assert (found.status, found.err) == (0, "")
+        score: Any = pipeline("text-classification", model=str(output), top_k=None, device="cpu")
+        for answer, text in zip(found.json_lines(), texts, strict=True):
+            expected = {each["label"]: each["score"] for each in score([text])[0]}
+            assert answer["input"] == {"text": text}
+            assert answer["probabilities"] == pytest.approx(expected, abs=0.01)
+            assert answer["prediction"] == max(expected, key=lambda name: expected[name])
+
+    def test_without_the_packages_of_a_worker(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        really = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: None if name == "torch" else really(name)
+        )
+        refused = cli("try", "job-1", "x")
+        assert refused.status == 2
+        assert "install finetune-service[worker]" in refused.err
+        assert "mode: predict" in refused.err
+
+    def test_without_a_model(self, cli: Cli, job_id: str) -> None:
+        refused = cli("try", job_id, "--question", "Who?", "--context", "Ada.")
+        assert refused.status == 2
+        assert f"{job_id} has no finished model: it is queued" in refused.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["a text"], "--question and --context"),
+            (["--question", "q", "--context", "c", "--text-pair", "x"], "--text-pair is for"),
+            (["--question", "q", "--context", "c", "--max-new-tokens", "3"], "--max-new-tokens"),
+            (["--question", "q", "--context", "c", "--device", "tpu"], "is not cpu, cuda or"),
+        ],
+    )
+    def test_options_that_the_task_does_not_take(
+        self, cli: Cli, job_id: str, arguments: list[str], words: str
+    ) -> None:
+        refused = cli("try", job_id, *arguments)
+        assert (refused.status, refused.out) == (2, "")
+        assert words in refused.err
+
+
+class TestFinishedModels:
+    def register(self, store: Database, home: Path, job_id: str, content: bytes) -> None:
+        path = Settings(home=home).workspace(job_id) / "attempts/1/files/config.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        row = ArtifactRow(
+            job_id=job_id,
+            name="model/config.json",
+            path="attempts/1/files/config.json",
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            created_at=db_now(),
+        )
+        with store.write() as session:
+            session.merge(row)
+
+    def test_downloaded_once_for_each_model(
+        self, api: str, store: Database, home: Path, job_id: str
+    ) -> None:
+        folders = []
+        for weights in ("a" * 64, "a" * 64, "b" * 64):
+            self.register(store, home, job_id, weights.encode())
+            results = {"train": {"output_dir": "elsewhere", "weights_sha256": weights}}
+            end(store, job_id, "succeeded", results=results)
+            with Client.from_environment() as client:
+                found = finished_models.find(client, client.get(f"/v1/jobs/{job_id}"))
+            assert (found.folder / "config.json").read_text() == weights
+            folders.append(found.folder)
+        assert folders[0] == folders[1] != folders[2]
+        assert folders[0].is_relative_to(home / "cache")
+
+    def test_at_most_five_are_kept(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(finished_models, "_IN_USE_SECONDS", -1.0)
+        for number in range(7):
+            finished_models._make_room(tmp_path)
+            folder = tmp_path / f"job-{number}"
+            folder.mkdir()
+            (folder / ".finetune-download.json").touch()
+        assert len(list(tmp_path.iterdir())) == 5
+        assert (tmp_path / "job-6").is_dir()
+
+
+class TestInputs:
+    def test_of_options(self) -> None:
+        asked = {"question": "Who?", "context": "Ada."}
+        assert rows("question-answering", **asked) == [asked]
+        assert rows("text-classification", texts=["a", "b"], text_pair="c") == [
+            {"text": "a", "text_pair": "c"},
+            {"text": "b", "text_pair": "c"},
+        ]
+        assert rows("translation", texts=["a"]) == [{"source": "a"}]
+        tokens = ["Ada", "didn't", "go", "to", "St", ".", "Ives", ",", "Cornwall", "."]
+        text = "Ada didn't go to St. Ives, Cornwall."
+        assert rows("token-classification", texts=[text]) == [{"tokens": tokens}]
+
+    def test_of_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO('{"text": "a"}\n\nplain text\n'))
+        assert rows("causal-lm") == [{"text": "a"}, {"text": "plain text"}]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("{]\n"))
+        with pytest.raises(UsageError, match="stdin, line 1 is not valid JSON"):
+            rows("causal-lm", file="-")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Who?\n"))
+        with pytest.raises(UsageError, match="is not a JSON object"):
+            rows("question-answering")
+        with pytest.raises(UsageError, match="cannot read"):
+            rows("causal-lm", file="/nowhere.jsonl")
+
+    def test_of_a_person(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal("Ada wrote it.\nWho?\n\nWhat?\n"))
+        source = try_inputs.source("question-answering", NOTHING)
+        assert source.is_interactive
+        context = "Ada wrote it."
+        assert list(source.rows) == [
+            {"question": "Who?", "context": context},
+            {"question": "What?", "context": context},
+        ]
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        ("task", "answer", "lines"),
+        [
+            ("question-answering", {"prediction": "Ada", "probability": 0.925}, ["Ada  (0.93)"]),
+            ("question-answering", {"prediction": "", "probability": None}, ["(no answer)"]),
+            (
+                "text-classification",
+                {"prediction": "good", "probabilities": {"bad": 0.25, "good": 0.75}},
+                ["good", "  good  0.750", "  bad   0.250"],
+            ),
+            (
+                "text-classification",
+                {"prediction": [], "probabilities": {"a": 0.25}},
+                ["(no label)", "  a  0.250"],
+            ),
+            ("text-classification", {"prediction": 0.123456789}, ["0.123457"]),
+            (
+                "token-classification",
+                {
+                    "tokens": ["Ada", "Lovelace", "saw", "Paris", "Rome"],
+                    "prediction": ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"],
+                    "probabilities": [0.9, 0.8, 0.7, 0.6, 0.5],
+                },
+                [
+                    "Ada Lovelace  PER  0.800",
+                    "Paris         LOC  0.600",
+                    "Rome          LOC  0.500",
+                ],
+            ),
+            (
+                "token-classification",
+                {"tokens": ["go", "x"], "prediction": ["VERB", None], "probabilities": [0.9, None]},
+                ["go  VERB  0.900", "x   "],
+            ),
+            (
+                "token-classification",
+                {"tokens": ["go"], "prediction": ["O"], "probabilities": [0.9]},
+                ["(nothing found)"],
+            ),
+            (
+                "masked-lm",
+                {"masks": [[{"score": 0.5, "token_str": " board", "token": 3}]]},
+                ["  0.500  board"],
+            ),
+            ("causal-lm", {"prompt": "a", "prediction": " b"}, [" b"]),
+        ],
+    )
+    def test_as_lines(self, task: str, answer: dict[str, Any], lines: list[str]) -> None:
+        assert list(try_answers.lines(task, answer)) == lines

@@ -1,0 +1,55 @@
+"""`python -m worker.inference`: rows on stdin, answers on stdout, until stdin ends.
+
+`finetune try` starts it. The lines are described in service/contract/inference.py.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from typing import TextIO
+
+from service.contract.failures import FailureCode
+from service.contract.inference import Answers, InferenceRequest, Rows
+from service.prctl import die_with_parent
+
+
+def main() -> None:
+    die_with_parent(os.getppid())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches `finetune try`, which ends this
+    answers = _private_stdout()
+    request = InferenceRequest.model_validate_json(sys.stdin.readline())
+    from worker.inference.predictor import Predictor  # imports torch
+    from worker.stages.prepare import quiet_libraries
+
+    quiet_libraries()
+    predictor: Predictor | None = None
+    for line in sys.stdin:
+        given = Rows.model_validate_json(line)
+        try:
+            predictor = predictor or Predictor(request)
+            answer = predictor.predict(given.rows)
+        except Exception as error:
+            answer = _refusal(error)
+        answers.write(answer.model_dump_json() + "\n")
+        answers.flush()
+
+
+def _refusal(error: Exception) -> Answers:
+    from worker.stages.base import failure_of
+
+    failure = failure_of(error)
+    if failure.code is FailureCode.INTERNAL:
+        traceback.print_exception(error)
+    return Answers(failure=failure)
+
+
+def _private_stdout() -> TextIO:
+    """Where the answers go. What libraries print goes to stderr from here on."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+if __name__ == "__main__":
+    main()

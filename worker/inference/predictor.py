@@ -1,0 +1,200 @@
+"""A finished model that is loaded once and predicts rows, as a job with `mode: predict` does."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from service.contract.events import Notice, StageEvent
+from service.contract.inference import Answers, InferenceRequest
+from service.contract.spec import JobSpec
+from service.contract.splits import TEST
+from service.contract.stages import PrepareResult, StageRequest
+from service.contract.states import Stage
+from worker.base_model import checks, finished_model
+from worker.data import sources
+from worker.inference import adapter_base, rows, spec
+from worker.stages import evaluate, prepare
+from worker.stages.base import Channel
+from worker.stages.train_inputs import for_device, load_parts
+from worker.tasks import registry
+from worker.tasks.base import Task, load_splits
+from worker.training import build
+from worker.training.distributed.ranks import Ranks
+from worker.training.evaluation import Evaluator
+
+
+class _Notices(Channel):
+    """Keeps the messages of notices; other events have no reader."""
+
+    def __init__(self) -> None:
+        super().__init__(os.open(os.devnull, os.O_WRONLY), is_silent=True)
+        self.messages: list[str] = []
+
+    def send(self, event: StageEvent) -> None:
+        if isinstance(event, Notice):
+            self.messages.append(event.message)
+
+    def taken(self) -> list[str]:
+        messages, self.messages = self.messages, []
+        return messages
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    request: StageRequest
+    """Of the first rows, with the precision that `auto` means here."""
+    accelerator: Accelerator
+    model: Any
+    """As it is called: with its adapter, wrapped by Accelerate."""
+    own: Any
+    """Without these."""
+    tokenizer: Any
+
+
+class Predictor:
+    def __init__(self, request: InferenceRequest) -> None:
+        """Reads the configuration and the tokenizer; the weights are loaded with the first rows.
+        StageError if the model cannot be used."""
+        self._request = request
+        self._channel = _Notices()
+        self._calls = 0
+        self._columns = spec.columns(request.spec)
+        self._plain = first = spec.of_prediction(request, request.folder / "rows.jsonl")
+        self._task: Task = registry.get(first.variant())
+        self._model, self._adapter = self._read(first)
+        self._spec = self._complete(first)
+        if self._adapter is None:
+            finished_model.check_weights(self._spec, self._task, self._model.folder)
+        self._max_length = checks.check_model(
+            self._task,
+            self._spec,
+            self._model.config,
+            self._model.tokenizer,
+            self._channel.send,
+        )
+        self._loaded: _Loaded | None = None
+
+    def predict(self, given: Sequence[dict[str, Any]]) -> Answers:
+        """StageError for rows that cannot be used."""
+        self._calls += 1
+        folder = self._request.folder / str(self._calls)
+        self._channel.taken()
+        request = self._written(rows.prepared(given, self._spec.task.type, self._columns), folder)
+        prepared = self._prepared(request)
+        notices = self._channel.taken()
+        loaded = self._loaded = self._loaded or self._load(request, prepared)
+        found = rows.answers(self._spec.task.type, self._evaluated(loaded, prepared, folder))
+        return Answers(answers=found, notices=notices)
+
+    # ---- the model ------------------------------------------------------------------------------
+
+    def _read(self, job: JobSpec) -> tuple[prepare.Model, Path | None]:
+        """The model, or an adapter's base model; and the adapter's folder."""
+        given = self._request.model_dir
+        folder, adapter = given, None
+        if adapter_base.is_adapter(given):
+            assert self._request.base_model is not None, "an adapter has a base model"
+            adapter = given
+            folder = adapter_base.assemble(
+                given,
+                self._request.base_model,
+                self._request.cache_dir,
+                self._request.folder / "base_model",
+            )
+        config = checks.load_config(folder, str(given))
+        tokenizer = checks.load_tokenizer(given, str(given), self._task, job.task)
+        return prepare.Model(folder, given, None, config, tokenizer), adapter
+
+    def _complete(self, job: JobSpec) -> JobSpec:
+        """With the model's labels, and with the adapter, whose virtual tokens take positions."""
+        if self._adapter is not None:
+            job = job.model_copy(update={"peft": spec.adapter(self._request.spec)})
+        request = self._stage_request(job, self._request.folder)
+        labelled = finished_model.with_labels_of(request, self._task, self._model.config)
+        return labelled.spec
+
+    def _load(self, request: StageRequest, prepared: PrepareResult) -> _Loaded:
+        request = request.model_copy(update={"prepared": prepared})
+        request = for_device(request, self._channel.send)
+        accelerator = build.accelerator(request.spec)
+        ranks = Ranks.of(accelerator)
+        set_seed(request.spec.training.seed)
+        parts = load_parts(
+            request,
+            prepared,
+            accelerator.device,
+            self._channel.send,
+            ranks,
+            adapter_dir=self._adapter,
+        )
+        own: Any = parts.model
+        if self._adapter is not None:
+            own = own.get_base_model()
+        model, _ = evaluate.on_device(accelerator, parts.model, request.spec, ranks)
+        return _Loaded(request, accelerator, model, own, parts.tokenizer)
+
+    # ---- the rows -------------------------------------------------------------------------------
+
+    def _written(self, prepared_rows: Sequence[dict[str, Any]], folder: Path) -> StageRequest:
+        folder.mkdir(parents=True)
+        file = folder / "rows.jsonl"
+        with file.open("w", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in prepared_rows)
+        dataset = self._spec.dataset.model_copy(update={"test": [str(file)]})
+        return self._stage_request(self._spec.model_copy(update={"dataset": dataset}), folder)
+
+    def _stage_request(self, job: JobSpec, folder: Path) -> StageRequest:
+        """`job` is not validated: no job that users submit predicts with an adapter."""
+        request = StageRequest(
+            job_id="job-1",
+            stage=Stage.PREPARE,
+            epoch=1,
+            attempt=1,
+            spec=self._plain,
+            workspace=folder,
+            attempt_dir=folder,
+            cache_dir=self._request.folder,
+            data_roots=[self._request.folder.resolve()],
+        )
+        return request.model_copy(update={"spec": job})
+
+    def _prepared(self, request: StageRequest) -> PrepareResult:
+        events = prepare.Events(self._channel)
+        data = sources.resolve(request, events.progress)
+        reporter = prepare.DataReporter(request, data, events)
+        preparation = prepare.Preparation(
+            request.spec, self._task, self._model, self._max_length, data, events, reporter
+        )
+        entry = preparation.run(request.workspace)
+        return PrepareResult(
+            prepared_dir=entry.folder,
+            model_dir=self._model.folder,
+            tokenizer_dir=self._model.tokenizer_folder,
+            model_revision=None,
+            dataset_revision=None,
+            data_fingerprint=entry.folder.name,
+            splits=entry.splits,
+        )
+
+    def _evaluated(self, loaded: _Loaded, prepared: PrepareResult, folder: Path) -> dict[str, Path]:
+        job = loaded.request.spec
+        splits = load_splits(prepared.prepared_dir)
+        objective = self._task.bind(job, loaded.tokenizer, loaded.own, splits)
+        evaluator = Evaluator(
+            loaded.accelerator,
+            loaded.model,
+            objective,
+            job.training,
+            lambda: None,
+            Ranks.of(loaded.accelerator),
+        )
+        set_seed(job.training.seed)
+        found = evaluator(TEST, folder / "predictions")
+        assert found is not None, "the rows are the test split"
+        return found.files
