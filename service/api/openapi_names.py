@@ -65,7 +65,7 @@ def _named_members(name: str, schema: Schema) -> dict[str, Schema]:
                 member["enum"] = [member.pop("const")]
             if "enum" in member or member.get("type") == "object":
                 assert name not in found, f"two members of {name} need a title"
-                found[name] = member
+                found[name] = {"title": name, **member}
                 schema[union][place] = reference(name)
             else:
                 found |= _named_members(name, member)
