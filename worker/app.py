@@ -81,6 +81,7 @@ def _register(sender: Any, **_: Any) -> None:
         queues=sorted(app.amqp.queues.consume_from),
         devices=devices(),
         slots=sender.controller.concurrency,
+        has_hub_token=_settings.hub_token is not None,
         version=version("finetune-service"),
     )
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)

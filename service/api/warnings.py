@@ -46,10 +46,10 @@ def _missing_gpus(spec: JobSpec, settings: Settings, database: Database) -> Iter
     most = max((most_for_one_job(worker.devices) for worker in workers), default=0)
     if most >= wanted:
         return
-    having = {0: "none", 1: "one GPU"}.get(most, f"{most} GPUs")
+    having = "one GPU" if most == 1 else f"{most} GPUs"
     reason = (
         f"no live worker has {wanted} GPUs (the largest has {having})"
-        if workers and wanted > 1
+        if most
         else "no live worker has a GPU"
         if workers
         else "no worker is running"

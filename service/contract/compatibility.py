@@ -7,6 +7,7 @@ A function reads as few fields as its rule needs: a rule that reads a faulty fie
 from collections.abc import Iterator
 from typing import Final
 
+from service.contract import task_metrics
 from service.contract.dataset import MAX_BAD_FRACTION, DatasetSpec
 from service.contract.deepspeed import DeepSpeedSpec
 from service.contract.fsdp import FSDPSpec
@@ -126,6 +127,16 @@ def best_model_has_one_metric(
             "the best model is chosen by `training.metric_for_best_model`: with several sets "
             "in `dataset.validation` name a metric of one of them, such as `<name>_loss`"
         )
+
+
+def best_metric_is_reported(
+    mode: Mode, training: TrainingSpec, dataset: DatasetSpec, task: TaskSpec
+) -> Sentences:
+    metric = training.metric_for_best_model
+    if mode != "train" or metric is None or training.eval_strategy == "no":
+        return
+    sets = tuple(dataset.validation) if isinstance(dataset.validation, dict) else ()
+    yield from task_metrics.unreported(task, metric, sets)
 
 
 # ---- task ---------------------------------------------------------------------------------------

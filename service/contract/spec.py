@@ -113,6 +113,9 @@ RULES: Final[tuple[Callable[[JobSpec], Iterator[str]], ...]] = (
     lambda job: compatibility.validation_rows_have_one_source(job.dataset),
     lambda job: compatibility.only_skipping_has_a_limit(job.dataset),
     lambda job: compatibility.best_model_has_one_metric(job.mode, job.training, job.dataset),
+    lambda job: compatibility.best_metric_is_reported(
+        job.mode, job.training, job.dataset, job.task
+    ),
     lambda job: compatibility.columns_have_one_name(job.task, job.dataset),
     lambda job: compatibility.smoothed_labels_exist(job.mode, job.training, job.task),
     lambda job: compatibility.threshold_has_one_validation_set(job.mode, job.task, job.dataset),

@@ -294,6 +294,8 @@ class WorkerRow(Base):
     """[{"type": "cpu", "name": …} | {"type": "cuda", "index": 0, "name": …, "memory_bytes": …}]"""
     slots: Mapped[int | None]
     """How many stages it runs at once; None: a worker of an older release."""
+    has_hub_token: Mapped[bool | None]
+    """None: a worker of an older release."""
     version: Mapped[str] = mapped_column(String(32))
     started_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]

@@ -21,6 +21,8 @@ class WorkerInfo:
     version: str
     slots: int = 1
     """How many stages it runs at once."""
+    has_hub_token: bool | None = None
+    """Whether it can push to the Hub; None if that is not known."""
     doctor: dict[str, Any] | None = None
     """What its quick checks found; None until they have ended."""
 
@@ -37,6 +39,7 @@ def register(session: Session, info: WorkerInfo) -> None:
             devices=info.devices,
             version=info.version,
             slots=info.slots,
+            has_hub_token=info.has_hub_token,
             doctor=info.doctor,
             started_at=now,
             last_seen_at=now,

@@ -303,7 +303,7 @@ class TestBestModel:
             **self.OPTIONS,
             save_steps=1,
             load_best_model_at_end=True,
-            metric_for_best_model="f1",
+            metric_for_best_model="perplexity",
             validation=rows(6, seed=5),
         )
         failure = failure_of(job, recorder)

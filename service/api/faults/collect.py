@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -14,6 +14,7 @@ from service.api.schemas.problems import Fault
 from service.contract.section import BrokenRulesError, Examination, SpecModel
 from service.contract.spec import JobSpec
 
+_MISNAMED: Final = ("unknown_field", "moved_option")
 SectionT = TypeVar("SectionT", bound=SpecModel)
 
 
@@ -64,9 +65,21 @@ class _Collector:
             self._add(error)
         is_complete = len(listed) == len(errors)
         valid_part = self._section(JobSpec, self._given, ()) if is_complete else None
-        faults = list(self._faults.values())[:MOST_FAULTS]
+        faults = [fault for fault in self._faults.values() if not self._is_guessed(fault)]
+        faults = faults[:MOST_FAULTS]
         faults.sort(key=lambda fault: fault.path)
         return Findings(faults=faults, valid_part=valid_part)
+
+    def _is_guessed(self, fault: Fault) -> bool:
+        """Whether what is missing was probably given by another name, which is a fault already."""
+        if fault.code != "missing_field":
+            return False
+        suggested = [
+            _place(other.suggestion, other.path)
+            for other in self._faults.values()
+            if other.code in _MISNAMED and other.suggestion
+        ]
+        return any(f"{name}.".startswith(f"{fault.path}.") for name in suggested)
 
     def _of_nearest_kind(self, error: ErrorDetails) -> list[ErrorDetails]:
         """What is wrong with a section of unknown kind if its nearest kind is meant."""
@@ -93,7 +106,7 @@ class _Collector:
         self._note(fault)
         *section, name = place.field_path
         self._faulty[tuple(section)].add(name)
-        if fault.code in ("unknown_field", "moved_option") and fault.suggestion:
+        if fault.code in _MISNAMED and fault.suggestion:
             *parents, name = fault.suggestion.split(".")
             self._faulty[tuple(parents or section)].add(name)
 
@@ -114,6 +127,12 @@ class _Collector:
         for sentence in (*refused, *section.contradictions()):
             self._note(conflict(sentence, place))
         return section
+
+
+def _place(suggestion: str, path: str) -> str:
+    """The whole path of a name that was suggested for the field at `path`."""
+    section = path.rpartition(".")[0]
+    return suggestion if "." in suggestion or not section else f"{section}.{suggestion}"
 
 
 def _nearest_kind(fault: Fault, place: Place) -> tuple[str, str, type[SpecModel]] | None:

@@ -11,6 +11,7 @@ from service.api.faults.walk import models_in
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES
+from service.contract.training_arguments.common_names import COMMON_NAMES
 
 _LONGEST_NAME: Final = 60
 _NEAR: Final = 0.6
@@ -31,6 +32,9 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 def nearest_field(name: str, owner: type[BaseModel]) -> str | None:
     """The right name for a field that `owner` does not have; dotted if it lives elsewhere."""
+    common = _common_name(name, owner)
+    if common is not None:
+        return common
     elsewhere = _all_fields()
     if name in elsewhere:
         return elsewhere[name]
@@ -41,6 +45,17 @@ def nearest_field(name: str, owner: type[BaseModel]) -> str | None:
         return own
     close = _closest(name[:_LONGEST_NAME], elsewhere, _VERY_NEAR)
     return elsewhere[close] if close is not None else None
+
+
+def _common_name(name: str, owner: type[BaseModel]) -> str | None:
+    """What another tool's name means: in `owner` itself where it has that field."""
+    places = COMMON_NAMES.get(name[:_LONGEST_NAME].lower().replace("-", "_"), ())
+    for place in places:
+        section, _, field = place.partition(".")
+        owners: set[type[BaseModel]] = set(models_in(JobSpec.model_fields[section].annotation))
+        if owner in owners and field in owner.model_fields:
+            return field
+    return places[0] if places else None
 
 
 def _closest(name: str, allowed: Iterable[str], cutoff: float) -> str | None:

@@ -21,7 +21,7 @@ from service.contract.section import UnknownValueError
 from service.contract.spec import JobSpec
 from service.errors import SourceJobError
 from service.settings import Settings
-from service.store import files, lineage
+from service.store import files, lineage, queries
 from service.store.database import Database
 
 _MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
@@ -50,6 +50,7 @@ def check(
         *_model_paths(job, settings.model_roots),
         *_source_job(job, database),
         *_resumed_job(job, faulty, database),
+        *_hub_token(job, settings, database),
     ]
     return sorted([*findings.faults, *found], key=lambda fault: fault.path)
 
@@ -148,6 +149,20 @@ def _resumed_job(job: JobSpec, faulty: set[str], database: Database) -> Iterator
             "use the same value, or start from the checkpoint's model only (`model.job`)"
         )
         yield _fault(path, "resume_mismatch", message, _text(ours))
+
+
+def _hub_token(job: JobSpec, settings: Settings, database: Database) -> Iterator[Fault]:
+    """Without a live worker, or with one of an older release, nobody knows."""
+    if _known(lambda: job.hub) is None or settings.hub_token is not None:
+        return
+    with database.read() as session:
+        workers = queries.live_workers(session, settings.alive_seconds)
+    if workers and all(worker.has_hub_token is False for worker in workers):
+        message = (
+            "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers, or leave out "
+            "`hub` and push later with `finetune publish`"
+        )
+        yield Fault(path="hub", code="no_hub_token", message=message)
 
 
 def _text(value: Any) -> str:

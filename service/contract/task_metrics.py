@@ -1,0 +1,68 @@
+"""The metrics that an evaluation of a task reports, as far as the spec decides it."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from service.contract.parameters import (
+    QuestionAnsweringSpec,
+    TaskSpec,
+    TextClassificationSpec,
+    TokenClassificationSpec,
+)
+from service.contract.seq2seq import SummarizationSpec, TranslationSpec
+from service.contract.tasks import TASKS
+
+_SQUAD_V2: Final = (
+    "total",
+    *(f"{group}_{name}" for group in ("HasAns", "NoAns") for name in ("exact", "f1", "total")),
+    *(f"best_{name}{end}" for name in ("exact", "f1") for end in ("", "_thresh")),
+)
+_OF_LABELS: Final = ("loss", "accuracy", "f1", "f1_macro", "f1_weighted")
+_TEXT_CLASSIFICATION: Final = {
+    "single_label_classification": (*_OF_LABELS, "matthews_correlation"),
+    "multi_label_classification": (*_OF_LABELS, "f1_micro"),
+    "regression": ("loss", "pearson", "spearmanr"),
+}
+_OF_EACH_TYPE: Final = ("_precision", "_recall", "_f1", "_number")
+"""Token classification reports them for each type of span, whose names the data decides."""
+
+
+def names(task: TaskSpec) -> tuple[str, ...]:
+    """The metrics of one validation set, without `eval_`; of a text classification whose kind the
+    data decides, those of every kind."""
+    if isinstance(task, TextClassificationSpec) and task.problem_type is not None:
+        return _TEXT_CLASSIFICATION[task.problem_type]
+    if isinstance(task, SummarizationSpec | TranslationSpec) and not task.predict_with_generate:
+        return ("loss",)
+    if isinstance(task, QuestionAnsweringSpec) and task.version_2_with_negative:
+        return (*TASKS[task.type].metrics, *_SQUAD_V2)
+    return TASKS[task.type].metrics
+
+
+def is_reported(task: TaskSpec, name: str) -> bool:
+    if isinstance(task, TokenClassificationSpec) and name.endswith(_OF_EACH_TYPE):
+        return True
+    return name in names(task)
+
+
+def unreported(task: TaskSpec, metric: str, sets: tuple[str, ...]) -> Iterator[str]:
+    """A sentence if no evaluation reports `metric`. `sets`: names of several validation sets."""
+    name = metric.removeprefix("eval_")
+    if not sets:
+        known, found = names(task), is_reported(task, name)
+    else:
+        known = tuple(f"{each}_{known}" for each in sets for known in names(task))
+        found = any(
+            is_reported(task, name.removeprefix(f"{each}_"))
+            for each in sets
+            if name.startswith(f"{each}_")
+        )
+    if not found:
+        listed = ", ".join(f"`{each}`" for each in known[:20]) + (", …" if known[20:] else "")
+        near = get_close_matches(name[:60], known, 1, cutoff=0.5)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        yield (
+            f"`training.metric_for_best_model` is `{name[:60]}`, which the evaluation does not "
+            f"report; it reports {listed}{hint}"
+        )

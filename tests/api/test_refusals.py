@@ -1,0 +1,67 @@
+"""What cannot succeed is refused before a job is made."""
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from service.store import workers
+from tests.api.conftest import Server
+from tests.api.factories import SPEC, spec
+from tests.support.databases import on_sqlite
+from tests.support.job_rows import WORKER
+
+_HUB = spec(hub={"model_id": "org/result"})
+_NO_TOKEN = {
+    "path": "hub",
+    "code": "no_hub_token",
+    "message": "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers, or leave out "
+    "`hub` and push later with `finetune publish`",
+}
+
+
+@on_sqlite
+class TestHubToken:
+    @pytest.mark.parametrize(
+        ("have_tokens", "is_refused"),
+        [
+            ([], False),
+            ([False], True),
+            ([False, False], True),
+            ([True], False),
+            ([False, True], False),
+            ([False, None], False),
+        ],
+    )
+    def test_is_needed_by_some_live_worker(
+        self, server: Server, have_tokens: list[bool | None], *, is_refused: bool
+    ) -> None:
+        with server.database.write() as session:
+            for number, has_token in enumerate(have_tokens):
+                worker = replace(WORKER, id=f"{number}@host", has_hub_token=has_token)
+                workers.register(session, worker)
+        assert server.client.post("/v1/jobs", json=SPEC).status_code == 201
+        answer = server.client.post("/v1/jobs", json=_HUB)
+        assert answer.status_code == (422 if is_refused else 201)
+        if is_refused:
+            assert answer.json()["errors"] == [_NO_TOKEN]
+
+
+@on_sqlite
+class TestMetricForBestModel:
+    @pytest.mark.parametrize(
+        ("metric", "evaluates", "status"),
+        [("f1", "epoch", 201), ("f2", "epoch", 422), ("f2", "no", 201)],
+    )
+    def test_must_be_reported(
+        self, client: httpx.Client, metric: str, evaluates: str, status: int
+    ) -> None:
+        training: dict[str, Any] = {"metric_for_best_model": metric, "eval_strategy": evaluates}
+        dataset = SPEC["dataset"] | {"validation": "test"}
+        answer = client.post("/v1/jobs", json=spec(training=training, dataset=dataset))
+        assert answer.status_code == status
+        if status == 422:
+            [fault] = answer.json()["errors"]
+            assert fault["path"] == "training.metric_for_best_model"
+            assert "did you mean `f1`?" in fault["message"]
