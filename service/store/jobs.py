@@ -246,7 +246,7 @@ CANCELLED = Failure.of(FailureCode.CANCELLED, "Cancelled on request.")
 
 
 def due(session: Session, limit: int) -> list[Message]:
-    """Queued jobs whose message is to be sent (again), in the order they should start."""
+    """Queued jobs whose message is due (again), in the order they should start."""
     now = db_now()
     query = (
         select(JobRow.id, JobRow.queue, JobRow.priority)

@@ -41,7 +41,7 @@ def workspace(job_id: str) -> str:
 
 
 def schedule_removal(session: Session, paths: Sequence[str], after_seconds: float = 0.0) -> None:
-    """Note what is to be removed after COMMIT, or so much later; paths relative to the home."""
+    """Note what the sweep removes after COMMIT, or so much later; paths relative to the home."""
     at = jobs.clock(session) + timedelta(seconds=after_seconds)
     for path in paths:
         session.merge(RemovalRow(path=path, created_at=at))

@@ -1,5 +1,5 @@
-"""Every command of README.md and of the tutorial with curl is run as it is
-written, apart from those that install, measure or need a container engine."""
+"""Every command of README.md, of "Getting started" and of the tutorial with curl is run as it is
+written, apart from those that install or need a container engine."""
 
 import subprocess
 from pathlib import Path
@@ -47,6 +47,12 @@ class TestCommands:
         assert "succeeded" in printed
         assert "eval_f1" in printed
 
+    def test_getting_started(self, reader: Reader, tiny_bert: Path) -> None:
+        printed = reader.paste(script("docs/getting-started.md", tiny_bert))
+        assert "succeeded" in printed
+        assert "is cancelled" in printed or "is cancelling" in printed
+        assert (reader.folder / "squad-sample" / "model" / "model.safetensors").is_file()
+
     def test_the_tutorial_with_curl(self, reader: Reader, tiny_bert: Path) -> None:
         text = script("docs/curl-tutorial.md", tiny_bert)
         printed = reader.paste(text.replace("http://127.0.0.1:8000", reader.url))
@@ -54,7 +60,7 @@ class TestCommands:
         assert "True" in lines  # `valid`
         assert lines.count("succeeded") == 1
         assert '"deleted":true' in printed.replace(" ", "")
-        assert (reader.folder / "squad-sample" / "model.safetensors").is_file()
+        assert "model.safetensors" in lines
 
 
 @pytest.mark.heavy

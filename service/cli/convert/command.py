@@ -1,4 +1,4 @@
-"""`finetune convert`: reads what is to be converted, prints the spec and what it lacks."""
+"""`finetune convert`: reads a command line or arguments, prints the spec and what it lacks."""
 
 import os
 import sys

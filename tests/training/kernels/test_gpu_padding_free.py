@@ -106,7 +106,7 @@ class TestNumbers:
     def test_are_those_of_the_padded_batch(
         self, kernels: PackedKernels, ampere: None, tmp_path: Path, name: str, kernel: str
     ) -> None:
-        """In bfloat16 autocast, where flash attention is to be had, and in float32."""
+        """In bfloat16 autocast, where flash attention exists, and in float32."""
         model, batch = model_of(name), right(left_batch())
         real = batch["attention_mask"].bool()
         half = kernel == "varlen"

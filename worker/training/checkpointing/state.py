@@ -187,7 +187,7 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         if not same_length:
             cursor["total_steps"] = saved["data"]["total_steps"]
         if saved["data"] != cursor:
-            raise ValueError(f"it stands at {saved['data']}, this job at {cursor}")
+            raise ValueError(f"its data cursor is {saved['data']}, this job expects {cursor}")
         state.plan = plan
         if saved["base"] != state.base:
             raise ValueError("the base model's weights have changed since")
