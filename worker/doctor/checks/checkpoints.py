@@ -22,8 +22,8 @@ _OPTIONS: Final[dict[str, Any]] = {
     # Without it two runs on a GPU give different numbers.
     "full_determinism": True,
 }
-_TIME_KEYS: Final = frozenset({"seconds", "wall_time"})
-"""Keys of a checkpoint's JSON files whose values are durations or times."""
+_TIME_ENDINGS: Final = ("seconds", "_second", "wall_time")
+"""How the keys end, in a checkpoint's JSON files, whose values are durations, speeds or times."""
 _REMEDY = "Set `training.async_save: false` in jobs on this machine, and send this report."
 _RESUME_REMEDY = (
     "On this machine an interrupted job does not end with the same model as an uninterrupted one. "
@@ -112,7 +112,7 @@ def _content(file: Path) -> str:
 def _without_times(value: Any) -> Any:
     """`value` without times, which differ between any two runs."""
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in _TIME_KEYS and not k.endswith("_second")}
+        kept = {key: each for key, each in value.items() if not key.endswith(_TIME_ENDINGS)}
         return {key: _without_times(each) for key, each in kept.items()}
     if isinstance(value, list):
         return [_without_times(each) for each in value]
