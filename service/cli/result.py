@@ -85,7 +85,7 @@ def _show_failure(console: Console, failure: Json) -> None:
     if len(rows) > 1:
         splits = ("split",) if len({row.get("split") for row in rows}) > 1 else ()
         output.print_table((*splits, "place", "reason", "problem"), rows)
-    console.print(f"What to do: {escape(failure['action'])}")
+    console.print(escape(failure["action"]))
 
 
 _DATA_COLUMNS: Final = ("rows_read", "rows_used", "rows_skipped", "realigned", "truncated")

@@ -172,7 +172,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.WORKER_LOST: FailureRule(
         retryable=True,
-        action="Find out why the worker ended (its log, `finetune logs JOB`, the host's "
+        action="Find out why the worker ended (its log, `finetune logs JOB --raw`, the host's "
         "memory), then `finetune retry JOB`.",
         while_retrying="No action needed: the job continues from its latest checkpoint on the next "
         "free worker.",
@@ -182,7 +182,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=True,
         action="Set `training.dataloader_num_workers: 0` in a clone, or raise "
         "FINETUNE_HUNG_SECONDS and restart, then `finetune retry JOB`. `finetune logs "
-        "JOB` shows where it hung.",
+        "JOB --raw` shows where it hung.",
         while_retrying="The job continues from its latest checkpoint. If it hangs again, set "
         "`training.dataloader_num_workers: 0` in a clone, or raise "
         "FINETUNE_HUNG_SECONDS.",
@@ -190,7 +190,7 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.CRASH_LIMIT: FailureRule(
         retryable=False,
-        action="Find the reason in `finetune logs JOB`, then `finetune retry JOB`.",
+        action="Find the reason in `finetune logs JOB --raw`, then `finetune retry JOB`.",
     ),
     FailureCode.DEVICE_ERROR: FailureRule(
         retryable=True,
@@ -259,8 +259,8 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     ),
     FailureCode.INTERNAL: FailureRule(
         retryable=False,
-        action="This is a bug in the service: read `finetune logs JOB` and report it with the "
-        "job id.",
+        action="This is a bug in the service: read `finetune logs JOB --raw` and report it "
+        "with the job id.",
     ),
 }
 

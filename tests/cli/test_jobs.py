@@ -69,7 +69,7 @@ class TestWatch:
         outcome = cli("watch", job_id)
         assert outcome.status == 1
         assert "missing_column: no context" in outcome.out
-        assert "What to do: Map it." in outcome.out
+        assert "Map it." in outcome.out
 
     def test_json_is_the_page_each_time_it_changed(
         self, cli: Cli, store: Database, job_id: str

@@ -55,4 +55,4 @@ class TestShowResult:
         failure = {"code": "missing_column", "message": "no [context]", "action": "Map it."}
         result.show_result(make_job(state="failed", failure=failure))
         out = capsys.readouterr().out
-        assert "missing_column: no [context]\nWhat to do: Map it.\n" in out
+        assert "missing_column: no [context]\nMap it.\n" in out

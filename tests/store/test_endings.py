@@ -274,7 +274,7 @@ class TestExpire:
         )
         assert row.failure["action"] == (
             "Gave up after 3 attempts. Find out why the worker ended (its log, `finetune logs "
-            f"{job_id}`, the host's memory), then `finetune retry {job_id}`."
+            f"{job_id} --raw`, the host's memory), then `finetune retry {job_id}`."
         )
         lost = attempt(database, last).failure or {}
         assert (lost["code"], lost["action"]) == ("worker_lost", row.failure["action"])
