@@ -81,7 +81,7 @@ def _retried(data: Json, _attempt: int) -> str:
 
 def _promote_requested(data: Json, _attempt: int) -> str:
     step = (data.get("follow_up") or {}).get("step")
-    return f"the checkpoint of step {step} is to become the model{_missing(data)}"
+    return f"promotion requested: the checkpoint of step {step} becomes the model{_missing(data)}"
 
 
 def _publish_requested(data: Json, _attempt: int) -> str:

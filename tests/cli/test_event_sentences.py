@@ -50,7 +50,7 @@ class TestSentences:
             (
                 "promote_requested",
                 {"stage": "train", "follow_up": {"action": "promote", "step": 20}, "missing": []},
-                "the checkpoint of step 20 is to become the model",
+                "promotion requested: the checkpoint of step 20 becomes the model",
             ),
             (
                 "publish_requested",
