@@ -1,5 +1,6 @@
 """A reader of the documentation: starts the service and pastes commands into a shell."""
 
+import functools
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from service import prctl
 from service.cli.stack import lock
 from tests.support import services
 
@@ -94,6 +96,8 @@ def _up(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # A test run that is killed leaves no service behind.
+            preexec_fn=functools.partial(prctl.die_with_parent, os.getpid(), signal.SIGTERM),
         )
     try:
         services.wait_until(
