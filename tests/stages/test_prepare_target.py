@@ -99,8 +99,12 @@ class TestTarget:
 
 class TestRefusals:
     def test_no_token(self, run: Run, target_hub: HubDouble, models: Path) -> None:
-        message = refused(run(body(models, "me/x")), FailureCode.HUB_UNAUTHORIZED)
-        assert message == "No Hub token is set."
+        ended = run(body(models, "me/x"))
+        assert ended.failure.code is FailureCode.HUB_UNAUTHORIZED, ended.log
+        assert ended.failure.message == "No Hub token is set."
+        assert ended.failure.action == (
+            "Set FINETUNE_HUB_TOKEN, restart, then `finetune retry JOB`."
+        )
         assert target_hub.requests == []
 
     @pytest.mark.parametrize("model_id", ["me/x", "x"])

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
 _DAY = 86_400.0
 # Ids that sort by age, ages of files on the machine's own disk, the axis of a plot, TensorBoard's,
-# when a doctor's report was made.
+# when a doctor's report was made; ages and countdowns that the command line shows.
 _ALLOWED = {
     *("worker/stages/tensorboard_file.py", "worker/stages/train_outputs.py"),
     *("service/store/jobs.py", "service/store/files.py"),
@@ -28,6 +28,9 @@ _ALLOWED = {
         "worker/doctor/checks/job_metrics.py",
         "worker/lifecycle/start_check.py",
     ),
+    *("service/cli/finished_models.py", "service/cli/job_page.py", "service/cli/jobs.py"),
+    *("service/cli/live_display.py", "service/cli/logs.py", "service/cli/units.py"),
+    "service/cli/workers.py",
 }
 
 
