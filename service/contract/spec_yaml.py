@@ -39,7 +39,7 @@ def parse(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         raise SpecYamlError(_described(error)) from error
     except yaml.reader.ReaderError as error:
-        raise SpecYamlError(f"the character {error.character!r} is not allowed") from error
+        raise SpecYamlError(f"the character U+{error.character:04X} is not allowed") from error
     except RecursionError:
         raise SpecYamlError("it is nested too deeply") from None
     except (ValueError, KeyError) as error:
@@ -51,16 +51,19 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        # Before construction, which adds the keys of a merge to the node itself.
+        node = super().compose_mapping_node(anchor)
         _require_keys(node)
-        return super().construct_mapping(node, deep)
+        return node
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
         # Not as in YAML 1.1, where 010 is eight.
-        return int(node.value)
+        return int(self.construct_scalar(node))
 
     def construct_float(self, node: yaml.ScalarNode) -> float:
-        return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        text = str(self.construct_scalar(node))
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
     def refuse(self, node: yaml.Node) -> None:
         problem = f"the tag {node.tag!r} has no value in JSON"

@@ -41,6 +41,10 @@ class TestValues:
         text = "a: &a {p: 1, q: 2}\nb: {<<: *a, q: 3}\nc: *a"
         assert parse(text) == {"a": {"p": 1, "q": 2}, "b": {"p": 1, "q": 3}, "c": {"p": 1, "q": 2}}
 
+    def test_a_key_of_a_merge_may_be_given_again_at_any_depth(self) -> None:
+        text = "a: &a {p: 1}\nb: {c: &c {<<: *a, p: 2}}\nd: {<<: *c}"
+        assert parse(text) == {"a": {"p": 1}, "b": {"c": {"p": 2}}, "d": {"p": 2}}
+
     def test_an_empty_document_is_null(self) -> None:
         assert parse("# nothing yet\n") is None
 
@@ -54,12 +58,15 @@ class TestRefusals:
             ("a: 1\nb: 2\na: 3", "the key 'a' is given twice at line 3, column 1"),
             ("? [1]\n: 2", "a key must be text"),
             ("--- 1\n--- 2", "a single document.*line 2"),
-            ("a: \x00", "is not allowed"),
+            ("a: \x00", r"the character U\+0000 is not allowed"),
             ("a: &x [*x]", "an alias contains itself"),
             ("[" * 5000, "nested too deeply"),
             ("a: !!python/object:os.system x", "tag.*line 1, column 4"),
             ("a: !!int x", "does not have the type"),
             ("a: !!bool maybe", "does not have the type"),
+            ("a: !!int [1]", "expected a scalar node, but found sequence at line 1, column 4"),
+            ("a: !!float {b: 1}", "expected a scalar node, but found mapping"),
+            ("a: !!map [b, c]", "expected a mapping node, but found sequence"),
             ("a: !!timestamp 2024-01-01", "tag"),
         ],
     )
