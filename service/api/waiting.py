@@ -55,7 +55,7 @@ def of_list(session: Session, listed: Sequence[JobRow], settings: Settings) -> d
     now = jobs.clock(session)
     failures = waiting_jobs.last_failures(session, waiting)
     due = [job for job in waiting if job.state == JobState.QUEUED and job.not_before <= now]
-    places = waiting_jobs.places(session, sorted({job.queue for job in due}))
+    places = waiting_jobs.Places(session, sorted({job.queue for job in due}))
     fleet = Fleet.read(session, settings.alive_seconds) if due else Fleet(())
     found: dict[str, Waiting] = {}
     for job in waiting:
@@ -65,7 +65,7 @@ def of_list(session: Session, listed: Sequence[JobRow], settings: Settings) -> d
         elif job.not_before > now:
             found[job.id] = _backoff(job, failure, settings)
         else:
-            reason = _queued(_Queued(job, places.get(job.id), now), fleet)
+            reason = _queued(_Queued(job, places.of(job), now), fleet)
             found[job.id] = _waiting(job, reason, failure, settings)
     return found
 

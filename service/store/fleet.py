@@ -78,12 +78,13 @@ def _live_worker(
 ) -> LiveWorker:
     # Workers of one host may share GPUs; a job on any of them takes its GPUs from all.
     sharing = [other for other, theirs in gpus.items() if theirs & gpus[row.id]]
+    taken = _taken(held.get(other, ()) for other in sharing)
     return LiveWorker(
         queues=frozenset(row.queues),
         slots=row.slots or len(gpus[row.id]) + 1,
         running=len(held.get(row.id, ())),
         most_gpus=most_for_one_job(row.devices),
-        free_gpus=len(gpus[row.id]) - _taken(held.get(other, ()) for other in sharing),
+        free_gpus=max(0, len(gpus[row.id]) - taken),
     )
 
 

@@ -13,19 +13,27 @@ COUNTED: Final = 1000
 """Places that are counted from the front of a queue; the jobs behind wait long anyway."""
 
 
-def places(session: Session, queues: Iterable[str]) -> dict[str, int]:
-    """Job → its place in its queue, for the first `COUNTED` of each; one statement a queue."""
-    found: dict[str, int] = {}
-    for queue in queues:
-        first = (
-            select(JobRow.id)
-            .where(JobRow.state == JobState.QUEUED, JobRow.queue == queue)
-            .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
-            .limit(COUNTED)
-        )
-        for place, job_id in enumerate(session.scalars(first), start=1):
-            found[job_id] = place
-    return found
+class Places:
+    """The first `COUNTED` jobs of each of `queues`, by one statement a queue."""
+
+    def __init__(self, session: Session, queues: Iterable[str]) -> None:
+        self._by_queue = {queue: _places(session, queue) for queue in queues}
+
+    def of(self, job: JobRow) -> int | None:
+        """The place of a job that was read as queued; None behind those that are counted. A job
+        that was claimed since then was the first."""
+        counted = self._by_queue[job.queue]
+        return counted.get(job.id, 1 if len(counted) < COUNTED else None)
+
+
+def _places(session: Session, queue: str) -> dict[str, int]:
+    first = (
+        select(JobRow.id)
+        .where(JobRow.state == JobState.QUEUED, JobRow.queue == queue)
+        .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
+        .limit(COUNTED)
+    )
+    return {job_id: place for place, job_id in enumerate(session.scalars(first), start=1)}
 
 
 def was_tried(job: JobRow) -> bool:

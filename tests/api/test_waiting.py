@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 from service.api import waiting
 from service.api.job_page import read_page
 from service.contract.failures import Failure, FailureCode
-from service.store import claims, endings, job_list, jobs, workers
+from service.store import claims, endings, job_list, jobs, waiting_jobs, workers
 from service.store.database import Database
 from service.store.endings import Ending, Policy
 from tests.api.conftest import Server
@@ -190,6 +190,28 @@ class TestOthers:
         with server.database.read() as session:
             put(server.database, job_id, next_publish_at=jobs.clock(session) - waiting._UNSENT)
         assert "check that the reconciler runs" in waiting_of(server, job_id)["message"]
+
+    def test_a_job_that_is_claimed_while_the_list_is_read(self, server: Server) -> None:
+        register(server, slots=2)
+        job_id = add_job(server.database)
+        with server.database.read() as session:
+            rows, _ = job_list.list_jobs(session, job_list.JobFilter(), after=None, limit=1)
+        claim_job(server.database, job_id, "one")
+        with server.database.read() as session:
+            found = waiting.of_list(session, rows, server.settings)
+        assert found[job_id].message == "next in the queue: a free worker takes it in a moment"
+
+    def test_a_job_behind_those_that_are_counted(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(waiting_jobs, "COUNTED", 2)
+        *_, last = (add_job(server.database) for _ in range(3))
+        register(server)
+        [job] = server.client.get("/v1/jobs", params={"limit": 1}).json()["data"]
+        assert (job["id"], job["waiting"]["message"]) == (
+            last,
+            "more than 2 jobs are ahead of it in the queue",
+        )
 
     @pytest.mark.parametrize("state", ["running", "pausing", "cancelling", "succeeded", "failed"])
     def test_the_others_do_not_wait(self, server: Server, state: str) -> None:

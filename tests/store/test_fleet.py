@@ -74,6 +74,18 @@ class TestFleet:
         claim_job(database, job, "one")
         assert sorted(worker.free_gpus for worker in read(database).workers) == [0, 1, 1]
 
+    def test_a_job_on_gpus_of_another_worker_takes_no_slot(self, database: Database) -> None:
+        register(database, "one", [gpu(0)], slots=3)
+        register(database, "two", [gpu(0), gpu(1)], slots=3)
+        job = make_job(database)
+        put(database, job, queue="gpu.2", min_gpus=2)
+        with database.write() as session:
+            queues, both = ["gpu.2"], ["GPU-0", "GPU-1"]
+            assert claims.claim(session, job, "two", queues=queues, gpus=both, lease_seconds=60)
+        one, two = sorted(read(database).workers, key=lambda worker: worker.running)
+        assert (one.free_gpus, one.running, two.free_gpus, two.running) == (0, 0, 0, 1)
+        assert (one.is_free("cpu"), one.is_free("gpu")) == (True, False)
+
     @pytest.mark.parametrize(
         ("devices", "queue", "min_gpus", "can"),
         [

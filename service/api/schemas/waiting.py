@@ -22,7 +22,7 @@ class Waiting(BaseModel):
     reason: WaitingReason = Field(
         description="`backoff`: an attempt failed and is repeated at `until`; `no_worker`: no live "
         "worker can run it; `busy_workers`: all that can are busy; `paused`: until you resume it; "
-        "`queued`: a free worker takes it in a moment."
+        "`queued`: a worker is free and takes the jobs of the queue in order."
     )
     message: str = Field(
         description="The reason in words.",
