@@ -196,7 +196,8 @@ def _while_retrying(row: JobRow, failure: Failure, wait: float) -> Failure:
 
 
 def _has_model(row: JobRow) -> bool:
-    return row.stage == Stage.PUBLISH and Stage.TRAIN in row.results
+    """A job that only evaluates or predicts has none."""
+    return row.stage == Stage.PUBLISH and bool(row.results.get(Stage.TRAIN, {}).get("output_dir"))
 
 
 def _as_json(failure: Failure | None, row: JobRow) -> dict[str, Any] | None:

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.models import AttemptRow
 from tests.support.factories import POLICY, claim_job, make_job
-from tests.support.job_rows import get, history_of, put, snapshot
+from tests.support.job_rows import TRAINED, get, history_of, put, snapshot
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
 BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
@@ -138,12 +139,17 @@ class TestFailed:
         action = f"Fix the network, then `finetune retry {job_id}`."
         assert (get(database, job_id).failure or {})["action"] == action
 
-    def test_a_push_that_fails_keeps_the_model(self, database: Database) -> None:
+    @pytest.mark.parametrize(
+        ("trained", "kept"), [(TRAINED, " The model is kept."), ({"output_dir": None}, "")]
+    )
+    def test_a_push_that_fails_keeps_the_model(
+        self, database: Database, trained: dict[str, Any], kept: str
+    ) -> None:
         job_id = make_job(database, max_retries=0)
-        put(database, job_id, stage="publish", results={"prepare": {}, "train": {}})
+        put(database, job_id, stage="publish", results={"prepare": {}, "train": trained})
         end(database, claim_job(database, job_id), Ending.failed(NETWORK))
         assert (get(database, job_id).failure or {})["action"] == (
-            f"Fix the network, then `finetune retry {job_id}`. The model is kept."
+            f"Fix the network, then `finetune retry {job_id}`.{kept}"
         )
 
     def test_the_users_fault_is_final(self, database: Database) -> None:
