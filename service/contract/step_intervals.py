@@ -14,9 +14,10 @@ def longer_than(total_steps: int, training: TrainingSpec) -> Iterator[tuple[str,
     trained = f"the training has {total_steps} step" + ("s" if total_steps > 1 else "")
     steps = training.logging_steps
     if training.logging_strategy == "steps" and steps > total_steps:
+        shown = "only that of the first step" if training.logging_first_step else "no loss"
         yield (
             "logging_steps",
-            f"{trained}, and its loss is reported every {steps:g} steps: no loss will be shown; "
+            f"{trained}, and its loss is reported every {steps:g} steps: {shown} will be shown; "
             f"set `training.logging_steps` to at most {total_steps}, or to a ratio such as 0.05",
         )
     evaluated = training.eval_steps

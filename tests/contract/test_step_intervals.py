@@ -27,6 +27,11 @@ def test_longer_than(options: dict[str, Any], expected: list[str]) -> None:
     assert [option for option, _ in longer_than(100, spec)] == expected
 
 
+def test_the_first_step_may_be_reported_all_the_same() -> None:
+    [(_, sentence)] = longer_than(40, TrainingSpec(logging_first_step=True))
+    assert "only that of the first step will be shown; set" in sentence
+
+
 def test_the_sentence_names_the_number_to_use() -> None:
     [(_, sentence)] = longer_than(40, TrainingSpec())
     assert sentence == (
