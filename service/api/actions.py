@@ -14,6 +14,7 @@ from service.api.dependencies import (
     SettingsDep,
 )
 from service.api.errors import InvalidSpecError
+from service.api.faults import semantic
 from service.api.faults.collect import collect
 from service.api.job_page import read_page
 from service.api.merge_patch import merged
@@ -142,6 +143,8 @@ def publish_job(
     findings = collect({**spec, "hub": body})
     if findings.faults or findings.spec is None or findings.spec.hub is None:
         raise InvalidSpecError(findings.faults or [_NO_HUB])
+    if faults := list(semantic.hub_token(settings, database)):
+        raise InvalidSpecError(faults)
     commands.publish(database, dispatcher, settings, job_id, findings.spec.hub)
     return read_page(database, job_id, settings)
 

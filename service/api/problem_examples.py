@@ -18,7 +18,7 @@ _ERRORS: Final[dict[int, DomainError]] = {
             "The job's finished model was removed to make room: clone the job to make it again."
         ),
         errors.BodyTooLargeError("A body may have at most 1048576 bytes."),
-        errors.UnsupportedMediaTypeError("Send the body as application/json."),
+        errors.UnsupportedMediaTypeError("Send the body as application/json or application/yaml."),
         errors.RangeNotSatisfiableError("The content has 1024 bytes."),
         errors.TooManyChecksError("4 files are being checked. Try again in a moment."),
         errors.DatabaseUnavailableError("Try again in a moment."),

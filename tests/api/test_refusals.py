@@ -10,7 +10,7 @@ from service.store import workers
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, spec
 from tests.support.databases import on_sqlite
-from tests.support.job_rows import WORKER
+from tests.support.job_rows import WORKER, finished_job
 
 _HUB = spec(hub={"model_id": "org/result"})
 _NO_TOKEN = {
@@ -46,6 +46,19 @@ class TestHubToken:
         assert answer.status_code == (422 if is_refused else 201)
         if is_refused:
             assert answer.json()["errors"] == [_NO_TOKEN]
+
+    def test_is_needed_to_push_later_or_from_a_clone(self, server: Server) -> None:
+        job_id = finished_job(server.database)
+        with server.database.write() as session:
+            workers.register(session, replace(WORKER, has_hub_token=False))
+        hub = {"model_id": "org/result"}
+        answer = server.client.post(f"/v1/jobs/{job_id}/publish", json=hub)
+        assert answer.status_code == 422
+        message = "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers"
+        assert answer.json()["errors"] == [_NO_TOKEN | {"message": message}]
+        assert server.client.get(f"/v1/jobs/{job_id}").json()["state"] == "succeeded"
+        clone = server.client.post(f"/v1/jobs/{job_id}/clone", json={"hub": hub})
+        assert clone.json()["errors"] == [_NO_TOKEN]
 
 
 @on_sqlite

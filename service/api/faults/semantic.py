@@ -152,16 +152,20 @@ def _resumed_job(job: JobSpec, faulty: set[str], database: Database) -> Iterator
 
 
 def _hub_token(job: JobSpec, settings: Settings, database: Database) -> Iterator[Fault]:
-    """Without a live worker, or with one of an older release, nobody knows."""
-    if _known(lambda: job.hub) is None or settings.hub_token is not None:
+    if _known(lambda: job.hub) is not None:
+        otherwise = ", or leave out `hub` and push later with `finetune publish`"
+        yield from hub_token(settings, database, otherwise)
+
+
+def hub_token(settings: Settings, database: Database, otherwise: str = "") -> Iterator[Fault]:
+    """A fault if no worker can push. Without a live worker, or with one of an older release, nobody
+    knows. `otherwise`: what the user can do without a token."""
+    if settings.hub_token is not None:
         return
     with database.read() as session:
         workers = queries.live_workers(session, settings.alive_seconds)
     if workers and all(worker.has_hub_token is False for worker in workers):
-        message = (
-            "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers, or leave out "
-            "`hub` and push later with `finetune publish`"
-        )
+        message = "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers" + otherwise
         yield Fault(path="hub", code="no_hub_token", message=message)
 
 
