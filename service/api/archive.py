@@ -1,5 +1,6 @@
 """Sends files as one tar archive that is built while it is sent, without a copy of it anywhere."""
 
+import errno
 import os
 import stat
 import tarfile
@@ -132,6 +133,11 @@ def open_inside(root: Path, path: str) -> BinaryIO:
         file.close()
         raise OSError(f"{path} is not a regular file")
     return file
+
+
+def lacks_descriptors(error: OSError) -> bool:
+    """Whether it says nothing about the file: the server has too many open."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def is_inside(root: Path, path: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from service.api.archive import Archive, Member, open_inside
+from service.api.archive import Archive, Member, lacks_descriptors, open_inside
 from service.errors import CheckpointGoneError
 
 MANIFEST: Final = "manifest.json"
@@ -30,6 +30,8 @@ def entries(folder: Path, manifest_sha256: str) -> list[Entry]:
         with open_inside(folder, MANIFEST) as file:
             content = file.read(_LARGEST_MANIFEST)
     except OSError as error:
+        if lacks_descriptors(error):
+            raise
         raise _gone(folder) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != manifest_sha256:
@@ -56,4 +58,6 @@ def archive(folder: Path, files: Sequence[Entry]) -> Archive:
         modified = folder.stat().st_mtime
         return Archive(folder, f"checkpoint-{folder.name}", members, modified)
     except OSError as error:
+        if lacks_descriptors(error):
+            raise
         raise _gone(folder) from error

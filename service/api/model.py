@@ -1,6 +1,5 @@
 """The finished model of a job as one tar archive."""
 
-import errno
 import hashlib
 import json
 from collections.abc import Sequence
@@ -8,7 +7,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.archive import Archive, ArchiveResponse, Member, archive_responses
+from service.api.archive import (
+    Archive,
+    ArchiveResponse,
+    Member,
+    archive_responses,
+    lacks_descriptors,
+)
 from service.api.artifacts import require_files
 from service.api.dependencies import DatabaseDep, JobId, SettingsDep
 from service.api.openapi import problems
@@ -23,7 +28,6 @@ router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 _FOLDER: Final = "model/"
 _CARD: Final = "model/README.md"
 """`publish` writes it outside of the model's folder."""
-_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 @router.get(
@@ -99,7 +103,7 @@ def _open(job: JobRow, members: Sequence[Member], settings: Settings) -> Archive
         modified = job.created_at.timestamp()
         return Archive(settings.workspace(job.id), job.id, members, modified)
     except OSError as error:
-        if error.errno in _NO_DESCRIPTORS:
+        if lacks_descriptors(error):
             raise
         raise ArtifactGoneError(
             f"The files of the model of job {job.id} are no longer on this server as they were "

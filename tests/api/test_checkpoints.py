@@ -1,5 +1,6 @@
 """One checkpoint over HTTP: its page, its files, and the archive."""
 
+import errno
 import hashlib
 import io
 import tarfile
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.api import checkpoint_files
+from service.api import archive, checkpoint_files
 from service.api.archive import Archive, Member
 from service.errors import CheckpointGoneError
 from service.store.database import db_now
@@ -122,11 +123,11 @@ class TestArchive:
         folder = tmp_path / "10"
         write(folder)
         files = checkpoint_files.entries(folder, atomic_dir.manifest_sha256(folder))
-        archive = checkpoint_files.archive(folder, files)
+        whole = checkpoint_files.archive(folder, files)
         atomic_dir.remove(folder)
-        parts = list(archive.content())
+        parts = list(whole.content())
         assert max(map(len, parts)) <= 1024**2
-        assert sum(map(len, parts)) == archive.size
+        assert sum(map(len, parts)) == whole.size
 
     @pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
     def test_follows_no_link(self, tmp_path: Path, name: str) -> None:
@@ -146,10 +147,27 @@ class TestArchive:
         with pytest.raises(CheckpointGoneError):
             checkpoint_files.archive(folder, [entry])
 
+    def test_a_server_with_too_many_open_files_does_not_say_that_they_are_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def open_inside(*_: Any) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        folder = tmp_path / "10"
+        write(folder)
+        digest = atomic_dir.manifest_sha256(folder)
+        files = checkpoint_files.entries(folder, digest)
+        for module in (archive, checkpoint_files):
+            monkeypatch.setattr(module, "open_inside", open_inside)
+        with pytest.raises(OSError, match="Too many"):
+            checkpoint_files.archive(folder, files)
+        with pytest.raises(OSError, match="Too many"):
+            checkpoint_files.entries(folder, digest)
+
     def test_a_header_for_more_than_eight_gibibytes(self, tmp_path: Path) -> None:
         member = Member("model.safetensors", "model.safetensors", 9 * 1024**3)
-        archive = Archive(tmp_path, "model", [], 0)
-        header = tarfile.TarInfo.frombuf(archive._header(member), "utf-8", "strict")
+        empty = Archive(tmp_path, "model", [], 0)
+        header = tarfile.TarInfo.frombuf(empty._header(member), "utf-8", "strict")
         assert header.size == member.bytes
 
 
