@@ -22,6 +22,15 @@ from service.store import job_list
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+Metadata = Annotated[
+    list[str],
+    Query(
+        max_length=16,
+        description="`key:value`; jobs that match all. The key ends at the first colon.",
+        examples=[["team:search"]],
+    ),
+]
+
 
 @router.post(
     "",
@@ -84,14 +93,7 @@ def list_jobs(
     state: Annotated[list[JobState], Query(description="Jobs in any of these states.")] = [],  # noqa: B006
     task: Annotated[str | None, Query(max_length=64, pattern=patterns.NO_NUL)] = None,
     name: Annotated[str | None, Query(max_length=200, pattern=patterns.NO_NUL)] = None,
-    metadata: Annotated[
-        list[str],
-        Query(
-            max_length=16,
-            description="`key:value`; jobs that match all. The key ends at the first colon.",
-            examples=[["team:search"]],
-        ),
-    ] = [],  # noqa: B006
+    metadata: Metadata = [],  # noqa: B006
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     id_prefix: Annotated[

@@ -1,0 +1,159 @@
+"""What a job has written: events, metrics, checkpoints, logs and artifacts."""
+
+import hashlib
+
+import pytest
+
+from service.store.models import (
+    ArtifactRow,
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+)
+from tests.api.conftest import Server
+from tests.api.factories import START, add_job
+
+
+class TestHistory:
+    def test_events_in_pages(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            session.add_all(
+                EventRow(job_id=job_id, seq=n, at=START, type="notice", epoch=1, data={"n": n})
+                for n in range(1, 6)
+            )
+        url = f"/v1/jobs/{job_id}/events"
+        page = server.client.get(url, params={"limit": 3}).json()
+        assert ([event["seq"] for event in page["data"]], page["has_more"]) == ([1, 2, 3], True)
+        page = server.client.get(url, params={"after": 3}).json()
+        assert ([event["seq"] for event in page["data"]], page["has_more"]) == ([4, 5], False)
+        assert page["data"][0]["data"] == {"n": 4}
+        assert page["data"][0]["at"] == "2026-01-01T00:00:00Z"
+
+    def test_metrics_by_kind_with_numbers_that_json_lacks(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            for seq, kind, step in [(1, "eval", 0), (2, "train", 1), (3, "eval", 1)]:
+                session.add(
+                    MetricRow(
+                        job_id=job_id,
+                        seq=seq,
+                        kind=kind,
+                        step=step,
+                        progress_epoch=0.5,
+                        at=START,
+                        values={"loss": "nan", "f1": 1.5},
+                    )
+                )
+        url = f"/v1/jobs/{job_id}/metrics"
+        points = server.client.get(url, params={"kind": "eval"}).json()["data"]
+        assert [point["seq"] for point in points] == [1, 3]
+        assert points[0]["values"] == {"loss": "nan", "f1": 1.5}
+
+    def test_checkpoints(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        with server.database.write() as session:
+            session.add(
+                CheckpointRow(
+                    job_id=job_id,
+                    step=10,
+                    epoch=1,
+                    path="attempts/1/checkpoints/10",
+                    bytes=7 * 10**9,
+                    manifest_sha256="ab",
+                    metric=0.5,
+                    best=True,
+                    created_at=START,
+                    pruned_at=None,
+                )
+            )
+        (point,) = server.client.get(f"/v1/jobs/{job_id}/checkpoints").json()["data"]
+        assert (point["step"], point["bytes"], point["best"]) == (10, 7 * 10**9, True)
+        assert "path" not in point
+
+
+class TestLogs:
+    def test_by_offset_without_cutting_a_character(self, server: Server) -> None:
+        job_id = add_job(server.database, state="running")
+        url = f"/v1/jobs/{job_id}/logs"
+        empty = server.client.get(url).json()
+        assert empty == {"content": "", "offset": 0, "next_offset": 0, "size": 0, "eof": False}
+        path = server.settings.workspace(job_id) / "job.log"
+        path.parent.mkdir(parents=True)
+        text = "a" * 15 + "é" + "😀" * 20
+        path.write_bytes(text.encode() + "😀".encode()[:2])
+        offset, got = 0, ""
+        while True:
+            part = server.client.get(url, params={"offset": offset, "limit": 16}).json()
+            if not part["content"]:
+                break
+            got += part["content"]
+            offset = part["next_offset"]
+        assert (got, offset, part["eof"]) == (text, len(text.encode()), False)
+        assert server.client.get(url, params={"offset": 10**15}).json()["content"] == ""
+
+    def test_eof_when_the_job_has_ended(self, server: Server) -> None:
+        job_id = add_job(server.database, state="failed", ended_at=START)
+        path = server.settings.workspace(job_id) / "job.log"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"end\xf0\x9f")
+        part = server.client.get(f"/v1/jobs/{job_id}/logs").json()
+        assert (part["content"], part["next_offset"], part["eof"]) == ("end\ufffd", 5, True)
+
+
+class TestArtifacts:
+    def add(self, server: Server, job_id: str, name: str, path: str, content: bytes) -> None:
+        target = server.settings.workspace(job_id) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            target.write_bytes(content)
+        with server.database.write() as session:
+            session.add(
+                ArtifactRow(
+                    job_id=job_id,
+                    name=name,
+                    path=path,
+                    bytes=len(content),
+                    sha256=hashlib.sha256(content).hexdigest(),
+                    created_at=START,
+                )
+            )
+
+    def test_listed_and_streamed(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        content = b"w" * 5_000_000
+        self.add(server, job_id, "model/weights ü.bin", "attempts/1/output/w.bin", content)
+        (artifact,) = server.client.get(f"/v1/jobs/{job_id}/artifacts").json()["data"]
+        assert server.client.get(f"/v1/jobs/{job_id}").json()["result"] is None
+        answer = server.client.get(artifact["url"])
+        assert answer.content == content
+        assert answer.headers["etag"] == f'"{artifact["sha256"]}"'
+        assert answer.headers["content-length"] == str(len(content))
+        part = server.client.get(artifact["url"], headers={"Range": "bytes=-5"})
+        assert (part.status_code, part.content) == (206, b"wwwww")
+
+    @pytest.mark.parametrize(
+        "path", ["../job.log", "%2e%2e/job.log", "..%2fjob.log", "/etc/passwd", "job.log", ""]
+    )
+    def test_only_what_has_a_row(self, server: Server, path: str) -> None:
+        job_id = add_job(server.database)
+        log = server.settings.workspace(job_id) / "job.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("secret")
+        answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/{path}")
+        assert answer.status_code == 404
+
+    def test_a_link_out_of_the_workspace_is_not_followed(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        link = server.settings.workspace(job_id) / "link"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("/etc/passwd")
+        self.add(server, job_id, "link", "link", b"x")
+        assert server.client.get(f"/v1/jobs/{job_id}/artifacts/link").status_code == 404
+
+    def test_a_file_that_is_gone(self, server: Server) -> None:
+        job_id = add_job(server.database)
+        self.add(server, job_id, "a", "a", b"x")
+        (server.settings.workspace(job_id) / "a").unlink()
+        answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/a")
+        assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")

@@ -1,0 +1,69 @@
+"""GET /v1/tasks and GET /v1/workers."""
+
+from datetime import timedelta
+
+import httpx
+
+from service.contract.tasks import TASKS
+from service.store import workers
+from service.store.jobs import clock
+from service.store.models import (
+    WorkerRow,
+)
+from service.store.workers import WorkerInfo
+from tests.api.conftest import Server
+from tests.api.factories import add_job
+
+
+class TestTasksAndWorkers:
+    def test_tasks(self, client: httpx.Client) -> None:
+        answer = client.get("/v1/tasks").json()
+        assert [task["type"] for task in answer["data"]] == list(TASKS)
+        task = answer["data"][0]
+        assert task["parameters_schema"]["required"][0] == "type"
+        assert task["defaults"]["max_seq_length"] == 384
+        assert task["parameters_schema"]["properties"]["doc_stride"]["default"] == 128
+        assert [column["name"] for column in task["columns"]][:2] == ["question", "context"]
+        assert answer["training_defaults"]["learning_rate"] == 5e-5
+        tasks = {task["type"]: task for task in answer["data"]}
+        columns = {name: [c["name"] for c in task["columns"]] for name, task in tasks.items()}
+        assert columns["text-classification"] == ["text", "text_pair", "label"]
+        assert columns["token-classification"] == ["tokens", "tags"]
+        assert tasks["text-classification"]["defaults"]["problem_type"] is None
+        assert tasks["token-classification"]["defaults"]["label_all_tokens"] is False
+
+    def test_workers_are_those_heard_of_lately(self, server: Server) -> None:
+        job_id = add_job(server.database, state="running", stage="train", worker_id="w-live")
+        with server.database.write() as session:
+            now = clock(session)
+            for name, age in [("w-live", 5), ("w-dead", 3 * server.settings.beat_seconds + 1)]:
+                session.add(
+                    WorkerRow(
+                        id=name,
+                        hostname="host",
+                        pid=7,
+                        queues=["gpu"],
+                        devices=[{"type": "cpu", "name": "x"}],
+                        version="1",
+                        started_at=now,
+                        last_seen_at=now - timedelta(seconds=age),
+                    )
+                )
+        (worker,) = server.client.get("/v1/workers").json()["data"]
+        assert (worker["id"], worker["devices"]) == ("w-live", [{"type": "cpu", "name": "x"}])
+        assert worker["jobs"] == [{"id": job_id, "name": None, "stage": "train"}]
+        assert worker["doctor"] is None
+
+    def test_a_worker_shows_what_its_doctor_found(self, server: Server) -> None:
+        info = WorkerInfo("w", "host", 7, ["gpu"], [], "1")
+        finding = {"name": "driver", "status": "failed", "summary": "old", "reason": "550 < 580"}
+        doctor = {
+            "status": "failed",
+            "checked_at": "2026-01-01T00:00:00Z",
+            "findings": [{**finding, "remedy": "Install 580."}],
+        }
+        with server.database.write() as session:
+            workers.register(session, info)
+            workers.examined(session, "w", doctor)
+        (worker,) = server.client.get("/v1/workers").json()["data"]
+        assert worker["doctor"] == doctor
