@@ -1,14 +1,16 @@
-"""Rows for the reads of the API, written as the worker side writes them."""
+"""Specs and their faults, and rows for the reads of the API, as the worker side writes them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from service.api.faults.collect import collect
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import JobState, Stage
 from service.store.database import Database
 from service.store.jobs import new_job_id
 from service.store.models import JobLabelRow, JobRow
 
+Line = tuple[str, str, str]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPEC: dict[str, Any] = {
     "task": "question-answering",
@@ -57,3 +59,8 @@ def add_job(database: Database, **columns: Any) -> str:
             JobLabelRow(key=key, value=value, job_id=row.id) for key, value in row.metadata_.items()
         )
     return row.id
+
+
+def lines(body: Any) -> list[Line]:
+    """The faults of a spec: path, code and message."""
+    return [(fault.path, fault.code, fault.message) for fault in collect(body).faults]
