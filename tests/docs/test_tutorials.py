@@ -36,6 +36,10 @@ def script(page: str, tiny_bert: Path) -> str:
     return without_hub(text, {"sentence-transformers/all-MiniLM-L6-v2": tiny_bert})
 
 
+# The first test waits for the service; a busy machine with two cores needs two minutes for a page.
+pytestmark = pytest.mark.timeout(900)
+
+
 class TestCommands:
     def test_make_up_runs_the_service(self) -> None:
         # Without what a make that runs the tests hands on to this one.
@@ -69,6 +73,24 @@ class TestCommands:
         assert lines.count("succeeded") == 1
         assert '"deleted":true' in printed.replace(" ", "")
         assert "model.safetensors" in lines
+
+    def test_the_tutorial_says_why_a_request_is_refused(self, reader: Reader) -> None:
+        [functions, *_] = commands("docs/curl-tutorial.md")
+        prepared = functions.replace("http://127.0.0.1:8000", reader.url)
+        refused = (
+            """(call -H "$JSON" -d '{"task": "qa"}' $URL/v1/jobs | field id) || echo "status $?" """
+        )
+        printed = reader.paste(f"{prepared}\n{refused}").splitlines()
+        assert printed[-1] == "status 1"
+        assert "`question-answering`" in printed[-2]
+
+    def test_the_tutorial_says_that_nothing_answers(self, reader: Reader) -> None:
+        [functions, *_] = commands("docs/curl-tutorial.md")
+        functions = functions.replace("show $URL/health/ready", "")
+        refused = '(call http://127.0.0.1:1/ | field id) || echo "status $?"'
+        printed = reader.paste(f"{functions}\n{refused}").splitlines()
+        assert "curl: (7)" in printed[-2]
+        assert printed[-1] == "status 1"
 
 
 @pytest.mark.heavy
