@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from service.cli.stack.lock import StackAddress
-from service.contract.spec import JobSpec
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -122,21 +121,3 @@ class TestInterrupted:
         finally:
             signal.signal(signal.SIGTERM, before)
         assert stopped == [False]
-
-
-class TestExampleSpecs:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "question-answering",
-            "question-answering-v2",
-            "question-answering-two-processes",
-            "question-answering-fsdp",
-        ],
-    )
-    def test_is_a_valid_spec_once_its_files_are_uploaded(self, demo: ModuleType, name: str) -> None:
-        spec = demo.read_spec(EXAMPLES / f"{name}.yaml")
-        for split in ("train", "validation"):
-            assert (EXAMPLES / spec["dataset"][split]).is_file()
-            spec["dataset"][split] = "file-1"
-        assert JobSpec.model_validate(spec).name is not None
