@@ -14,11 +14,11 @@ from pathlib import Path
 
 from service import prctl
 from service.cli.stack import lock
-from tests.support import services
+from tests.support import services, shell
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 180
-STOP_SECONDS = 60
+STOP_SECONDS = 120
 _SHORTER = {"num_train_epochs: 3\n": "num_train_epochs: 3\n  max_steps: 10\n"}
 """Tests are about the commands, not about the quality of the example's model."""
 _RUNS_LINE = "trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR"
@@ -32,24 +32,13 @@ class Reader:
     url: str
     environment: Mapping[str, str]
 
-    def paste(self, script: str, *, seconds: float = 240) -> str:
+    def paste(self, script: str, *, seconds: float = 420) -> str:
         """Run the commands in one shell, which ends at the first that fails; what they print.
 
-        Raises AssertionError with the output if one fails.
+        Raises AssertionError with the output if one fails, or if they take longer.
         """
-        done = subprocess.run(
-            ["bash", "-c", f"set -Eeuo pipefail\n{_RUNS_LINE}\n{script}"],
-            cwd=self.folder,
-            env=dict(self.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-6000:]
-        return done.stdout
+        script = f"set -Eeuo pipefail\n{_RUNS_LINE}\n{script}"
+        return shell.printed(shell.start(script, self.folder, self.environment), seconds)
 
 
 @contextmanager
@@ -109,8 +98,11 @@ def _up(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
         assert address is not None, (folder / "up.log").read_text(errors="replace")[-4000:]
         yield address.url
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(STOP_SECONDS)
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        finally:
+            process.kill()  # whatever it started ends with it
 
 
 def _address(folder: Path) -> lock.StackAddress | None:
