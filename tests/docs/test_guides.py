@@ -1,10 +1,13 @@
 """The messages that the pages of docs/guides explain are the real ones."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 import yaml
+from datasets import Dataset
 
 from service.contract.failures import StageError
 from service.contract.spec import JobSpec
@@ -12,8 +15,11 @@ from tests.docs import guides
 from tests.docs.guides import Guide
 from worker.data.cleaning import Checking
 from worker.data.formats import open_table
-from worker.data.table import Source
+from worker.data.table import RowError, Source
 from worker.tasks import row_checks
+from worker.tasks.classification.labels import Classes
+from worker.tasks.language_modeling.features import write_blocks
+from worker.tasks.language_modeling.masked_lm import require_mask_token
 
 # The page, what a reader may have instead of what it shows, and a number of its error table.
 BROKEN: Final[list[tuple[str, str, str | bytes, int]]] = [
@@ -79,6 +85,27 @@ class TestGuides:
     ) -> None:
         guide = Guide.of(task)
         assert guide.errors[number] in messages(guide, before, after, tmp_path)
+
+    def test_a_label_that_no_training_row_has(self) -> None:
+        with pytest.raises(RowError) as raised:
+            Classes(("B-PER", "O")).require(["B-ORG"])
+        assert str(raised.value).startswith(Guide.of("token-classification").errors[2])
+
+    def test_too_little_text_for_a_block(self, tmp_path: Path) -> None:
+        context: Any = SimpleNamespace(
+            tokenizer=lambda *_, **__: {"input_ids": [list(range(35))]},
+            progress=lambda *_: None,
+            measures=SimpleNamespace(tokens=SimpleNamespace(add=list)),
+            max_length=64,
+        )
+        rows = Dataset.from_dict({"text": ["of 35 tokens"]})
+        with pytest.raises(StageError) as raised:
+            write_blocks("validation", rows, context, tmp_path / "blocks", None)
+        assert str(raised.value) == Guide.of("causal-lm").errors[2]
+
+    def test_a_tokenizer_that_has_no_mask(self) -> None:
+        with pytest.raises(StageError, match=re.escape(Guide.of("masked-lm").errors[2])):
+            require_mask_token(SimpleNamespace(mask_token_id=None))
 
     @pytest.mark.parametrize("task", guides.TASKS)
     def test_a_page_is_short_and_explains_three_errors(self, task: str) -> None:
