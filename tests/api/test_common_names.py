@@ -54,6 +54,16 @@ def test_each_leads_to_a_field(name: str, places: tuple[str, ...]) -> None:
             spec(task={"type": "masked-lm", "max-len": 64}),
             [("task.max-len", "max_seq_length")],
         ),
+        # Of several tasks' names that which the task of the spec has.
+        (spec(task="causal-lm", max_len=64), [("max_len", "task.block_size")]),
+        (
+            spec(task={"type": "summarization"}, training={"seq_len": 64}),
+            [("training.seq_len", "task.max_source_length")],
+        ),
+        (
+            spec(task="masked-lm", training={"cutoff_len": 64}),
+            [("training.cutoff_len", "task.max_seq_length")],
+        ),
         # What is missing was given by another name: that is one fault.
         (
             {"task": SPEC["task"], "dataset": SPEC["dataset"], "base_model": "org/model"},

@@ -58,7 +58,7 @@ def _unknown(error: ErrorDetails, place: Place) -> Fault:
         code, message, suggestion = known
         return Fault(path=path, code=code, message=message, given=given, suggestion=suggestion)
     assert place.owner is not None
-    near = names.nearest_field(name, place.owner)
+    near = names.nearest_field(name, place.owner, place.spec)
     hint = f"; did you mean `{near}`?" if near else ""
     if near == dotted(place.path):  # the name is right, for another kind of a union
         near, hint = None, " of this kind"

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from functools import cache, lru_cache
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel
 
-from service.api.faults.walk import models_in
+from service.api.faults.walk import kind_of, models_in
 from service.contract.spec import JobSpec
 from service.contract.training import TrainingSpec
 from service.contract.training_arguments.aliases import ALIASES
@@ -30,9 +30,11 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return by_plain[holding[0]] if holding else None
 
 
-def nearest_field(name: str, owner: type[BaseModel]) -> str | None:
-    """The right name for a field that `owner` does not have; dotted if it lives elsewhere."""
-    common = _common_name(name, owner)
+def nearest_field(name: str, owner: type[BaseModel], spec: Any) -> str | None:
+    """The right name for a field that `owner` does not have; dotted if it lives elsewhere.
+
+    `spec` is the whole input: a section may be of several kinds, with other fields each."""
+    common = _common_name(name, owner, spec)
     if common is not None:
         return common
     elsewhere = _all_fields()
@@ -47,15 +49,27 @@ def nearest_field(name: str, owner: type[BaseModel]) -> str | None:
     return elsewhere[close] if close is not None else None
 
 
-def _common_name(name: str, owner: type[BaseModel]) -> str | None:
-    """What another tool's name means: in `owner` itself where it has that field."""
+def _common_name(name: str, owner: type[BaseModel], spec: Any) -> str | None:
+    """What another tool's name means: in `owner` itself where it has that field, else the first
+    place that the sections of `spec` have."""
     places = COMMON_NAMES.get(name[:_LONGEST_NAME].lower().replace("-", "_"), ())
     for place in places:
         section, _, field = place.partition(".")
         owners: set[type[BaseModel]] = set(models_in(JobSpec.model_fields[section].annotation))
         if owner in owners and field in owner.model_fields:
             return field
-    return places[0] if places else None
+    return next((place for place in places if _has(spec, place)), places[0] if places else None)
+
+
+def _has(spec: Any, place: str) -> bool:
+    """Whether the section that is given in `spec` is of a kind with this field."""
+    section, _, field = place.partition(".")
+    given = spec.get(section) if isinstance(spec, dict) else None
+    definition = JobSpec.model_fields[section]
+    if isinstance(given, str):  # short for an object of that kind
+        given = {str(definition.discriminator): given}
+    kind = kind_of(definition, given)
+    return kind is not None and field in kind.model_fields
 
 
 def _closest(name: str, allowed: Iterable[str], cutoff: float) -> str | None:

@@ -31,6 +31,8 @@ class Place:
     value: Any
     is_key: bool = False
     """The fault is the key of a mapping, not its value."""
+    spec: Any = None
+    """The whole input."""
 
 
 def locate(loc: tuple[str | int, ...], given: Any) -> Place:
@@ -39,6 +41,7 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
     Pydantic names the kind of a union, the new name of an option given by its older one, and the
     index in a list that was given as a single text; none of them is in the client's input.
     """
+    spec = given
     path: list[str | int] = []
     field_path: list[str] = []
     owner: type[SpecModel] | None = None
@@ -46,7 +49,9 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
     models: tuple[type[SpecModel], ...] = (JobSpec,)
     for part in loc:
         if part == _KEY:
-            return Place(tuple(path), tuple(field_path), None, None, (), given, is_key=True)
+            return Place(
+                tuple(path), tuple(field_path), None, None, (), given, is_key=True, spec=spec
+            )
         if len(models) > 1:
             tag = field.discriminator if field else None
             models = tuple(model for model in models if part in kinds(model, str(tag)))
@@ -62,7 +67,7 @@ def locate(loc: tuple[str | int, ...], given: Any) -> Place:
         elif _holds(given, part):
             path.append(part)
             given = given[part]
-    return Place(tuple(path), tuple(field_path), owner, field, models, given)
+    return Place(tuple(path), tuple(field_path), owner, field, models, given, spec=spec)
 
 
 def _holds(given: Any, part: str | int) -> bool:
