@@ -1,5 +1,6 @@
 """The train stage that makes a checkpoint the job's model: no step more, all else as after one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,16 @@ class TestPromotion:
         assert made.metrics["train_loss"] == result.metrics["train_loss"]
         names = {event.name for event in recorder.of(ArtifactWritten)}
         assert names >= {"model/model.safetensors", "model/config.json", "predictions.json"}
+
+    def test_the_steps_that_are_not_made_take_no_time(self, trained: Trained) -> None:
+        job, _, _ = trained
+        folder = job.workspace / "attempts" / "2" / "checkpoints" / "1"
+        saved = json.loads((folder / "progress.json").read_text())["progress"]
+        _, recorder = promote(trained, 1, attempt=15)
+        expected = [event.eta_seconds for event in recorder.of(Progress)]
+        assert None not in expected
+        # The validation split and the test split, of as many rows.
+        assert 0 == expected[-1] <= expected[0] <= 2 * saved["evaluation_seconds"]
 
     def test_promoting_the_last_step_gives_the_same_bytes(self, trained: Trained) -> None:
         _, result, _ = trained

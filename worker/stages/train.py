@@ -65,7 +65,9 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
         job = set_up(request, channel)
         save_settings(job)
         begin(job)
-        if not request.promotes:
+        if request.promotes:  # the steps that are left are not made
+            job.training.reporter.stop()
+        else:
             train(job, channel.soft_stop)
         return finish(job)
 
