@@ -11,12 +11,15 @@ from tests.tasks.stages import write_rows
 from worker.stages import preview
 
 
-def previewed(home: Path, model: Path, task: Any, train: str, **given: Any) -> dict[str, Any]:
+def previewed(
+    home: Path, model: Path, task: Any, train: str | None, mode: str = "train", **given: Any
+) -> dict[str, Any]:
     """The result for a spec with these training rows; `rows` is the limit, the rest `dataset`."""
     folder = home / "preview"
     folder.mkdir()
     rows = given.pop("rows", 1000)
     spec = {
+        "mode": mode,
         "task": task,
         "model": {"name_or_path": str(model)},
         "dataset": {"source": "path", "train": train, **given},
@@ -67,6 +70,26 @@ def test_every_task_shows_rows_lengths_and_two_examples(tmp_path: Path, case: st
             assert len(example["target"]) == len(example["tokens"])
         else:
             assert example["target"].startswith(TARGETS[kind])
+
+
+@pytest.mark.parametrize("case", ["question-answering", "text-classification", "summarization"])
+def test_rows_to_predict_have_no_target(tmp_path: Path, case: str) -> None:
+    """Their features have placeholders, which would look like labels."""
+    parameters, save, row = CASES[case]
+    model = save(tmp_path / "model")
+    if case == "text-classification":
+        config = json.loads((model / "config.json").read_text())
+        config |= {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+        config["problem_type"] = "single_label_classification"
+        (model / "config.json").write_text(json.dumps(config))
+    labels = ("answers", "label", "summary")
+    rows = [{name: value for name, value in row(1).items() if name not in labels}]
+    test = write_rows(tmp_path / "test.jsonl", rows)
+    task = {"type": case, **parameters}
+    found = previewed(tmp_path, model, task, None, test=test, mode="predict")
+    assert found["failure"] is None
+    (example,) = found["examples"]
+    assert (example["split"], example["target"]) == ("test", "none, the row is predicted")
 
 
 class TestClassification:

@@ -161,7 +161,7 @@ def _show_examples(result: Preview, of: Describing, tallies: dict[str, Tally]) -
     if tallies.get(TRAIN) is not None and tallies[TRAIN].used:
         train = datasets.Dataset.from_file(str(of.folder / TRAIN / EXAMPLES_FILE))
     features = datasets.Dataset.from_file(str(of.folder / split / FEATURES_FILE))
-    describer = Describer(of.spec, of.tokenizer, train)
+    describer = Describer(of.spec, of.tokenizer, train, split)
     result.unknown_tokens = describer.unknown_share(features[:_FEATURES_COUNTED]["input_ids"])
     for number in range(min(_EXAMPLES, len(features))):
         result.examples.append({"split": split, **describer.of(features[number])})

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from service.contract.parameters import TextClassificationSpec
 from service.contract.spec import JobSpec
+from service.contract.splits import TEST
 from worker.tasks.base import parameters_of
 from worker.tasks.classification import labels
 from worker.tasks.classification.text_rows import REGRESSION, SINGLE, Scheme
@@ -21,13 +22,16 @@ class Describer:
     spec: JobSpec
     tokenizer: Any
     train_examples: Any
+    split: str
 
     def of(self, feature: Mapping[str, Any]) -> dict[str, Any]:
         """`tokens`, and `target`: a text, or a label for each token (null: not scored)."""
+        # Features of the test split have placeholders for targets, or none.
+        target = _predicted if self.split == TEST else _TARGETS[self.spec.task.type]
         return {
             "tokens": self.tokens(feature["input_ids"]),
             "text": self.text(feature["input_ids"]),
-            "target": _TARGETS[self.spec.task.type](self, feature),
+            "target": target(self, feature),
         }
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -49,6 +53,10 @@ class Describer:
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+
+def _predicted(_describer: Describer, _feature: Mapping[str, Any]) -> str:
+    return "none, the row is predicted"
 
 
 def _answer(describer: Describer, feature: Mapping[str, Any]) -> str:
