@@ -52,6 +52,12 @@ class TestTable:
     def test_places_count_the_line_that_names_the_delimiter(self, tmp_path: Path) -> None:
         assert read(tmp_path, "sep=,\na,b\n1,2\n") == [("a.csv, line 3", {"a": "1", "b": "2"})]
 
+    @pytest.mark.parametrize("mark", ['"', "", " ", "\r"])
+    def test_what_cannot_be_a_delimiter_is_none(self, tmp_path: Path, mark: str) -> None:
+        """Newer versions of Python refuse quotation marks and line ends with a ValueError."""
+        [(place, row)] = read(tmp_path, f"sep={mark}\r\n1\r\n".encode())
+        assert (place, list(row.values())) == ("a.csv, line 2", ["1"])
+
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
@@ -79,6 +85,10 @@ class TestTable:
     def test_a_header_must_not_repeat_a_name(self, tmp_path: Path) -> None:
         with pytest.raises(StageError, match="line 1: the header names a more than once"):
             read(tmp_path, "a;a;;\n1;2;;\n")
+
+    def test_the_header_is_at_its_own_line(self, tmp_path: Path) -> None:
+        with pytest.raises(StageError, match="line 4: the header names a more than once"):
+            read(tmp_path, "sep=;\n\n\na;a\n")
 
     def test_a_missing_column_names_the_line_with_the_header(self, tmp_path: Path) -> None:
         (tmp_path / "stored").write_text("Text;Sentiment\na;b\n")

@@ -10,7 +10,7 @@ from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unrea
 from worker.data.text import Numbered, numbered, place_of
 
 _DELIMITERS: Final = (",", ";", "\t", "|")
-_DELIMITER_LINE: Final = re.compile(r'"?sep=(.)"?\s*', re.I)
+_DELIMITER_LINE: Final = re.compile(r'"?sep=(\t|[^\s"])"?\s*', re.I)
 """The first line of some files that are made for Excel."""
 csv.field_size_limit(MAX_ROW_BYTES)
 
@@ -26,8 +26,8 @@ class _Layout:
 def table(source: Source) -> Table:
     """The rows of a file with a header line. The delimiter follows from that line."""
     layout = _layout(source)
-    place = place_of(source, layout.header_line)
-    header = _header(source, layout)
+    number, header = _header(source, layout)
+    place = place_of(source, number)
     if isinstance(header, RowError):
         unreadable(place, str(header))
     names = [name.strip() for name in header]
@@ -55,15 +55,16 @@ def _layout(source: Source) -> _Layout:
         return _Layout(named[1], header_line=2)
 
     def fields(layout: _Layout) -> int:
-        header = _header(source, layout)
+        _, header = _header(source, layout)
         return 0 if isinstance(header, RowError) else len(header)
 
     return max(map(_Layout, _DELIMITERS), key=fields)
 
 
-def _header(source: Source, layout: _Layout) -> Record:
+def _header(source: Source, layout: _Layout) -> tuple[int, Record]:
+    """The line that it begins on, and its fields; none in an empty file."""
     with source.path.open("rb") as file:
-        return next(_records(file, source, layout), (1, []))[1]
+        return next(_records(file, source, layout), (layout.header_line, []))
 
 
 def _is_blank(record: Record, names: list[str]) -> bool:
