@@ -18,7 +18,7 @@ _REASONS: Final = (
     ),
     (r"Connection ?refused", "connection refused"),
     (r"OfflineModeIsEnabled", "HF_HUB_OFFLINE is set"),
-    (r"Proxy", "the proxy refused"),
+    (r"ProxyError|Tunnel connection failed", "the proxy refused"),
     (r"Time(d)? ?out", "timed out"),
     (r"Connection ?reset|disconnected|closed connection|peer closed", "connection closed"),
     (r"unreachable", "no route to it"),

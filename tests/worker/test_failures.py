@@ -280,6 +280,8 @@ class TestNetwork:
         ("error", "message"),
         [
             (httpx2.ReadTimeout("timed out"), "the network: timed out."),
+            (httpx2.ProxyError("407"), "the network: the proxy refused."),
+            (httpx2.ReadTimeout("proxy.corp: timed out"), "the network: timed out."),
             (TimeoutError(), "the network: timed out."),
             (
                 ConnectionResetError(104, "Connection reset by peer"),
