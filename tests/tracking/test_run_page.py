@@ -1,6 +1,7 @@
 """What MLflow's page of a run shows of its job: description, origin, data, model, charts."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +228,28 @@ class TestBaseModel:
         assert base_model_config.params(tmp_path) == {}
         assert base_model_config.params(tmp_path / "missing") == {}
 
-    def test_damaged_weights_are_not_counted(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "content",
+        [b"\xff" * 100, b"", b"\2" + b"\0" * 7 + b"[]", b"\7" + b"\0" * 7 + b'{"a":1}'],
+        ids=["no length", "empty", "a list", "no tensor"],
+    )
+    def test_damaged_weights_are_not_counted(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-        (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
-        assert base_model_config.params(tmp_path) == {}
+        (tmp_path / "model.safetensors").write_bytes(content)
+        assert base_model_config.params(tmp_path) == {"base_model.model_type": "bert"}
+
+    def test_only_the_weights_that_are_loaded_are_counted(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text("{}")
+        for name in ("model-00001-of-00002", "model-00002-of-00002", "consolidated", "adapter"):
+            save_file({name: np.zeros(3, np.float32)}, tmp_path / f"{name}.safetensors")
+        assert base_model_config.params(tmp_path) == {"base_model.parameters": "6"}
+
+    def test_a_folder_may_get_another_model(self, tmp_path: Path) -> None:
+        file = tmp_path / "config.json"
+        for size in (8, 16):
+            file.write_text(json.dumps({"hidden_size": size}))
+            os.utime(file, (size, size))
+            assert base_model_config.params(tmp_path) == {"base_model.hidden_size": str(size)}
 
 
 class TestCharts:

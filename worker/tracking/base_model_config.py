@@ -26,18 +26,26 @@ _FIELDS: Final = {
 _CONFIG_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 16 << 20
 _FILES: Final = 200
+_WHOLE: Final = "model.safetensors"
 _CHARACTERS: Final = 200
 
 
-@functools.lru_cache(maxsize=8)
 def params(folder: Path) -> Mapping[str, str]:
     """Such as `base_model.hidden_size`; empty if the folder is not on this machine."""
-    with suppress(OSError, ValueError):
-        config = json.loads(_read(folder / "config.json", _CONFIG_BYTES))
-        if isinstance(config, dict):
-            found = dict(_shape(config)) | _count(folder)
-            return {f"{PREFIX}.{name}": str(value)[:_CHARACTERS] for name, value in found.items()}
+    file = folder / "config.json"
+    with suppress(OSError, ValueError, RecursionError):
+        return _params(file, file.stat().st_mtime_ns)
     return {}
+
+
+@functools.lru_cache(maxsize=8)
+def _params(file: Path, _changed_at: int) -> Mapping[str, str]:
+    """Read once: the params of a running job are asked for every few seconds."""
+    config = json.loads(_read(file, _CONFIG_BYTES))
+    if not isinstance(config, dict):
+        return {}
+    found = dict(_shape(config)) | _count(file.parent)
+    return {f"{PREFIX}.{name}": str(value)[:_CHARACTERS] for name, value in found.items()}
 
 
 def _shape(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -55,11 +63,14 @@ def _shape(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    """The number of weights, if they are in safetensors files."""
-    files = sorted(folder.glob("*.safetensors"))
+    """The number of weights, if they are in safetensors files that can be read."""
+    whole = folder / _WHOLE
+    files = [whole] if whole.exists() else sorted(folder.glob("model-*.safetensors"))
     if not files or len(files) > _FILES:
         return {}
-    return {"parameters": sum(_weights(file) for file in files)}
+    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return {"parameters": sum(_weights(file) for file in files)}
+    return {}
 
 
 def _weights(file: Path) -> int:
