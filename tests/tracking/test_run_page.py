@@ -182,6 +182,19 @@ class TestData:
         assert run.data.params["dataset.validation"] == '{"dev": ["dev`1.csv"]}'
         assert run.data.tags["finetune.dataset"] == "train.csv"
 
+    def test_two_files_of_one_name_are_two_inputs(
+        self, database: Database, tmp_path: Path, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        """To MLflow, data of the same name and digest is the same."""
+        files = {"train": ["/data/train/a.csv"], "test": ["/data/test/a.csv"]}
+        job = Job(database, tmp_path, dataset={"source": "path", **files})
+        job.update(results={"prepare": PREPARED.model_dump(mode="json")})
+        sync(job.database, tracker, job.id, job.workspace)
+        run = job.the_run(client)
+        assert run.inputs is not None
+        found = {each.tags[0].value: each.dataset.name for each in run.inputs.dataset_inputs}
+        assert found == {"training": "a.csv (train)", "test": "a.csv (test)"}
+
 
 class TestBaseModel:
     def test_its_shape_becomes_params(

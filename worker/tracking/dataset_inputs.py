@@ -27,20 +27,30 @@ def inputs(
     if not prepared.get("data_fingerprint"):
         return
     dataset = spec.dataset
+    names = {
+        split: _name(spec, split, value, file_names) for split, value in splits.used(spec).items()
+    }
     for split, value in splits.used(spec).items():
-        name = splits.validation_name(split) if splits.is_validation(split) else ""
-        if isinstance(dataset, HubDataset):
-            shown = f"{dataset.name} ({value})"
-        else:
-            shown = ", ".join(file_names_of(value, file_names))
+        # To MLflow, inputs of one name and digest are one.
+        is_unique = list(names.values()).count(names[split]) == 1
         source = {"source": dataset.source, splits.kind(split): value}
         if isinstance(dataset, HubDataset):
             source |= {"name": dataset.name, "config": dataset.config}
         yield DatasetInput(
-            name=f"{name}: {shown}" if name else shown,
+            name=names[split] if is_unique else f"{names[split]} ({split})",
             digest=str(prepared["data_fingerprint"]),
             source_type=dataset.source,
             source=source,
             context=_CONTEXTS[splits.kind(split)],
             profile=dict((prepared.get("splits") or {}).get(split) or {}),
         )
+
+
+def _name(spec: JobSpec, split: str, value: Any, file_names: Mapping[str, str]) -> str:
+    """What the data is called, after the name of the validation set if there are several."""
+    if isinstance(spec.dataset, HubDataset):
+        shown = f"{spec.dataset.name} ({value})"
+    else:
+        shown = ", ".join(file_names_of(value, file_names))
+    name = splits.validation_name(split) if splits.is_validation(split) else ""
+    return f"{name}: {shown}" if name else shown
