@@ -1,5 +1,6 @@
 """The base model of a finished adapter, with the configuration that it was trained with."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from worker.base_model import files
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 _ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+_WEIGHTS: Final = "model.safetensors"
 
 
 def is_adapter(model_dir: Path) -> bool:
@@ -53,7 +55,18 @@ def _cached(source: BaseModelSource, cache_dir: Path) -> Path | None:
         )
     except LocalEntryNotFoundError:
         return None
-    return Path(folder) if any(Path(folder).glob("model*.safetensors")) else None
+    return Path(folder) if _has_weights(Path(folder)) else None
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether all of them are there: a download may have been interrupted."""
+    if (folder / _WEIGHTS).is_file():
+        return True
+    try:
+        index = json.loads((folder / f"{_WEIGHTS}.index.json").read_text(encoding="utf-8"))
+        return all((folder / shard).is_file() for shard in set(index["weight_map"].values()))
+    except (OSError, ValueError, LookupError):
+        return False
 
 
 def _fetched(source: BaseModelSource, cache_dir: Path) -> Path:
