@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from typing import TextIO
+from io import TextIOWrapper
+from typing import TextIO, cast
 
 from service.contract.failures import FailureCode
 from service.contract.inference import Answers, InferenceRequest, Rows
@@ -18,6 +19,7 @@ def main() -> None:
     die_with_parent(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches `finetune try`, which ends this
     answers = _private_stdout()
+    cast(TextIOWrapper, sys.stdin).reconfigure(encoding="utf-8")
     request = InferenceRequest.model_validate_json(sys.stdin.readline())
     from worker.inference.predictor import Predictor  # imports torch
     from worker.stages.prepare import quiet_libraries
@@ -25,8 +27,8 @@ def main() -> None:
     quiet_libraries()
     predictor: Predictor | None = None
     for line in sys.stdin:
-        given = Rows.model_validate_json(line)
         try:
+            given = Rows.model_validate_json(line)
             predictor = predictor or Predictor(request)
             answer = predictor.predict(given.rows)
         except Exception as error:
