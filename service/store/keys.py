@@ -56,10 +56,11 @@ def list_all(session: Session) -> list[ApiKeyRow]:
 
 
 def active(session: Session, id_or_name: str) -> list[ApiKeyRow]:
-    """Keys that work and have this id or this name; names need not be unique."""
+    """Keys that work and have this id, or else this name; names need not be unique."""
     wanted = (ApiKeyRow.id == id_or_name) | (ApiKeyRow.name == id_or_name)
     query = select(ApiKeyRow).where(wanted, ApiKeyRow.revoked_at.is_(None))
-    return list(session.scalars(query.order_by(ApiKeyRow.created_at, ApiKeyRow.id)))
+    found = list(session.scalars(query.order_by(ApiKeyRow.created_at, ApiKeyRow.id)))
+    return [row for row in found if row.id == id_or_name] or found
 
 
 def revoke(session: Session, key_id: str) -> bool:

@@ -55,6 +55,11 @@ class TestKeys:
         cli("keys", "revoke", made[0])
         assert cli("keys", "revoke", "laptop").out == f"{made[1]} is revoked\n"
 
+    def test_an_id_means_its_key_although_another_key_is_called_so(self, cli: Cli) -> None:
+        first = cli("keys", "create", "laptop", "--json").json()["id"]
+        cli("keys", "create", first)
+        assert cli("keys", "revoke", first).out == f"{first} is revoked\n"
+
     def rows(self, cli: Cli) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = cli("keys", "list", "--json").json()["data"]
         return rows
