@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from service.cli import units
+from service.cli import output, units
 from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.contract.states import ENDED
 
@@ -44,12 +44,20 @@ class History:
         for event in known[read_before:]:
             is_ready = until is not None and units.moment(event["at"]) <= until
             (ready if is_ready else kept).append(event)
-        self._unread = {"events": kept, "metrics": []}
-        return sorted([*ready, *metrics], key=_order)
+        return self._taken(ready, kept)
 
     def rest(self) -> list[Json]:
-        """All that is new, of a job that has ended: nothing more will be written."""
-        return [*self.new(), *self.new()]
+        """All that is new, of a job that has ended: nothing more will be written. Misses nothing
+        after an UnreachableError either."""
+        self._read("metrics")
+        self._read("events")
+        return self._taken(self._unread["events"], [])
+
+    def _taken(self, events: list[Json], kept: list[Json]) -> list[Json]:
+        """These events and all unread metrics, in order; `kept` remains for the next call."""
+        metrics = self._unread["metrics"]
+        self._unread = {"events": kept, "metrics": []}
+        return sorted([*events, *metrics], key=_order)
 
     def _read(self, kind: str) -> None:
         has_more = True
@@ -68,9 +76,10 @@ def _order(item: Json) -> tuple[Any, int]:
     return units.moment(item["at"]), rank
 
 
-def patiently(read: Callable[[], _T]) -> _T:
+def patiently(read: Callable[[], _T], say: Callable[[str], None] = output.note) -> _T:
     """What `read` returns, once the service answers. Raises after UNREACHABLE_SECONDS."""
     began = time.monotonic()
+    is_told = False
     while True:
         try:
             return read()
@@ -78,17 +87,24 @@ def patiently(read: Callable[[], _T]) -> _T:
             is_passing = isinstance(error, UnreachableError) or error.status >= 500
             if not is_passing or time.monotonic() - began > UNREACHABLE_SECONDS:
                 raise
+            if not is_told:  # otherwise what was shown last looks as if it were current
+                patience = units.duration(UNREACHABLE_SECONDS)
+                say(f"The service does not answer; trying again for {patience}.")
+                is_told = True
             time.sleep(POLL_SECONDS)
 
 
-def follow(client: Client, job_id: str) -> Iterator[tuple[Json, list[Json]]]:
-    """The job's page and what is new in its history, until it has ended."""
+def follow(
+    client: Client, job_id: str, say: Callable[[str], None] = output.note
+) -> Iterator[tuple[Json, list[Json]]]:
+    """The job's page and what is new in its history, until it has ended; `say` is told when the
+    service does not answer."""
     history = History(client, job_id)
     while True:
-        job = patiently(lambda: client.get(f"/v1/jobs/{job_id}"))
+        job = patiently(lambda: client.get(f"/v1/jobs/{job_id}"), say)
         # The page is read first: the history then has all that led to an end.
         ended = job["state"] in ENDED
-        yield job, patiently(history.rest if ended else history.new)
+        yield job, patiently(history.rest if ended else history.new, say)
         if ended:
             return
         time.sleep(POLL_SECONDS)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,19 @@ class TestHistory:
             events=[gone, [item("notice", 1, 2), item("notice", 2, 5)], []],
         ) == [[-1], [1, 2, 4], [-1], [5]]
 
+    def test_nor_at_the_end_of_the_job(self) -> None:
+        gone = UnreachableError("gone")
+        answers = Answers(
+            metrics=[[item("train", 1, 1)], gone, [item("train", 2, 4)], []],
+            events=[[item("notice", 1, 1)], [item("notice", 2, 5)], []],
+        )
+        stream = history.History(answers, "job-1")  # type: ignore[arg-type]
+        shown: list[dict[str, Any]] = []
+        while len(shown) < 4:
+            with suppress(UnreachableError):
+                shown += stream.rest()
+        assert [int(each["at"][17:19]) for each in shown] == [1, 1, 4, 5]
+
 
 class TestPatiently:
     def test_gives_up_if_the_service_stays_unreachable(
@@ -207,7 +221,9 @@ class TestPatiently:
         with pytest.raises(UnreachableError):
             history.patiently(unreachable)
 
-    def test_a_restarting_service_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_restarting_service_is_asked_again(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         monkeypatch.setattr(history, "POLL_SECONDS", 0)
         answers = iter([ApiError(503, {}), UnreachableError("gone"), None])
 
@@ -217,6 +233,7 @@ class TestPatiently:
             return "page"
 
         assert history.patiently(read) == "page"
+        assert capsys.readouterr().err == ("The service does not answer; trying again for 2 min.\n")
 
     def test_a_refusal_is_final(self) -> None:
         def refuse() -> None:
