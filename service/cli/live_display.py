@@ -63,8 +63,11 @@ def render(job: Json, memory: str = "", now: datetime | None = None) -> Table:
     row.add_column(ratio=1)  # the bar takes what the words leave
     row.add_column(no_wrap=True)
     words = [numbers(progress) if progress else "", memory]
+    what = activity(job, now)
+    if job["state"] in (JobState.PAUSING, JobState.CANCELLING):
+        what = f"{what} · {job['state']}"
     row.add_row(
-        Text(activity(job, now), style=style),
+        Text(what, style=style),
         ProgressBar(total=100, completed=progress.get("percent") or 0),
         Text("  ".join(word for word in words if word)),
     )
@@ -107,10 +110,14 @@ class Display(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
     def show(self, job: Json, items: Sequence[Json]) -> None: ...
+    def say(self, text: str) -> None: ...
 
 
 class _Quiet:
     """Nothing to set up and nothing to clear away."""
+
+    def say(self, text: str) -> None:
+        output.note(text)
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +139,10 @@ class LiveBar:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Above the bar; what is written past the bar's console would be mixed with it."""
+        self._live.console.print(escape(text), style="dim")
 
     def show(self, job: Json, items: Sequence[Json]) -> None:
         for text, style in self._telling.lines(items):

@@ -79,18 +79,25 @@ class TestWatch:
         assert outcome.status == 1
         assert [page["state"] for page in outcome.json_lines()] == ["cancelled"]
 
+    @pytest.mark.parametrize("state", ["queued", "running", "paused"])
     def test_ctrl_c_ends_the_watching_not_the_job(
-        self, cli: Cli, job_id: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        cli: Cli,
+        store: Database,
+        job_id: str,
+        monkeypatch: pytest.MonkeyPatch,
+        state: str,
     ) -> None:
-        def interrupt(*_: object) -> None:
+        def interrupt() -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(history, "follow", interrupt)
+        write(store, job_id, state=state)
+        in_pauses(monkeypatch, history, interrupt)
         outcome = cli("watch", job_id)
         assert outcome.status == 130
-        assert "Stopped watching; the job is still running." in outcome.err
+        assert f"Stopped watching; the job is still {state}." in outcome.err
         assert f"finetune cancel {job_id[4:15]}" in outcome.err
-        assert cli("get", job_id, "--json").json()["state"] == "queued"
+        assert cli("get", job_id, "--json").json()["state"] == state
 
 
 class TestFiles:

@@ -37,6 +37,12 @@ class TestRender:
         assert line.startswith("train · training  ━")
         assert line.endswith("30/120  loss 1.23  14.7 examples/s  ETA 1:15")
 
+    @pytest.mark.parametrize("state", ["pausing", "cancelling"])
+    def test_says_that_a_job_is_stopping(self, state: str) -> None:
+        console = recorded(width=100)
+        console.print(live_display.render(make_job(state=state)))
+        assert text_of(console).startswith(f"train · training · {state}  ━")
+
     def test_the_bar_is_as_long_as_the_percentage(self) -> None:
         lengths = []
         for percent in (25.0, 75.0):
@@ -97,6 +103,14 @@ class TestHistory:
         shown = text_of(console)
         assert "evaluation at step 5: f1 48.2" in shown
         assert "RAM 1.5 GiB  GPU 3.0 GiB" in shown
+
+    def test_a_message_is_not_mixed_with_the_bar(self) -> None:
+        console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+        with live_display.LiveBar(console) as bar:
+            bar.show(make_job(), ITEMS)
+            bar.say("The service does not answer.")
+        (line,) = [line for line in text_of(console).splitlines() if "does not answer" in line]
+        assert "━" not in line
 
 
 class TestWaiting:
