@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cli import ids
+from service.cli.exit_codes import UsageError
 from service.cli.stack import lock
 from service.contract.states import Action
 from service.settings import Settings
@@ -22,6 +23,7 @@ _PASSING = (429, 502, 503, 504)
 """Statuses worth another try."""
 _PAGE = 100
 _BLOCK = 1024 * 1024
+_LAST_PORT = 65535
 
 
 class ApiError(Exception):
@@ -40,6 +42,10 @@ class ApiError(Exception):
 
 class UnreachableError(Exception):
     """No answer from the service."""
+
+
+class AnotherServerError(UnreachableError):
+    """Something answers, but not the service."""
 
 
 class WrongContentError(UnreachableError):
@@ -64,10 +70,12 @@ class Client:
     """One connection pool; use as a context manager."""
 
     def __init__(self, base_url: str, api_key: SecretStr | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key.get_secret_value()}"} if api_key else {}
+        """UsageError for an address or a key that cannot be used."""
+        url = _checked_url(base_url)
+        self._shown_url = str(url.copy_with(userinfo=b""))
         self._http = httpx.Client(
-            base_url=base_url,
-            headers=headers,
+            base_url=url,
+            headers={"Authorization": f"Bearer {_checked_key(api_key)}"} if api_key else {},
             timeout=httpx.Timeout(30, connect=5),
             # Proxy settings are for the internet, not for the service.
             trust_env=False,
@@ -87,7 +95,7 @@ class Client:
     # ---- calls --------------------------------------------------------------------------------
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        return _json(self._repeat(lambda: self._send("GET", path, params=params)))
+        return self._json(self._repeat(lambda: self._send("GET", path, params=params)))
 
     def pages(
         self, path: str, cursor: str = "id", params: Mapping[str, Any] | None = None
@@ -113,7 +121,7 @@ class Client:
         """What the service says about a spec, without making a job; `pending_file` is an id that
         counts as uploaded."""
         params = {"pending_file": pending_file} if pending_file else None
-        return _json(
+        return self._json(
             self._repeat(lambda: self._send("POST", "/v1/jobs/validate", json=spec, params=params))
         )
 
@@ -127,28 +135,30 @@ class Client:
 
     def _create(self, path: str, body: Json, idempotency_key: str) -> Json:
         headers = {"Idempotency-Key": idempotency_key}
-        return _json(self._repeat(lambda: self._send("POST", path, json=body, headers=headers)))
+        return self._json(
+            self._repeat(lambda: self._send("POST", path, json=body, headers=headers))
+        )
 
     def act(self, job_id: str, action: Action) -> Json:
         """Pause, resume or cancel: asking twice changes nothing more."""
-        return _json(self._repeat(lambda: self._send("POST", f"/v1/jobs/{job_id}/{action}")))
+        return self._json(self._repeat(lambda: self._send("POST", f"/v1/jobs/{job_id}/{action}")))
 
     def retry(self, job_id: str) -> Json:
         """Not repeated: after a lost answer the job may have failed again meanwhile."""
-        return _json(self._send("POST", f"/v1/jobs/{job_id}/{Action.RETRY}"))
+        return self._json(self._send("POST", f"/v1/jobs/{job_id}/{Action.RETRY}"))
 
     def promote(self, job_id: str, step: int) -> Json:
         """Asking twice changes nothing more."""
         path = f"/v1/jobs/{job_id}/checkpoints/{step}/{Action.PROMOTE}"
-        return _json(self._repeat(lambda: self._send("POST", path)))
+        return self._json(self._repeat(lambda: self._send("POST", path)))
 
     def publish(self, job_id: str, hub: Json) -> Json:
         """Asking twice pushes nothing that is there already."""
         path = f"/v1/jobs/{job_id}/{Action.PUBLISH}"
-        return _json(self._repeat(lambda: self._send("POST", path, json=hub)))
+        return self._json(self._repeat(lambda: self._send("POST", path, json=hub)))
 
     def delete_job(self, job_id: str) -> Json:
-        return _json(self._send("DELETE", f"/v1/jobs/{job_id}"))
+        return self._json(self._send("DELETE", f"/v1/jobs/{job_id}"))
 
     def upload(
         self, path: Path, purpose: str, progress: Callable[[int], None] | None = None
@@ -166,11 +176,11 @@ class Client:
                 data={"purpose": purpose},
                 timeout=httpx.Timeout(600, connect=5),
             )
-        return _json(answer)
+        return self._json(answer)
 
     def check_file(self, file_id: str, parameters: Json) -> Json:
         """Repeated while other files are being checked."""
-        return _json(
+        return self._json(
             self._repeat(
                 lambda: self._send(
                     "POST",
@@ -182,7 +192,7 @@ class Client:
         )
 
     def delete_file(self, file_id: str) -> Json:
-        return _json(self._send("DELETE", f"/v1/files/{file_id}"))
+        return self._json(self._send("DELETE", f"/v1/files/{file_id}"))
 
     def download(self, path: str, target: Path, sha256: str | None = None) -> None:
         """Write what `path` answers to `target`, which appears only when it is complete. Raises
@@ -214,7 +224,14 @@ class Client:
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
-            answer = self._http.request(method, path, **arguments)
+            request = self._http.build_request(method, path, **arguments)
+        except UnicodeEncodeError as error:
+            wrong = error.object[error.start : error.end]
+            raise UsageError(f"the request holds {wrong!r}, which is not Unicode text") from error
+        except ValueError as error:
+            raise UsageError("NaN and the infinities are not numbers of JSON") from error
+        try:
+            answer = self._http.send(request)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         _raise_for_problem(answer)
@@ -222,9 +239,26 @@ class Client:
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         return UnreachableError(
-            f"no answer from {self._http.base_url} ({error}). Start it with `finetune up`, or set "
+            f"no answer from {self._shown_url} ({error}). Start it with `finetune up`, or set "
             "FINETUNE_URL."
         )
+
+    def _json(self, answer: httpx.Response) -> Json:
+        if answer.has_redirect_location:
+            raise AnotherServerError(
+                f"{self._shown_url} redirects to {answer.headers['Location']}: set FINETUNE_URL to "
+                "the address of the service itself"
+            )
+        try:
+            content = answer.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise AnotherServerError(
+                f"{self._shown_url} does not answer like the service: does FINETUNE_URL name "
+                "another server?"
+            )
+        return content
 
     def _repeat(self, call: Callable[[], httpx.Response]) -> httpx.Response:
         """Only for requests that change nothing, or nothing more, when they arrive twice."""
@@ -268,8 +302,20 @@ def _raise_for_problem(answer: httpx.Response) -> None:
     raise ApiError(answer.status_code, {"status": answer.status_code, **problem})
 
 
-def _json(answer: httpx.Response) -> Json:
-    content = answer.json()
-    if not isinstance(content, dict):
-        raise ApiError(answer.status_code, {"title": "The answer is not a JSON object"})
-    return content
+def _checked_url(text: str) -> httpx.URL:
+    """UsageError without the text, which may hold a password."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"FINETUNE_URL is not a URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host or (url.port or 0) > _LAST_PORT:
+        raise UsageError("FINETUNE_URL must be http://HOST:PORT or https://HOST")
+    return url
+
+
+def _checked_key(key: SecretStr) -> str:
+    """Without the line's end of the file that it was read from. An error of httpx would show it."""
+    text = key.get_secret_value().strip()
+    if not (text.isascii() and text.isprintable()):
+        raise UsageError("FINETUNE_API_KEY holds a character that no key has")
+    return text

@@ -16,7 +16,14 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from service.cli import output
-from service.cli.client import ApiError, Client, ClientSettings, Json, UnreachableError
+from service.cli.client import (
+    AnotherServerError,
+    ApiError,
+    Client,
+    ClientSettings,
+    Json,
+    UnreachableError,
+)
 from service.cli.exit_codes import UsageError
 from service.cli.stack.devices import found_devices
 from service.cli.workers import described
@@ -33,6 +40,7 @@ _OTHER_VARIABLES: Final = re.compile(
 )
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]*)(:[0-9]+)?")
 _SET: Final = "set"
+_NO_ANSWER: Final = "no answer"
 _GIB: Final = 1024**3
 
 
@@ -130,6 +138,8 @@ def shown(value: Any) -> Any:
         return _short(value)
     if isinstance(value, str) and ("://" in value or "@" in value):
         return _address(value)
+    if isinstance(value, str) and value.startswith("/"):
+        return _short(Path(value))
     return value
 
 
@@ -171,8 +181,12 @@ def _service() -> Json:
     except ApiError as error:
         problem = error.code or f"HTTP {error.status}"
         return {"url": _address(address), "reachable": True, "problem": problem}
+    except AnotherServerError:
+        return {"url": _address(address), "reachable": True, "problem": "another server"}
     except UnreachableError:
-        return {"url": _address(address), "reachable": False, "problem": "no answer"}
+        return {"url": _address(address), "reachable": False, "problem": _NO_ANSWER}
+    except UsageError as error:  # of the address or the key
+        return {"url": None, "reachable": False, "problem": str(error)}
     except (ValidationError, ValueError, OSError) as error:
         return {"url": None, "reachable": False, "problem": type(error).__name__}
     live = [
@@ -212,7 +226,7 @@ def _markdown(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _service_lines(service: Mapping[str, Any]) -> Iterator[str]:
     state = "answers" if service["reachable"] else "does not answer"
-    problem = f" ({service['problem']})" if service["problem"] and service["reachable"] else ""
+    problem = f" ({service['problem']})" if service["problem"] not in (None, _NO_ANSWER) else ""
     yield f"- {service['url'] or 'the service'} {state}{problem}"
     for worker in service.get("workers", ()):
         queues = ", ".join(worker["queues"])

@@ -5,12 +5,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from service.cli import client as client_module
 from service.cli.client import ApiError, Client, ClientSettings, UnreachableError
+from service.cli.exit_codes import UsageError
 from service.cli.stack.lock import StackAddress, write_address
 
 
@@ -42,6 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, body = answer
         self.send_response(status)
         self.send_header("Content-Length", str(len(body.encode())))
+        if 300 <= status < 400:
+            self.send_header("Location", "https://elsewhere/")
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -90,6 +94,31 @@ class TestErrors:
             client.get("/v1/jobs")
         assert failed.value.problem["detail"] == "<html>proxy</html>"
 
+    @pytest.mark.parametrize("body", ["<html>a shop</html>", "[]", ""])
+    def test_another_server_is_no_crash(self, service: Service, body: str) -> None:
+        service.answers = [(200, body)]
+        with Client(service.url) as client, pytest.raises(UnreachableError) as failed:
+            client.get("/v1/jobs")
+        assert "does FINETUNE_URL name another server?" in str(failed.value)
+
+    def test_a_redirect_says_where_to(self, service: Service) -> None:
+        service.answers = [(308, "")]
+        with Client(service.url) as client, pytest.raises(UnreachableError) as failed:
+            client.get("/v1/jobs")
+        assert "redirects to https://elsewhere/: set FINETUNE_URL" in str(failed.value)
+
+    @pytest.mark.parametrize(
+        ("spec", "words"),
+        [
+            ({"training": {"learning_rate": float("nan")}}, "NaN and the infinities"),
+            ({"name": "\udcff"}, "'\\udcff', which is not Unicode text"),
+        ],
+    )
+    def test_what_json_cannot_hold_is_refused(self, spec: dict[str, Any], words: str) -> None:
+        with Client("http://127.0.0.1:9") as client, pytest.raises(UsageError) as refused:
+            client.validate(spec)
+        assert words in str(refused.value)
+
 
 class TestDownload:
     def test_a_refused_one_leaves_nothing(self, service: Service, tmp_path: Path) -> None:
@@ -106,8 +135,34 @@ class TestApiKey:
             client.get("/v1/jobs")
         assert service.headers_seen[0]["Authorization"] == "Bearer ft-secret"
 
+    def test_the_end_of_its_line_does_not_belong_to_it(self, service: Service) -> None:
+        service.answers = [(200, "{}")]
+        with Client(service.url, SecretStr("ft-secret\r\n")) as client:
+            client.get("/v1/jobs")
+        assert service.headers_seen[0]["Authorization"] == "Bearer ft-secret"
+
+    @pytest.mark.parametrize("key", ["ft-\nsecret", "ft-sécret"])
+    def test_one_that_cannot_be_sent_is_not_shown(self, key: str) -> None:
+        with pytest.raises(UsageError) as refused:
+            Client("http://127.0.0.1:9", SecretStr(key))
+        assert "cret" not in str(refused.value)
+
 
 class TestBaseUrl:
+    @pytest.mark.parametrize(
+        "url", ["127.0.0.1:8000", "localhost", "ftp://host", "http://", "http://h:99999"]
+    )
+    def test_must_be_that_of_a_server(self, url: str) -> None:
+        with pytest.raises(UsageError, match="FINETUNE_URL must be http://HOST:PORT"):
+            Client(url)
+
+    def test_a_password_in_it_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(client_module, "RETRY_WAITS", ())
+        client = Client("http://joe:secret@127.0.0.1:9")
+        with client, pytest.raises(UnreachableError) as failed:
+            client.get("/v1/jobs")
+        assert "no answer from http://127.0.0.1:9 (" in str(failed.value)
+
     def test_the_variable_then_the_running_stack_then_the_default(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,5 +1,6 @@
 """`finetune env` shows what helps, and no secret."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,22 @@ class TestEnv:
         assert "- FINETUNE_PORT: invalid" in outcome.out
         assert SECRET not in outcome.out
 
+    @pytest.mark.parametrize(
+        ("url", "problem"),
+        [
+            (f"http://joe:{SECRET}@127.0.0.1:99999", "must be http://HOST:PORT"),
+            (f"joe:{SECRET}@127.0.0.1:8000", "must be http://HOST:PORT"),
+        ],
+    )
+    def test_an_address_that_cannot_be_used(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch, url: str, problem: str
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_URL", url)
+        outcome = cli("env")
+        assert outcome.status == 0
+        assert problem in outcome.out.splitlines()[-1]
+        assert SECRET not in outcome.out
+
     def test_versions_devices_and_the_service(self, cli: Cli, api: str) -> None:
         outcome = cli("env")
         lines = outcome.out.splitlines()
@@ -98,6 +115,9 @@ class TestEnv:
 
 
 class TestShown:
+    def test_a_home_folder_has_no_name(self) -> None:
+        assert shown(str(Path.home() / "lib/tcmalloc.so")) == "~/lib/tcmalloc.so"
+
     @pytest.mark.parametrize(
         ("url", "text"),
         [
