@@ -71,7 +71,12 @@ def read_address(home: Path) -> StackAddress | None:
     """Where the stack of this home listens; None when none runs."""
     try:
         address = StackAddress.model_validate_json(_address_file(home).read_bytes())
-        os.kill(address.pid, 0)
-    except (FileNotFoundError, ValidationError, ProcessLookupError):
+    except (OSError, ValidationError):
         return None
+    try:
+        os.kill(address.pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:  # it runs as another user
+        pass
     return address

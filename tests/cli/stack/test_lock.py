@@ -52,6 +52,17 @@ class TestReadAddress:
         lock.write_address(tmp_path, gone)
         assert lock.read_address(tmp_path) is None
 
+    def test_the_process_of_another_user_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_pid: int, _signal: int) -> None:
+            raise PermissionError
+
+        address = StackAddress(pid=os.getpid(), url="http://a", mlflow_url=None)
+        lock.write_address(tmp_path, address)
+        monkeypatch.setattr(os, "kill", refuse)
+        assert lock.read_address(tmp_path) == address
+
     def test_a_damaged_file_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "up.json").write_text("{")
         assert lock.read_address(tmp_path) is None
