@@ -16,7 +16,7 @@ from service.cli.client import Json
 from service.cli.event_sentences import Narrator, of_metric
 from service.cli.result import STATE_STYLES
 from service.cli.waiting import activity
-from service.contract.states import JobState
+from service.contract.states import ENDED, JobState
 
 _TOLD: Final = {
     "notice": "dim",
@@ -147,6 +147,7 @@ class LiveBar:
     def show(self, job: Json, items: Sequence[Json]) -> None:
         for text, style in self._telling.lines(items):
             self._live.console.print(escape(text), style=style)
+        self._live.transient = job["state"] in ENDED  # the result follows
         bar = render(job, self._telling.memory, datetime.now(UTC))
         self._live.update(Group(bar), refresh=True)
 

@@ -104,6 +104,14 @@ class TestHistory:
         assert "evaluation at step 5: f1 48.2" in shown
         assert "RAM 1.5 GiB  GPU 3.0 GiB" in shown
 
+    def test_the_bar_goes_when_the_job_has_ended(self) -> None:
+        console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+        with live_display.LiveBar(console) as bar:
+            bar.show(make_job(), ITEMS)
+            bar.show(make_job(state="succeeded"), [])
+        erase_line = "\x1b[2K"
+        assert text_of(console).endswith(erase_line)
+
     def test_a_message_is_not_mixed_with_the_bar(self) -> None:
         console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
         with live_display.LiveBar(console) as bar:
