@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import output
+from service.cli import output, whole_folder
 from service.cli.client import Client, Json
 
 
@@ -40,7 +40,8 @@ def _row(checkpoint: Json) -> Json:
 
 def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -> None:
     target = to / f"{job_id}-checkpoint-{step}.tar"
-    client.download(f"/v1/jobs/{job_id}/checkpoints/{step}/archive", target)
+    with whole_folder.writable(to):
+        client.download(f"/v1/jobs/{job_id}/checkpoints/{step}/archive", target)
     if json:
         output.print_json({"path": str(target), "bytes": target.stat().st_size})
     else:

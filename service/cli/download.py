@@ -120,6 +120,16 @@ def _some(
 ) -> None:
     """Into a folder that may hold other files, but not those of another job's download."""
     folder = to if to is not None else Path()
+    with whole_folder.writable(folder):
+        _require_no_other(job_id, wanted, folder, force=force)
+        written = fetch(client, job_id, wanted, folder)
+    if json:
+        output.print_json({"data": written})
+    else:
+        typer.echo("\n".join(str(item["path"]) for item in written))
+
+
+def _require_no_other(job_id: str, wanted: list[Json], folder: Path, *, force: bool) -> None:
     targets = whole_folder.paths([artifact["name"] for artifact in wanted], folder)
     owner = whole_folder.read_manifest(folder).get("job", job_id)
     if owner != job_id:
@@ -131,11 +141,6 @@ def _some(
                 f"{target} exists with other content: give another folder with --to, or replace "
                 "it with --force"
             )
-    written = fetch(client, job_id, wanted, folder)
-    if json:
-        output.print_json({"data": written})
-    else:
-        typer.echo("\n".join(str(item["path"]) for item in written))
 
 
 def _is_same(target: Path, artifact: Json) -> bool:

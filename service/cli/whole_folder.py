@@ -27,11 +27,11 @@ def writing(target: Path, job_id: str, *, force: bool) -> Iterator[Path]:
     wrote.
     """
     target = Path(os.path.realpath(target))
-    require_free(target, force=force)
-    is_new = not target.exists()
-    place = target.parent if is_new else target
     partials = f".finetune-partial-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]}"
-    try:
+    with writable(target):
+        require_free(target, force=force)
+        is_new = not target.exists()
+        place = target.parent if is_new else target
         place.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place, partials)
         with _locked(place / f"{partials}-{uuid.uuid4().hex[:8]}") as folder:
@@ -42,6 +42,13 @@ def writing(target: Path, job_id: str, *, force: bool) -> Iterator[Path]:
             else:
                 require_free(target, force=force)  # again: nothing that came meanwhile is lost
                 _replace_entries(target, folder, job_id)
+
+
+@contextmanager
+def writable(target: Path) -> Iterator[None]:
+    """A disk that is full, a folder of another user and so on as a UsageError."""
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"cannot write to {target}: {error.strerror or error}") from error
 
@@ -131,7 +138,10 @@ def _locked(folder: Path) -> Iterator[Path]:
 def _remove_leftovers(place: Path, partials: str) -> None:
     """Of downloads to the same target whose process was killed."""
     for folder in place.glob(f"{partials}-*"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:  # another download has just finished
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

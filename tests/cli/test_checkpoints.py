@@ -54,6 +54,9 @@ class TestCheckpoints:
         with tarfile.open(outcome.out.strip()) as tar:
             names = tar.getnames()
         assert names == ["checkpoint-10/model.safetensors", "checkpoint-10/manifest.json"]
+        refused = cli("checkpoints", job_id, "--download", "10", "--to", "x" * 300)
+        assert refused.status == 2
+        assert "xxx: File name too long" in refused.err
         gone = cli("checkpoints", job_id, "--download", "20", "--to", str(tmp_path))
         assert (gone.status, gone.out) == (2, "")
         assert "save_total_limit" in gone.err

@@ -141,6 +141,15 @@ class TestFolder:
         assert "another sha256" in outcome.err
         assert list(here.iterdir()) == []
 
+    @pytest.mark.parametrize("names", [(), ("predictions.json",)])
+    def test_a_folder_that_cannot_be_written(
+        self, cli: Cli, job: str, here: Path, names: tuple[str, ...]
+    ) -> None:
+        outcome = cli("download", job, *names, "--to", "x" * 300)
+        assert outcome.status == 2
+        assert "xxx: File name too long" in outcome.err
+        assert list(here.iterdir()) == []
+
     def test_nothing_yet(self, cli: Cli, job_id: str, here: Path) -> None:
         outcome = cli("download", job_id)
         assert (outcome.status, list(here.iterdir())) == (0, [])
@@ -186,6 +195,16 @@ class TestKilled:
         assert not (here / "a/model").exists()
         assert cli("download", other, "--to", "a", "--force").status == 0
         assert set(content(here / "a")) == {"model/adapter_config.json", "model/README.md"}
+
+    def test_one_that_finishes_meanwhile_is_no_leftover(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        really = Path.glob
+        gone = tmp_path / "gone"
+        monkeypatch.setattr(Path, "glob", lambda path, each: [gone, *really(path, each)])
+        with whole_folder.writing(tmp_path / "a", "job-1", force=False) as folder:
+            (folder / "file").touch()
+        assert list(content(tmp_path / "a")) == ["file"]
 
     def test_a_download_that_runs_is_left_alone(self, tmp_path: Path) -> None:
         def one_within_another() -> None:
