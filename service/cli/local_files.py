@@ -47,6 +47,14 @@ def is_local(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(_LOCAL)
 
 
+def is_file(path: Path) -> bool:
+    """Also for what cannot be the name of a file: a row that was pasted, for example."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def named_in(spec: Json, folder: Path) -> list[LocalFile]:
     """Every mention of a local file, in the order of the spec; `folder` is that of the spec."""
     dataset = _uploads(spec)
@@ -104,6 +112,8 @@ def expects_text(spec: Json) -> bool:
 
 def read(path: Path, *, must_be_text: bool, progress: Callable[[int], None]) -> Content:
     """Read a file once, to its end. Raises UnusableFileError."""
+    if "\x00" in str(path):
+        raise UnusableFileError(f"{str(path)!r} cannot be the name of a file")
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):

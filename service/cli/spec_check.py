@@ -68,7 +68,7 @@ def _read_all(
 
 
 def _read(path: Path, *, must_be_text: bool) -> Content:
-    size = path.stat().st_size if path.is_file() else 0
+    size = path.stat().st_size if local_files.is_file(path) else 0
     with transfer(f"checking {path.name}", size) as progress:
         return local_files.read(path, must_be_text=must_be_text, progress=progress)
 
@@ -82,7 +82,7 @@ def _with_hint(fault: Json, spec: Json, folder: Path) -> Json:
     if value is None and path.endswith(".0"):
         value = _at(spec, path.removesuffix(".0"))
     is_name = isinstance(value, str) and value and "\x00" not in value
-    if not is_name or Path(value).is_absolute() or not (folder / value).is_file():
+    if not is_name or Path(value).is_absolute() or not local_files.is_file(folder / value):
         return fault
     return {**fault, "suggestion": f"./{value}"}
 

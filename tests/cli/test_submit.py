@@ -120,6 +120,17 @@ class TestSubmit:
         skipping = write_spec(tmp_path, dataset={**dataset, "on_bad_row": "skip"})
         assert cli("submit", str(skipping)).status == 0
 
+    def test_what_cannot_be_the_name_of_a_file_is_a_fault(
+        self, cli: Cli, api: str, tmp_path: Path
+    ) -> None:
+        names = ["a pasted row " * 30, "./" + "x" * 300, "./a\x00b"]
+        dataset = {"source": "upload", "train": names}
+        outcome = cli("submit", str(write_spec(tmp_path, dataset=dataset)))
+        assert outcome.status == 2
+        assert "Invalid spec: 3 errors" in outcome.err
+        assert "File name too long" in outcome.err
+        assert "a\\x00b' cannot be the name of a file" in outcome.err
+
     def test_a_file_that_is_missing_is_named(self, cli: Cli, api: str, tmp_path: Path) -> None:
         spec = write_spec(tmp_path)
         (tmp_path / "train.jsonl").unlink()
