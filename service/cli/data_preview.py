@@ -13,6 +13,7 @@ from typing import Any, Final
 from service.cli import local_files, output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
+from service.cli.hub_environment import hub_environment
 from service.cli.spec_check import Checked
 from service.cli.transfer import transfer
 from service.contract.failures import RULES, FailureCode
@@ -79,14 +80,13 @@ def _download(client: Client, file_id: str, folder: Path) -> Path:
 
 
 def _run(spec: Json, rows: int, folder: Path) -> Json:
-    settings = Settings()
-    request = {"spec": spec, "rows": rows, "cache_dir": str(_cache(settings, folder))}
+    request = {"spec": spec, "rows": rows, "cache_dir": str(_cache(folder))}
     (folder / "preview.json").write_text(json.dumps(request), encoding="utf-8")
     # With -P no module of this folder is imported; it ends with this process.
     module = ["worker.processes.parent_death", str(os.getpid()), "worker.stages.preview"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", *module, str(folder)],
-        env=_environment(settings),
+        env={**hub_environment(), "CUDA_VISIBLE_DEVICES": ""},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -102,19 +102,10 @@ def _run(spec: Json, rows: int, folder: Path) -> Json:
     return answer
 
 
-def _cache(settings: Settings, folder: Path) -> Path:
+def _cache(folder: Path) -> Path:
     """Where downloads are found again, if this user may write there."""
-    cache = settings.cache_dir
+    cache = Settings().cache_dir
     return cache if cache.is_dir() and os.access(cache, os.W_OK) else folder / "cache"
-
-
-def _environment(settings: Settings) -> dict[str, str]:
-    environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if settings.hub_endpoint is not None:
-        environment["HF_ENDPOINT"] = settings.hub_endpoint
-    if settings.hub_token is not None:
-        environment["HF_TOKEN"] = settings.hub_token.get_secret_value()
-    return environment
 
 
 # ---- for people -------------------------------------------------------------------------------

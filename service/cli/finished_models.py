@@ -13,6 +13,7 @@ from service.contract.inference import BaseModelSource
 from service.settings import Settings
 
 _FOLDER: Final = "downloaded-models"
+_CONFIGS: Final = ("config.json", "adapter_config.json")
 _MOST_MODELS: Final = 5
 _IN_USE_SECONDS: Final = 600.0
 """A model that was used so recently may still be loading."""
@@ -41,7 +42,10 @@ def _local(job: Json) -> Path | None:
     path = (job["result"] or {}).get("model_path")
     if path is None or job["id"] not in path:
         return None
-    found = any((Path(path) / name).is_file() for name in ("config.json", "adapter_config.json"))
+    try:
+        found = any((Path(path) / name).is_file() for name in _CONFIGS)
+    except OSError:  # the folder of another user
+        return None
     return Path(path) if found else None
 
 

@@ -1,7 +1,6 @@
 """`worker.inference` in a process of its own: the command line never imports torch."""
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service.cli.exit_codes import UsageError
+from service.cli.hub_environment import hub_environment
 from service.contract.inference import Answers, InferenceRequest, Rows
 
 _NEEDED: Final = ("torch", "transformers", "accelerate", "datasets", "peft")
@@ -94,5 +94,4 @@ def _environment(device: str) -> dict[str, str]:
     shown = {} if device != "cpu" else {"CUDA_VISIBLE_DEVICES": ""}
     if match[1] is not None:
         shown = {"CUDA_VISIBLE_DEVICES": match[1]}
-    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {**os.environ, **quiet, **shown}
+    return {**hub_environment(), "TRANSFORMERS_VERBOSITY": "error", **shown}

@@ -29,8 +29,15 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Input:
+    row: Json
+    place: str
+    """Where it was given, for messages: `reviews.txt, line 3`."""
+
+
+@dataclass(frozen=True)
 class Source:
-    rows: Iterable[Json]
+    inputs: Iterable[Input]
     is_interactive: bool = False
 
 
@@ -38,21 +45,23 @@ def source(task: str, given: Given) -> Source:
     """UsageError for inputs that the task does not take, or that contradict each other."""
     _require_options(task, given)
     if given.file is not None:
-        if given.texts or given.question is not None:
-            raise UsageError("give inputs or --input, not both")
-        return Source(_of_file(task, given.file))
-    if task == _QA:
-        if given.texts:
-            raise UsageError("question-answering takes --question and --context")
-        if given.question is not None and given.context is not None:
-            return Source([{"question": given.question, "context": given.context}])
-        if given.question is not None and not sys.stdin.isatty():
+        return Source(_of_lines(task, given, _file(given.file), given.file))
+    if given.question is not None:
+        if given.context is None:
             raise UsageError("--context is missing: the passage with the answer")
-    elif given.texts:
-        return Source([_of_text(task, text, given.text_pair) for text in given.texts])
+        row = {"question": given.question, "context": given.context}
+        return Source([_input(row, "the input")])
+    if given.texts:
+        several = len(given.texts) > 1
+        return Source(
+            [
+                _input(_of_text(task, text, given), f"input {number}" if several else "the input")
+                for number, text in enumerate(given.texts, start=1)
+            ]
+        )
     if sys.stdin.isatty():
         return Source(_asked(task, given), is_interactive=True)
-    return Source(_of_lines(task, sys.stdin, "stdin"))
+    return Source(_of_lines(task, given, sys.stdin, "stdin"))
 
 
 def title(row: Mapping[str, Any]) -> str:
@@ -66,46 +75,74 @@ def title(row: Mapping[str, Any]) -> str:
 
 
 def _require_options(task: str, given: Given) -> None:
+    if given.file is not None and (given.texts or given.question is not None):
+        raise UsageError("give inputs or --input, not both")
+    if task == _QA and given.texts:
+        raise UsageError("question-answering takes --question and --context")
     if task != _QA and (given.question is not None or given.context is not None):
         raise UsageError(f"--question and --context are for question-answering, not for {task}")
     if task != "text-classification" and given.text_pair is not None:
         raise UsageError(f"--text-pair is for text-classification, not for {task}")
 
 
-def _of_text(task: str, text: str, pair: str | None = None) -> Json:
+def _input(row: Json, place: str) -> Input:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{place} is not UTF-8 text") from error
+    return Input(row, place)
+
+
+def _of_text(task: str, text: str, given: Given) -> Json:
+    """A text with what the options add to each."""
+    if task == _QA:
+        return {"question": text, "context": given.context}
     column = _TEXT_COLUMNS.get(task, "text")
     if column == "tokens":
         return {"tokens": _WORDS.findall(text)}
-    return {column: text} | ({} if pair is None else {"text_pair": pair})
+    return {column: text} | ({} if given.text_pair is None else {"text_pair": given.text_pair})
 
 
-def _of_file(task: str, name: str) -> Iterator[Json]:
+def _file(name: str) -> Iterator[str]:
     if name == "-":
-        yield from _of_lines(task, sys.stdin, "stdin")
+        yield from sys.stdin
         return
     try:
-        with Path(name).open(encoding="utf-8") as lines:
-            yield from _of_lines(task, lines, name)
+        with Path(name).open(encoding="utf-8-sig") as lines:
+            yield from lines
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror}") from error
+
+
+def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Iterator[Input]:
+    """Each line a JSON object, or a text if the options have what else a row needs."""
+    name = "stdin" if name == "-" else name
+    is_empty = True
+    try:
+        for number, line in enumerate(lines, start=1):
+            text, place = line.rstrip("\r\n"), f"{name}, line {number}"
+            if not text.strip():
+                continue
+            is_empty = False
+            if text.lstrip().startswith("{"):
+                yield _input(_options(given) | _object(text, place), place)
+            elif task == _QA and given.context is None:
+                raise UsageError(
+                    f'{place} is not a JSON object: {{"question": …, "context": …}}. With '
+                    "--context a line may be a question"
+                )
+            else:
+                yield _input(_of_text(task, text, given), place)
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8 text") from error
+    if is_empty:
+        raise UsageError(f"{name} holds no input")
 
 
-def _of_lines(task: str, lines: Iterable[str], name: str) -> Iterator[Json]:
-    """Each line a JSON object, or for tasks with one input a text."""
-    for number, line in enumerate(lines, start=1):
-        text = line.rstrip("\r\n")
-        if not text.strip():
-            continue
-        if text.lstrip().startswith("{"):
-            yield _object(text, f"{name}, line {number}")
-        elif task == _QA:
-            raise UsageError(
-                f'{name}, line {number} is not a JSON object: {{"question": …, "context": …}}'
-            )
-        else:
-            yield _of_text(task, text)
+def _options(given: Given) -> Json:
+    """What a row has unless it says otherwise."""
+    found = {"context": given.context, "text_pair": given.text_pair}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _object(text: str, place: str) -> Json:
@@ -117,7 +154,7 @@ def _object(text: str, place: str) -> Json:
     return found
 
 
-def _asked(task: str, given: Given) -> Iterator[Json]:
+def _asked(task: str, given: Given) -> Iterator[Input]:
     """Until Ctrl-D. Prompts go to stderr, answers to stdout."""
     context = given.context
     print("End with Ctrl-D.", file=sys.stderr)  # noqa: T201
@@ -125,7 +162,7 @@ def _asked(task: str, given: Given) -> Iterator[Json]:
         try:
             if task != _QA:
                 if text := _ask(f"{_TEXT_COLUMNS.get(task, 'text')}> "):
-                    yield _of_text(task, text, given.text_pair)
+                    yield _input(_of_text(task, text, given), "the input")
                 continue
             again = " (Enter: the same)" if context else ""
             context = (_ask(f"context{again}> ") if given.context is None else None) or context
@@ -133,14 +170,17 @@ def _asked(task: str, given: Given) -> Iterator[Json]:
         except EOFError:
             return
         if context and question:
-            yield {"question": question, "context": context}
+            yield _input({"question": question, "context": context}, "the input")
 
 
 def _ask(prompt: str) -> str:
     """A line that the user types; EOFError at the end."""
     sys.stderr.write(prompt)
     sys.stderr.flush()
-    line = sys.stdin.readline()
+    try:
+        line = sys.stdin.readline()
+    except UnicodeDecodeError as error:
+        raise UsageError("the input is not UTF-8 text") from error
     if not line:
         sys.stderr.write("\n")
         raise EOFError

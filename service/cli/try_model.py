@@ -1,7 +1,8 @@
 """`finetune try`: a finished model's answers to a few inputs, computed on this machine."""
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -10,34 +11,43 @@ import typer
 
 from service.cli import finished_models, inference_process, output, try_answers, try_inputs
 from service.cli.client import Client, Json
-from service.cli.exit_codes import FAILED, UsageError
-from service.contract.failures import Failure
-from service.contract.inference import InferenceRequest
+from service.cli.exit_codes import FAILED, OK, UsageError
+from service.cli.try_inputs import Input
+from service.contract.inference import ROWS_FILE, InferenceRequest
 
 _TOGETHER: Final = 256
 """Rows of a file that are predicted at once."""
+_LINE_OF_ROWS: Final = re.compile(rf"{re.escape(ROWS_FILE)}, line (\d+)")
+
+_Texts = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]…", help="Texts or prompts.")]
+_Question = Annotated[str | None, typer.Option(help="For question-answering.")]
+_Context = Annotated[str | None, typer.Option(help="The passage with the answer.")]
+_TextPair = Annotated[str | None, typer.Option(help="The second text of a pair.")]
+_File = Annotated[
+    str | None,
+    typer.Option("--input", metavar="FILE", help="JSON lines, or one text a line; - is stdin."),
+]
+_MaxNewTokens = Annotated[int | None, typer.Option(min=1, max=100_000, help="For causal-lm.")]
+_Temperature = Annotated[
+    float | None, typer.Option(min=0, help="Sample texts; 0: the likeliest tokens.")
+]
+_TopK = Annotated[int | None, typer.Option(min=1, max=1000, help="For masked-lm: candidates.")]
+_Device = Annotated[
+    str, typer.Option(help="cpu, cuda or cuda:N. GPUs belong to trainings by default.")
+]
 
 
 def try_model(
     job_id: str,
-    inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[INPUT]…", help="Texts or prompts.")
-    ] = None,
-    question: Annotated[str | None, typer.Option(help="For question-answering.")] = None,
-    context: Annotated[str | None, typer.Option(help="The passage with the answer.")] = None,
-    text_pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
-    input_: Annotated[
-        str | None,
-        typer.Option("--input", metavar="FILE", help="JSON lines, or one text a line; - is stdin."),
-    ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="For causal-lm.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sample texts; 0: the likeliest tokens.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="For masked-lm: candidates.")] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda or cuda:N. GPUs belong to trainings by default.")
-    ] = "cpu",
+    inputs: _Texts = None,
+    question: _Question = None,
+    context: _Context = None,
+    text_pair: _TextPair = None,
+    input_: _File = None,
+    max_new_tokens: _MaxNewTokens = None,
+    temperature: _Temperature = None,
+    top_k: _TopK = None,
+    device: _Device = "cpu",
     *,
     json: output.AsJson = False,
 ) -> None:
@@ -47,27 +57,24 @@ def try_model(
     """
     inference_process.require_packages()
     use_gpu = inference_process.is_gpu(device)
+    given = try_inputs.Given(inputs or [], question, context, text_pair, input_)
     with ExitStack() as stack:
         client = stack.enter_context(Client.from_environment())
         job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
-        spec = job["spec"] | {
-            "task": changed(job["spec"]["task"], max_new_tokens, temperature, top_k)
-        }
-        given = try_inputs.Given(inputs or [], question, context, text_pair, input_)
-        source = try_inputs.source(spec["task"]["type"], given)
+        task = changed(job["spec"]["task"], max_new_tokens, temperature, top_k)
+        source = try_inputs.source(task["type"], given)
         found = finished_models.find(client, job)
-        folder = stack.enter_context(inference_process.temporary_folder())
         request = InferenceRequest(
-            spec=spec,
+            spec=job["spec"] | {"task": task},
             model_dir=found.folder,
             base_model=found.base_model,
-            folder=folder,
+            folder=stack.enter_context(inference_process.temporary_folder()),
             cache_dir=found.cache_dir,
             use_gpu=use_gpu,
         )
         model = stack.enter_context(inference_process.Model(request, device))
-        failed = _answer_all(model, spec["task"], source, json=json)
-    raise typer.Exit(FAILED if failed else 0)
+        failed = _answer_all(model, task, source, json=json)
+    raise typer.Exit(FAILED if failed else OK)
 
 
 def changed(
@@ -96,24 +103,30 @@ def _answer_all(
     model: inference_process.Model, task: Json, source: try_inputs.Source, *, json: bool
 ) -> bool:
     """Whether some input could not be used. An interactive user may give another one."""
-    failed = False
-    for rows in _batches(source.rows, 1 if source.is_interactive else _TOGETHER):
-        answers = model.answer(rows)
+    failed = several = False
+    for batch in _batches(source.inputs, 1 if source.is_interactive else _TOGETHER):
+        answers = model.answer([given.row for given in batch])
         for notice in answers.notices:
             output.note(notice)
         if answers.failure is not None:
             failed = True
-            _complain(answers.failure)
+            output.complain(with_places(answers.failure.message, batch))
             if not source.is_interactive:
                 break
-        several = not source.is_interactive and (len(rows) > 1 or failed)
-        for row, answer in zip(rows, answers.answers, strict=False):
-            _show(task, row, answer, named=several, json=json)
+        several = several or len(batch) > 1
+        for given, answer in zip(batch, answers.answers, strict=False):
+            _show(task, given.row, answer, named=several, json=json)
     return failed and not source.is_interactive
 
 
-def _complain(failure: Failure) -> None:
-    output.complain(failure.message)
+def with_places(message: str, batch: Sequence[Input]) -> str:
+    """A message about rows of a request, with the places where the user gave them."""
+
+    def place(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return batch[number - 1].place if 1 <= number <= len(batch) else found[0]
+
+    return _LINE_OF_ROWS.sub(place, message)
 
 
 def _show(
@@ -129,7 +142,7 @@ def _show(
     sys.stdout.flush()
 
 
-def _batches(rows: Iterable[Json], size: int) -> Iterator[list[Json]]:
-    given = iter(rows)
+def _batches(inputs: Iterable[Input], size: int) -> Iterator[list[Input]]:
+    given = iter(inputs)
     while batch := list(islice(given, size)):
         yield batch

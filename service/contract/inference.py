@@ -2,11 +2,14 @@
 comes back."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.contract.failures import Failure
+
+ROWS_FILE: Final = "rows.jsonl"
+"""The name that messages have for the rows of one request: `rows.jsonl, line 2` is its second."""
 
 
 class _Frozen(BaseModel):

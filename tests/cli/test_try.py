@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from service.cli import finished_models, try_answers, try_inputs
+from service.cli import (
+    finished_models,
+    inference_process,
+    try_answers,
+    try_inputs,
+    try_model,
+)
 from service.cli.client import Client
 from service.cli.exit_codes import UsageError
 from service.cli.try_inputs import Given
@@ -30,8 +37,12 @@ class Terminal(io.StringIO):
         return True
 
 
+def inputs(task: str, **given: Any) -> list[try_inputs.Input]:
+    return list(try_inputs.source(task, Given(**{**vars(NOTHING), **given})).inputs)
+
+
 def rows(task: str, **given: Any) -> list[dict[str, Any]]:
-    return list(try_inputs.source(task, Given(**{**vars(NOTHING), **given})).rows)
+    return [each.row for each in inputs(task, **given)]
 
 
 @pytest.fixture
@@ -75,6 +86,32 @@ class TestCommand:
             assert answer["probabilities"] == pytest.approx(expected, abs=0.01)
             assert answer["prediction"] == max(expected, key=lambda name: expected[name])
 
+    @pytest.mark.parametrize(
+        ("arguments", "typed", "words"),
+        [
+            ((), "", "stdin holds no input"),
+            (("the report", " "), "", "input 2: `text` is empty"),
+        ],
+    )
+    def test_what_cannot_be_used_is_named(
+        self,
+        cli: Cli,
+        classifier: str,
+        monkeypatch: pytest.MonkeyPatch,
+        arguments: tuple[str, ...],
+        typed: str,
+        words: str,
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        outcome = cli("try", classifier, *arguments)
+        assert outcome.status in (1, 2)
+        assert words in outcome.err
+
+    def test_a_process_without_rows_says_nothing(self) -> None:
+        command = [sys.executable, "-m", "worker.inference"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
     def test_without_the_packages_of_a_worker(
         self, cli: Cli, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -99,6 +136,8 @@ class TestCommand:
             (["--question", "q", "--context", "c", "--text-pair", "x"], "--text-pair is for"),
             (["--question", "q", "--context", "c", "--max-new-tokens", "3"], "--max-new-tokens"),
             (["--question", "q", "--context", "c", "--device", "tpu"], "is not cpu, cuda or"),
+            (["--question", "q", "--context", "c", "--top-k", "0"], "greater than or equal to 1"),
+            (["--question", "q"], "--context is missing"),
         ],
     )
     def test_options_that_the_task_does_not_take(
@@ -109,7 +148,20 @@ class TestCommand:
         assert words in refused.err
 
 
+class TestHub:
+    def test_is_that_of_the_service(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FINETUNE_HUB_ENDPOINT", "http://mirror.local")
+        monkeypatch.setenv("FINETUNE_HUB_TOKEN", "hf_x")
+        environment = inference_process._environment("cpu")
+        assert environment["HF_ENDPOINT"] == "http://mirror.local"
+        assert environment["HF_TOKEN"] == "hf_x"
+
+
 class TestFinishedModels:
+    def test_the_folder_of_another_user_is_not_used(self) -> None:
+        path = f"/{'x' * 300}/job-1"
+        assert finished_models._local({"id": "job-1", "result": {"model_path": path}}) is None
+
     def register(self, store: Database, home: Path, job_id: str, content: bytes) -> None:
         path = Settings(home=home).workspace(job_id) / "attempts/1/files/config.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,12 +228,54 @@ class TestInputs:
         with pytest.raises(UsageError, match="cannot read"):
             rows("causal-lm", file="/nowhere.jsonl")
 
+    def test_options_complete_the_lines(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "asked.txt"
+        file.write_text('\ufeffWho?\n{"question": "Where?", "context": "Rome."}\n')
+        assert rows("question-answering", context="Ada.", file=str(file)) == [
+            {"question": "Who?", "context": "Ada."},
+            {"question": "Where?", "context": "Rome."},
+        ]
+        monkeypatch.setattr(sys, "stdin", io.StringIO('a\n{"text": "b"}\n'))
+        assert rows("text-classification", text_pair="c") == [
+            {"text": "a", "text_pair": "c"},
+            {"text": "b", "text_pair": "c"},
+        ]
+
+    def test_each_has_the_place_where_it_was_given(self, tmp_path: Path) -> None:
+        file = tmp_path / "in.txt"
+        file.write_text("a\n\nb\n")
+        given = inputs("causal-lm", file=str(file))
+        assert [each.place for each in given] == [f"{file}, line 1", f"{file}, line 3"]
+        message = "rows.jsonl, line 2: `text` is too long; rows.jsonl, line 7"
+        assert try_model.with_places(message, given) == (
+            f"{file}, line 3: `text` is too long; rows.jsonl, line 7"
+        )
+        assert [each.place for each in inputs("causal-lm", texts=["a", "b"])] == [
+            "input 1",
+            "input 2",
+        ]
+
+    @pytest.mark.parametrize("content", [b"caf\xe9\n", b'{"text": "\\ud800"}\n'])
+    @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+    def test_what_is_not_unicode_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, errors: str
+    ) -> None:
+        stdin = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors=errors)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(UsageError, match=r"stdin.* is not UTF-8 text"):
+            rows("causal-lm")
+        (tmp_path / "in.txt").write_bytes(content)
+        with pytest.raises(UsageError, match=r"in\.txt.* is not UTF-8 text"):
+            rows("causal-lm", file=str(tmp_path / "in.txt"))
+
     def test_of_a_person(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", Terminal("Ada wrote it.\nWho?\n\nWhat?\n"))
         source = try_inputs.source("question-answering", NOTHING)
         assert source.is_interactive
         context = "Ada wrote it."
-        assert list(source.rows) == [
+        assert [each.row for each in source.inputs] == [
             {"question": "Who?", "context": context},
             {"question": "What?", "context": context},
         ]

@@ -20,7 +20,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches `finetune try`, which ends this
     answers = _private_stdout()
     cast(TextIOWrapper, sys.stdin).reconfigure(encoding="utf-8")
-    request = InferenceRequest.model_validate_json(sys.stdin.readline())
+    first = sys.stdin.readline()
+    if not first:  # `finetune try` was given no rows
+        return
+    request = InferenceRequest.model_validate_json(first)
     from worker.inference.predictor import Predictor  # imports torch
     from worker.stages.prepare import quiet_libraries
 

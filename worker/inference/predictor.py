@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from service.contract.events import Notice, StageEvent
-from service.contract.inference import Answers, InferenceRequest
+from service.contract.inference import ROWS_FILE, Answers, InferenceRequest
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST
 from service.contract.stages import PrepareResult, StageRequest
@@ -65,7 +65,7 @@ class Predictor:
         self._channel = _Notices()
         self._calls = 0
         self._columns = spec.columns(request.spec)
-        self._plain = first = spec.of_prediction(request, request.folder / "rows.jsonl")
+        self._plain = first = spec.of_prediction(request, request.folder / ROWS_FILE)
         self._task: Task = registry.get(first.variant())
         self._model, self._adapter = self._read(first)
         self._spec = self._complete(first)
@@ -143,7 +143,7 @@ class Predictor:
 
     def _written(self, prepared_rows: Sequence[dict[str, Any]], folder: Path) -> StageRequest:
         folder.mkdir(parents=True)
-        file = folder / "rows.jsonl"
+        file = folder / ROWS_FILE
         with file.open("w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in prepared_rows)
         dataset = self._spec.dataset.model_copy(update={"test": [str(file)]})
