@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
@@ -20,6 +20,12 @@ RuleT = TypeVar("RuleT", bound=Rule)
 SectionT = TypeVar("SectionT", bound="SpecModel")
 Refused = list[tuple[str, str]]
 """Options, and the sentence that says why each is refused."""
+
+
+ACCEPTED: Final = object()
+"""The context of a validation whose spec was accepted before, perhaps by an older release: the
+rules between fields, which may be newer than the spec, are not checked again. Otherwise a release
+with a new rule could neither start nor end the jobs that it finds."""
 
 
 class BrokenRulesError(ValueError):
@@ -85,8 +91,9 @@ class SpecModel(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _follow_rules(self) -> Self:
-        refuse(self.contradictions())
+    def _follow_rules(self, info: ValidationInfo) -> Self:
+        if info.context is not ACCEPTED:
+            refuse(self.contradictions())
         return self
 
     if not TYPE_CHECKING:

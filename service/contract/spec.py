@@ -1,7 +1,7 @@
 """JobSpec: everything that a client may set for a job. Unknown fields are refused everywhere."""
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -13,7 +13,7 @@ from service.contract.modes import Mode
 from service.contract.parameters import TaskSpec
 from service.contract.peft import PeftSpec
 from service.contract.resources import ResourcesSpec
-from service.contract.section import Rule, SpecModel
+from service.contract.section import ACCEPTED, Rule, SpecModel
 from service.contract.states import Stage
 from service.contract.tracking import TrackingSpec
 from service.contract.training import TrainingSpec
@@ -76,6 +76,11 @@ class JobSpec(SpecModel):
     @classmethod
     def _train_may_be_left_out(cls, given: Any) -> Any:
         return modes.without_training_rows(given)
+
+    @classmethod
+    def accepted(cls, stored: dict[str, Any]) -> Self:
+        """The spec of a job that exists, without the rules of later releases."""
+        return cls.model_validate(stored, context=ACCEPTED)
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:

@@ -163,7 +163,7 @@ def _first_stage(
     lost = lineage.hold(session, row.id)
     stage, missing = stage_outputs.first_stage(row, stage, settings, lost)
     if stage is Stage.PREPARE:
-        spec = JobSpec.model_validate(row.spec)
+        spec = JobSpec.accepted(row.spec)
         lineage.use(session, spec)
         files.use(session, uploads(spec))
     return stage, missing

@@ -89,7 +89,7 @@ def _claim_of(session: Session, row: JobRow, worker_id: str, gpus: tuple[str, ..
         worker_id=worker_id,
         stage=Stage(row.stage),
         attempt=row.stage_attempt,
-        spec=JobSpec.model_validate(row.spec),
+        spec=JobSpec.accepted(row.spec),
         results=row.results,
         used_seconds=row.used_seconds,
         stage_used_seconds=_stage_used_seconds(session, row),

@@ -152,7 +152,7 @@ def _after_finish(row: JobRow, result: dict[str, Any], now: datetime) -> _Step:
     if following is None:
         done = {"results": results, "follow_up": None}
         return _Step(JobState.SUCCEEDED, "stage_finished", {}, done)
-    spec = JobSpec.model_validate(row.spec)
+    spec = JobSpec.accepted(row.spec)
     values = {"results": results, **jobs.waiting_for(following, spec, now)}
     if following is Stage.PUBLISH:
         # It counts no steps of its own; users still want to see how far the training got.

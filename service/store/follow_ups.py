@@ -29,7 +29,7 @@ def begin(
 
 def again(session: Session, row: JobRow, stage: Stage, *, keeps_progress: bool) -> dict[str, Any]:
     """Columns of an ended job that waits for `stage`, as if nothing had been tried there yet."""
-    waiting = jobs.waiting_for(stage, JobSpec.model_validate(row.spec), jobs.clock(session))
+    waiting = jobs.waiting_for(stage, JobSpec.accepted(row.spec), jobs.clock(session))
     if keeps_progress:
         del waiting["progress"]  # how far the training came
     return {

@@ -35,7 +35,7 @@ class Source:
 def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Source:
     """The finished model of a job, or the model of one of its checkpoints. SourceJobError."""
     row = _finished_job(session, job_id)
-    spec = JobSpec.model_validate(row.spec)
+    spec = JobSpec.accepted(row.spec)
     if not spec.trains:
         made_no_model = f"job {job_id} made no model: its `mode` is `{spec.mode}`"
         _refuse("no_model", f"{made_no_model}. Give the job that trained the one it used")
@@ -62,7 +62,7 @@ def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Sou
 def checkpoint_of(session: Session, job_id: str, checkpoint: str | int) -> Source:
     """A checkpoint to continue the training of a job from. SourceJobError."""
     row = _finished_job(session, job_id)
-    mode = JobSpec.model_validate(row.spec).mode
+    mode = JobSpec.accepted(row.spec).mode
     if mode != "train":
         _refuse("no_model", f"job {job_id} has no training to continue: its `mode` is `{mode}`")
     return _checkpoint(session, row, checkpoint)
@@ -70,7 +70,7 @@ def checkpoint_of(session: Session, job_id: str, checkpoint: str | int) -> Sourc
 
 def spec_of(session: Session, job_id: str) -> JobSpec | None:
     row = session.get(JobRow, job_id)
-    return JobSpec.model_validate(row.spec) if row is not None else None
+    return JobSpec.accepted(row.spec) if row is not None else None
 
 
 def _finished_job(session: Session, job_id: str) -> JobRow:

@@ -16,6 +16,8 @@ from service.store.database import Database
 from service.store.models import FileRow
 from service.store.tracking import load
 from tests.support.factories import make_spec
+from tests.support.job_rows import get as job_row
+from tests.support.job_rows import put
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, train
 from worker.tracking import base_model_config, run_content, run_description
@@ -126,6 +128,18 @@ class TestDescription:
         note = run_description.with_link(run_description.write(tracked, spec, {}), job.id, None)
         assert "http" not in note
         assert note.endswith("`part-3.json`, `part-4.json` and 2 more")
+
+    def test_of_a_job_that_a_rule_of_this_release_would_refuse(
+        self, upload_job: Job, mlflow_uri: str, client: MlflowClient
+    ) -> None:
+        job = upload_job
+        spec = job_row(job.database, job.id).spec
+        spec["training"] |= {"eval_strategy": "epoch", "metric_for_best_model": "bleu"}
+        put(job.database, job.id, spec=spec)
+        sync(job.database, MlflowTracker(mlflow_uri), job.id, job.workspace)
+        run = job.the_run(client)
+        assert NOTE in run.data.tags
+        assert run.data.params["training.metric_for_best_model"] == "bleu"
 
 
 class TestOrigin:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
+from service.contract.section import ACCEPTED
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
 from service.prctl import die_with_parent
 from worker import failures
@@ -140,7 +141,8 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
 
 def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Channel) -> int:
     try:
-        request = StageRequest.model_validate_json(Path(sys.argv[1]).read_bytes())
+        given = Path(sys.argv[1]).read_bytes()
+        request = StageRequest.model_validate_json(given, context=ACCEPTED)
         result = main(request, channel)
         if result is not None:
             channel.send(Finished(result=result.model_dump(mode="json")))

@@ -77,7 +77,7 @@ def final_points(job: TrackedJob) -> Iterator[Point]:
 
 
 def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.accepted(job.spec)
     prepared = job.results.get(Stage.PREPARE) or {}
     resolved = ("model_revision", "dataset_revision", "data_fingerprint", "hub_model_id")
     found = {name: str(prepared[name]) for name in resolved if prepared.get(name)}
@@ -101,7 +101,7 @@ def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
 
 
 def finished_model(job: TrackedJob) -> FinishedModel:
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.accepted(job.spec)
     trained = job.results.get(Stage.TRAIN) or {}
     return FinishedModel(
         job_id=job.id,

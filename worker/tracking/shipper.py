@@ -207,7 +207,7 @@ class _Shipper:
     def _run_to_finish(self, job: TrackedJob) -> str | None:
         """No run is created for a job that was cancelled before it did anything."""
         if job.state == JobState.CANCELLED and job.run_id is None and job.metric_seq == 0:
-            spec = JobSpec.model_validate(job.spec)
+            spec = JobSpec.accepted(job.spec)
             # A run may exist whose id was lost with the response that created it.
             if not (job.claimed and self._tracker.find(spec.tracking.experiment_name, job.id)):
                 return None
@@ -222,7 +222,7 @@ class _Shipper:
             self._described = description
 
     def _file_names(self, job: TrackedJob) -> dict[str, str]:
-        spec = JobSpec.model_validate(job.spec)
+        spec = JobSpec.accepted(job.spec)
         if not isinstance(spec.dataset, UploadDataset):
             return {}
         with self._database.read() as session:
@@ -246,7 +246,7 @@ class _Shipper:
 
     def _send_files(self, job: TrackedJob, run_id: str, until: float) -> Collection[str]:
         """Send missing files; the names of the files the run has now."""
-        log_model = JobSpec.model_validate(job.spec).tracking.log_model
+        log_model = JobSpec.accepted(job.spec).tracking.log_model
         with self._database.read() as session:
             rows = store.artifacts(session, job.id)
         files = {
@@ -284,7 +284,7 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
     """
     if job.run_id is not None:
         return job.run_id
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.accepted(job.spec)
     experiment = spec.tracking.experiment_name
     found = tracker.find(experiment, job.id)
     if not found:

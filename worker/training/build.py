@@ -142,7 +142,8 @@ def placement_notice(
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     else:
-        where = f"the CPU with {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        where = f"the CPU with {threads} thread{'s' if threads > 1 else ''}"
     imitated = device.type == "cpu" and spec.bf16 and not precision.cpu_has_bf16()
     slow = "; this CPU only emulates bfloat16, which is slower than float32" if imitated else ""
     names = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}
