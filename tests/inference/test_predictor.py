@@ -170,6 +170,7 @@ class TestWholeModels:
             (found,) = again.predict([mine]).answers
             assert found["prediction"] == answer["prediction"]
             assert found["probability"] == pytest.approx(answer["probability"], rel=1e-4)
+        assert not list((tmp_path / "try").rglob("*.arrow")), "the rows are kept"
 
     def test_a_row_that_cannot_be_used(self, once: Once, tmp_path: Path) -> None:
         trained, folder = once("question-answering")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,12 @@ class Predictor:
         """StageError for rows that cannot be used."""
         self._calls += 1
         folder = self._request.folder / str(self._calls)
+        try:
+            return self._answers(given, folder)
+        finally:  # temporary files may be in memory
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _answers(self, given: Sequence[dict[str, Any]], folder: Path) -> Answers:
         self._channel.taken()
         request = self._written(rows.prepared(given, self._spec.task.type, self._columns), folder)
         prepared = self._prepared(request)
