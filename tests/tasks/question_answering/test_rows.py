@@ -36,7 +36,7 @@ class TestRowCleaner:
     def test_accepts_answers_in_every_form(self, answers: Any) -> None:
         assert cleaner()(make_row(answers=answers)) == make_row()
 
-    @pytest.mark.parametrize("start", [15, " 15 "])
+    @pytest.mark.parametrize("start", [15, " 15 ", 15.0, "15.0"])
     def test_an_answer_that_is_text_has_its_start_in_a_column(self, start: Any) -> None:
         row = make_row(context="It was Ada. Yes, Ada.", answers="Ada", answer_start=start)
         found = cleaner()
@@ -48,7 +48,7 @@ class TestRowCleaner:
         [
             ({"context": "Ada, Ada"}, "ambiguous_answer", "2 times: add a column `answer_start`"),
             ({"context": "It was ADA."}, "answer_not_found", "not in the context, letter for"),
-            ({"answer_start": "7.0"}, "invalid_answers", "whole number of at least 0, not '7.0'"),
+            ({"answer_start": "7.5"}, "invalid_answers", "whole number of at least 0, not '7.5'"),
         ],
     )
     def test_an_answer_that_is_text_needs_one_place(

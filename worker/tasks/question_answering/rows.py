@@ -1,6 +1,7 @@
 """Cleans the rows of question-answering data sets."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -12,6 +13,8 @@ from worker.tasks.common.cells import kind_of, text_of
 
 REALIGNED_WITHIN: Final = 100
 """How far from its `answer_start` an answer is searched for, in characters."""
+_WHOLE: Final = re.compile(r"(\d{1,18})(\.0+)?")
+"""pandas writes 7.0 in a column that has empty cells."""
 
 
 class RowCleaner:
@@ -104,8 +107,10 @@ def _answers_in_cell(value: str, start: Any, context: str) -> Any:
 def _start_of(answer: str, start: Any, context: str) -> Any:
     """As given in `answer_start`, or the only place of the answer in the context."""
     if isinstance(start, str):
-        start = start.strip()
-        start = int(start) if start.isdecimal() and len(start) < 19 else start or None
+        whole = _WHOLE.fullmatch(start.strip())
+        start = int(whole[1]) if whole else start.strip() or None
+    if isinstance(start, float) and start.is_integer():
+        start = int(start)
     if start is not None:
         return start
     found = context.count(answer)
