@@ -9,7 +9,6 @@ import torch
 import transformers
 
 from service.contract.events import Notice, StageEvent
-from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
 from worker.base_model import finished_model
 from worker.tasks import registry
@@ -93,10 +92,7 @@ def load_parts(
     objective = task.bind(request.spec, tokenizer, model, splits)
     if isinstance(objective, ChunksLogits) and objective.linear is not None:
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)
-    if adapter_dir is not None:
-        model = _load_adapter(model, adapter_dir, new_weights)
-    elif request.spec.peft is not None:
-        model = _add_adapter(model, request.spec, prepared, new_weights, send)
+    model = _with_adapter(model, request, prepared, new_weights, send, adapter_dir)
     precision.require_scalable(model, request.spec)
     build.install_fast_modules(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
@@ -130,21 +126,21 @@ def _load_model(
     return model, new_weights
 
 
-def _add_adapter(
+def _with_adapter(
     model: torch.nn.Module,
-    spec: JobSpec,
+    request: StageRequest,
     prepared: PrepareResult,
     new_weights: list[str],
     send: Callable[[StageEvent], None],
+    finished: Path | None,
 ) -> torch.nn.Module:
+    """The model with the `finished` adapter, or with the new one that the job trains, if any."""
+    if finished is None and request.spec.peft is None:
+        return model
     from worker.training.adapters import adapter  # takes seconds, and most jobs have no adapter
 
-    wrapped = adapter.wrap(model, spec, prepared.tokenizer_dir, new_weights)
+    if finished is not None:
+        return adapter.load(model, finished, new_weights)
+    wrapped = adapter.wrap(model, request.spec, prepared.tokenizer_dir, new_weights)
     send(adapter.notice(wrapped))
     return wrapped
-
-
-def _load_adapter(model: torch.nn.Module, folder: Path, new_weights: list[str]) -> torch.nn.Module:
-    from worker.training.adapters import adapter
-
-    return adapter.load(model, folder, new_weights)

@@ -55,13 +55,10 @@ def convert_command(
     if out is not None:
         out.write_text(text, encoding="utf-8")
     if json:
-        answer = {
-            "spec": spec,
-            "left_out": [asdict(item) for item in conversion.left_out],
-            "notes": conversion.notes,
-            "errors": [fault.model_dump() for fault in faults],
-        }
-        output.print_json(answer)
+        errors = [fault.model_dump() for fault in faults]
+        left_out = [asdict(item) for item in conversion.left_out]
+        notes = conversion.notes
+        output.print_json({"spec": spec, "left_out": left_out, "notes": notes, "errors": errors})
     else:
         if out is None:
             typer.echo(text, nl=False)
