@@ -139,7 +139,7 @@ class TestDescription:
         sync(job.database, MlflowTracker(mlflow_uri), job.id, job.workspace)
         run = job.the_run(client)
         assert NOTE in run.data.tags
-        assert run.data.params["training.metric_for_best_model"] == "bleu"
+        assert run.data.params["metric_for_best_model"] == "bleu"
 
 
 class TestOrigin:

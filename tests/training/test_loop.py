@@ -323,7 +323,7 @@ class TestProgress:
         assert last.loss == recorder.train_values("loss")[3]
         assert last.examples_per_second > 0
         [notice] = recorder.of(Notice)
-        assert notice.message == "Training on the CPU with 1 threads in float32, 3 steps"
+        assert notice.message == "Training on the CPU with 1 thread in float32, 3 steps"
         assert notice.data["malloc"] == (allocator.loaded() or "system")
 
     def test_it_reports_an_interval_that_is_longer_than_the_training(
