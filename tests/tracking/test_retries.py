@@ -14,7 +14,7 @@ from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
 from worker.tracking.shipper import BackgroundShipper, sync
-from worker.tracking.trackers import MlflowTracker, Point, RunStatus
+from worker.tracking.trackers import Description, MlflowTracker, Point, RunStatus
 
 REFUSED = Failure.of(FailureCode.HUB_FORBIDDEN, "Not your namespace")
 
@@ -135,6 +135,21 @@ class TestRetry:
             pass
         run = job.the_run(client)
         assert (run.info.status, run.data.tags["finetune.state"]) == ("FAILED", "failed")
+
+    def test_a_description_that_is_sent_late_tells_the_end(
+        self, job: Job, tracker: MlflowTracker, client: MlflowClient
+    ) -> None:
+        class Slow(MlflowTracker):
+            def describe(self, run_id: str, description: Description) -> None:
+                if job.row.ended_at is None:
+                    end(job, Ending.failed(REFUSED))
+                    assert sync(job.database, tracker, job.id, job.workspace)
+                super().describe(run_id, description)
+
+        with BackgroundShipper(job.database, Slow(tracker._uri), job.id, job.workspace):
+            pass
+        note = job.the_run(client).data.tags["mlflow.note.content"]
+        assert "Failed: `hub_forbidden`" in note
 
 
 class TestDelete:

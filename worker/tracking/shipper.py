@@ -216,10 +216,19 @@ class _Shipper:
     def _send(self, job: TrackedJob, run_id: str, until: float) -> None:
         # Metrics first: a full artifact store must not delay them.
         self._send_metrics(job, run_id, until)
-        description = run_content.description(job, self._file_names(job))
-        if description != self._described:
+        self._describe(job, run_id)
+
+    def _describe(self, job: TrackedJob, run_id: str) -> None:
+        """Send the description if it has changed, and again if the job has meanwhile: another
+        writer may have described its end."""
+        now: TrackedJob | None = job
+        while now is not None:
+            description = run_content.description(now, self._file_names(now))
+            if description == self._described:
+                return
             self._tracker.describe(run_id, description)
             self._described = description
+            now = self._load()
 
     def _file_names(self, job: TrackedJob) -> dict[str, str]:
         spec = JobSpec.accepted(job.spec)
