@@ -39,12 +39,12 @@ _QUOTED: Final = {
 """The metric that people quote of a task's model."""
 
 
-def short_ids(ids: Sequence[str], older: str | None = None, *, is_filtered: bool) -> list[str]:
+def short_ids(ids: Sequence[str], others: Sequence[str] = (), *, is_filtered: bool) -> list[str]:
     """The shortest beginnings, all of one length and without `job-`, that tell these jobs apart.
 
-    `older`: the job after the last one of the page, which is not shown.
+    `others`: the jobs next to those of the page, which are not shown.
     """
-    every = [one.removeprefix("job-") for one in (*ids, *([older] if older else []))]
+    every = [one.removeprefix("job-") for one in (*ids, *others)]
     fewest = _FEWEST_DIGITS_OF_SOME if is_filtered else _FEWEST_DIGITS
     longest = max(map(len, every), default=0)
     for length in range(fewest, longest):

@@ -46,19 +46,20 @@ def list_jobs(
             typer.echo("\n".join(job_table.for_scripts(page["data"])))
         else:
             is_filtered = bool(given.keys() - {"after"})
-            _show_table(console, page, _short_ids(client, page, is_filtered=is_filtered))
+            _show_table(console, page, _short_ids(client, page, given, is_filtered=is_filtered))
     if page["has_more"]:
         output.note(f"there are more: --after {page['data'][-1]['id']}")
 
 
-def _short_ids(client: Client, page: Json, *, is_filtered: bool) -> list[str]:
-    """Of the jobs of a page. The one after the last must not begin like it."""
+def _short_ids(client: Client, page: Json, given: Json, *, is_filtered: bool) -> list[str]:
+    """Of the jobs of a page. The one before the first and the one after the last must not begin
+    like these."""
     ids = [job["id"] for job in page["data"]]
-    older = None
+    others = [given["after"]] if "after" in given else []
     if page["has_more"] and not is_filtered:
         following = client.get("/v1/jobs", {"limit": 1, "after": ids[-1]})["data"]
-        older = following[0]["id"] if following else None
-    return job_table.short_ids(ids, older, is_filtered=is_filtered)
+        others += [job["id"] for job in following]
+    return job_table.short_ids(ids, others, is_filtered=is_filtered)
 
 
 def _show_table(console: Console, page: Json, shown_ids: list[str]) -> None:

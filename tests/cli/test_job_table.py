@@ -95,9 +95,9 @@ class TestShortIds:
         assert job_table.short_ids(ids[1:], is_filtered=False) == ["18a3f2c41a", "18a3f2c41b"]
         assert job_table.short_ids(ids[1:2], is_filtered=False) == ["18a3f2c41"]
 
-    def test_the_next_older_job_counts(self) -> None:
+    def test_a_job_next_to_the_page_counts(self) -> None:
         ids = [f"job-18a3f2c41{rest}" + "0" * 21 for rest in ("aa", "ab")]
-        assert job_table.short_ids(ids[1:], ids[0], is_filtered=False) == ["18a3f2c41ab"]
+        assert job_table.short_ids(ids[1:], [ids[0]], is_filtered=False) == ["18a3f2c41ab"]
 
     def test_longer_where_a_filter_hides_jobs(self) -> None:
         assert job_table.short_ids(["job-" + "1" * 32], is_filtered=True) == ["1" * 11]
@@ -148,3 +148,14 @@ def test_a_terminal_gets_short_ids_that_commands_take(
     newest = lines[1].split()[0]
     assert newest == "18a3f2c42"
     assert cli("get", newest, "--json").json()["id"] == "job-18a3f2c42" + "0" * 23
+
+
+def test_the_job_that_a_page_starts_after_has_another_id(
+    cli: Cli, store: Database, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    older, newer = (f"job-18a3f2c41{end}" + "0" * 22 for end in "ab")
+    for job_id in (older, newer):
+        add_job(store, id=job_id, spec=spec())
+    shown = at_terminal(80, "list", "--after", newer)[1].split()[0]
+    assert cli("get", shown, "--json").json()["id"] == older
