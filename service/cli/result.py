@@ -135,4 +135,4 @@ def metrics_table(metrics: Json, baseline: Json) -> Table:
 def _value(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return units.size(value)
-    return f"{value:,.4g}" if isinstance(value, int | float) else str(value)
+    return units.number(value, 4)

@@ -4,14 +4,18 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 _SIZES: Final = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
+_MANY: Final = 1e9
+"""From here on the digits of a number say less than its power of ten."""
 _LONG: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """1.23456 → `1.23`; what is no number, as it is: a loss may be `nan`."""
+    """1.23456 → `1.23`, 12345.6 → `12,346`; what is no number, as it is: a loss may be `nan`."""
     if not isinstance(value, int | float):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+    if isinstance(value, int) or (abs(value) < _MANY and round(abs(value)) >= 10**digits):
+        return f"{value:,.0f}"
+    return f"{value:,.{digits}g}"
 
 
 def size(count: Any) -> str:

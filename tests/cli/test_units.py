@@ -3,6 +3,25 @@ import pytest
 from service.cli import units
 
 
+class TestNumber:
+    @pytest.mark.parametrize(
+        ("value", "shown"),
+        [
+            (1.23456, "1.23"),
+            (0.00012345, "0.000123"),
+            (12345.6, "12,346"),
+            (999.6, "1,000"),
+            (-1234.5, "-1,234"),
+            (123456, "123,456"),
+            (3.4e38, "3.4e+38"),
+            (float("inf"), "inf"),
+            ("nan", "nan"),
+        ],
+    )
+    def test_digits_that_matter(self, value: object, shown: str) -> None:
+        assert units.number(value) == shown
+
+
 class TestClock:
     @pytest.mark.parametrize(
         ("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (75, "1:15"), (3675, "1:01:15")]
