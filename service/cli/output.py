@@ -18,11 +18,11 @@ AsJson = Annotated[
 
 def stdout() -> Console:
     """Made at each use, so that a redirected stdout is respected."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, emoji=False)
 
 
 def stderr() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def print_json(value: Any) -> None:
@@ -46,7 +46,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> No
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(escape(_cell(row.get(column))) for column in columns))
-    Console(highlight=False, soft_wrap=True, width=_UNLIMITED).print(table)
+    Console(highlight=False, soft_wrap=True, emoji=False, width=_UNLIMITED).print(table)
 
 
 def _cell(value: Any) -> str:

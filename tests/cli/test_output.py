@@ -52,3 +52,12 @@ class TestPrintTable:
             ["a"],
             ["b", "1.5"],
         ]
+
+
+class TestText:
+    def test_of_users_is_shown_as_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+        output.complain("no job :heart: [bold]")
+        output.print_table(("name",), [{"name": ":heart:"}])
+        captured = capsys.readouterr()
+        assert captured.err == "finetune: no job :heart: [bold]\n"
+        assert captured.out.split() == ["name", ":heart:"]
