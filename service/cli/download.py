@@ -11,6 +11,8 @@ from service.cli import output, whole_folder
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.folder_names import folder_name
+from service.cli.transfer import file_size
+from service.contract.states import ENDED
 
 MODEL: Final = "model/"
 _CARD: Final = "model/README.md"
@@ -97,8 +99,11 @@ def _all(
     if json:
         output.print_json({"path": str(target), "data": written})
         return
-    size = sum(each["bytes"] for each in found) / 1e6
-    typer.echo(f"{target}: {len(found)} files, {size:,.1f} MB, every sha256 checked")
+    number = f"{len(found)} file{'s' if len(found) > 1 else ''}"
+    size = file_size(sum(each["bytes"] for each in found))
+    typer.echo(f"{target}: {number}, {size}, every sha256 checked")
+    if job["state"] not in ENDED:
+        output.note(f"The job is still {job['state']}: what it makes from now on is not here.")
     if line := how_to_load(job, {each["name"] for each in found}, target):
         typer.echo(line)
 

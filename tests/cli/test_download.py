@@ -16,6 +16,7 @@ from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import ArtifactRow, JobRow
 from tests.cli.conftest import Cli
+from tests.cli.job_rows import end
 from tests.support.services import wait_until
 
 SPEC: dict[str, Any] = {
@@ -83,11 +84,21 @@ class TestFolder:
         outcome = cli("download", job)
         assert outcome.status == 0
         assert outcome.out.splitlines() == [
-            "mine: 3 files, 0.0 MB, every sha256 checked",
+            "mine: 3 files, 14 bytes, every sha256 checked",
             'Load it: transformers.AutoModelForQuestionAnswering.from_pretrained("mine/model")',
         ]
         assert content(here / "mine") == FILES
         assert [path.name for path in here.iterdir()] == ["mine"]
+
+    def test_of_a_job_that_has_not_ended_may_lack_files(
+        self, cli: Cli, job_id: str, store: Database, home: Path, here: Path
+    ) -> None:
+        add(store, home, job_id, {"data_report.json": b"{}"})
+        outcome = cli("download", job_id)
+        assert outcome.out == "mine: 1 file, 2 bytes, every sha256 checked\n"
+        assert "still queued: what it makes from now on is not here" in outcome.err
+        end(store, job_id, "cancelled")
+        assert cli("download", job_id, "--force").err == ""
 
     def test_or_its_id(self, cli: Cli, job: str, store: Database, here: Path) -> None:
         with store.write() as session:
