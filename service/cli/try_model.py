@@ -17,7 +17,8 @@ from service.contract.inference import ROWS_FILE, InferenceRequest
 
 _TOGETHER: Final = 256
 """Rows of a file that are predicted at once."""
-_LINE_OF_ROWS: Final = re.compile(rf"{re.escape(ROWS_FILE)}, line (\d+)")
+_ROW: Final = re.compile(rf"(?:{re.escape(ROWS_FILE)}, line|Row) (\d+)(?: of the test split)?")
+"""How the code of a job names a row."""
 
 _Texts = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]…", help="Texts or prompts.")]
 _Question = Annotated[str | None, typer.Option(help="For question-answering.")]
@@ -123,10 +124,10 @@ def with_places(message: str, batch: Sequence[Input]) -> str:
     """A message about rows of a request, with the places where the user gave them."""
 
     def place(found: re.Match[str]) -> str:
-        number = int(found[1])
+        number = int(found[1])  # from 1
         return batch[number - 1].place if 1 <= number <= len(batch) else found[0]
 
-    return _LINE_OF_ROWS.sub(place, message)
+    return _ROW.sub(place, message)
 
 
 def _show(

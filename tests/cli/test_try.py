@@ -252,6 +252,8 @@ class TestInputs:
         assert try_model.with_places(message, given) == (
             f"{file}, line 3: `text` is too long; rows.jsonl, line 7"
         )
+        message = "Row 1 of the test split has no [MASK]"
+        assert try_model.with_places(message, given) == f"{file}, line 1 has no [MASK]"
         assert [each.place for each in inputs("causal-lm", texts=["a", "b"])] == [
             "input 1",
             "input 2",
