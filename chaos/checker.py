@@ -140,6 +140,8 @@ def _attempts(events: Sequence[EventRow]) -> Iterator[str]:
                 yield f"event {event.seq} starts epoch {event.epoch} after {epoch}"
             epoch, is_held = event.epoch, True
         elif event.type in _STAGE_EVENTS:
+            if event.type == "notice" and event.epoch == epoch == 0:
+                continue  # a warning of the service, recorded with the submission
             if not is_held or event.epoch != epoch:
                 yield f"event {event.seq}, {event.type}, of epoch {event.epoch}; {epoch} was last"
         elif event.data.get("to") not in (None, "pausing", "cancelling"):

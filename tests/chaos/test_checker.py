@@ -34,6 +34,7 @@ def _stage(stage: str, epoch: int, to: str) -> list[EventRow]:
 def _good() -> list[EventRow]:
     return [
         _event("submitted", 0, to="queued"),
+        _event("notice", 0, message="No worker has 4 GPUs"),
         *_stage("prepare", 1, "queued"),
         *_stage("train", 2, "queued"),
         *_stage("publish", 3, "succeeded"),
@@ -45,25 +46,29 @@ def test_a_good_history() -> None:
 
 
 def _records_an_event_late(events: list[EventRow]) -> None:
-    events.insert(4, _event("checkpoint", 1, step=4))
+    events.insert(5, _event("checkpoint", 1, step=4))
 
 
 def _records_under_an_old_epoch(events: list[EventRow]) -> None:
-    events[5].epoch = 1
+    events[6].epoch = 1
+
+
+def _warns_late(events: list[EventRow]) -> None:
+    events.insert(5, _event("notice", 0, message="No worker has 4 GPUs"))
 
 
 def _starts_while_held(events: list[EventRow]) -> None:
-    del events[3]
+    del events[4]
 
 
 def _does_not_raise_the_epoch(events: list[EventRow]) -> None:
-    for event in events[4:7]:
+    for event in events[5:8]:
         event.epoch = 1
 
 
 def _finishes_twice(events: list[EventRow]) -> None:
-    events[4:4] = _stage("prepare", 2, "queued")
-    for event in events[7:]:
+    events[5:5] = _stage("prepare", 2, "queued")
+    for event in events[8:]:
         event.epoch += 1
 
 
@@ -72,16 +77,17 @@ def _ends_twice(events: list[EventRow]) -> None:
 
 
 def _leaves_out_a_stage(events: list[EventRow]) -> None:
-    del events[4:7]
+    del events[5:8]
 
 
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
-        (_records_an_event_late, "event 5, checkpoint, of epoch 1; 1 was last"),
-        (_records_under_an_old_epoch, "event 6, phase, of epoch 1; 2 was last"),
-        (_starts_while_held, "event 4 starts epoch 2 while 1 is held"),
-        (_does_not_raise_the_epoch, "event 5 starts epoch 1 after 1"),
+        (_records_an_event_late, "event 6, checkpoint, of epoch 1; 1 was last"),
+        (_records_under_an_old_epoch, "event 7, phase, of epoch 1; 2 was last"),
+        (_warns_late, "event 6, notice, of epoch 0; 1 was last"),
+        (_starts_while_held, "event 5 starts epoch 2 while 1 is held"),
+        (_does_not_raise_the_epoch, "event 6 starts epoch 1 after 1"),
         (_finishes_twice, "finished twice: ['prepare']"),
         (_ends_twice, "2 terminal states: ['stage_finished', 'cancelled']"),
         (_leaves_out_a_stage, "succeeded after ['prepare', 'publish']"),
@@ -95,7 +101,7 @@ def test_a_broken_promise(spoil: Callable[[list[EventRow]], None], fault: str) -
 
 def test_a_lost_event() -> None:
     events = _numbered(_good())
-    del events[2]
+    del events[3]
     [fault] = history_faults(events, "succeeded")
     assert fault.startswith("the events have gaps")
 
