@@ -16,12 +16,12 @@ from service.cli.exit_codes import UsageError
 from service.cli.hub_environment import hub_environment
 from service.cli.spec_check import Checked
 from service.cli.transfer import transfer
+from service.contract import splits
 from service.contract.failures import RULES, FailureCode
 from service.settings import Settings
 
 ROWS: Final = 10_000
 _NEEDED: Final = ("torch", "transformers", "datasets", "tokenizers")
-_SPLITS: Final = ("train", "validation", "test")
 _MANY_UNKNOWN: Final = 0.02
 _SHOWN_TOKENS: Final = 48
 _SHOWN_CHARACTERS: Final = 400
@@ -57,7 +57,7 @@ def _readable_here(client: Client, checked: Checked, folder: Path) -> Json:
             return str((checked.folder / value).resolve())
         return str(_download(client, value, folder))
 
-    replaced = {split: _mapped(dataset[split], path_of) for split in _SPLITS if split in dataset}
+    replaced = {split: _mapped(dataset[split], path_of) for split in splits.ALL if split in dataset}
     return {**spec, "dataset": {**dataset, **replaced, "source": "path"}}
 
 

@@ -1,6 +1,6 @@
 """`finetune get`: everything about one job, for a person."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from service.cli import live_display, units
 from service.cli.client import Json
 from service.cli.event_sentences import Narrator
 from service.cli.result import STATE_STYLES, short_id, show_outcome
+from service.contract import splits
 from service.contract.states import ENDED, JobState
 
 _SAMPLES: Final = 3
@@ -19,13 +20,16 @@ _SAMPLE_TEXT: Final = 70
 _ENDS: Final = ("stage_finished", "attempt_failed", "lease_expired", "released", "cancelled")
 
 
-def show(console: Console, job: Json, events: Sequence[Json]) -> None:
-    """`events`: its whole history, from which the attempts are read."""
+def show(
+    console: Console, job: Json, events: Sequence[Json], file_names: Mapping[str, str]
+) -> None:
+    """`events`: its whole history, from which the attempts are read. `file_names`: by file id, of
+    the uploads that still exist."""
     now = datetime.now(UTC)
     style = STATE_STYLES.get(job["state"], "bold")
     name = f"  {escape(job['name'])}" if job["name"] else ""
     console.print(f"{escape(job['id'])} [{style}]{job['state']}[/]{name}")
-    for title, value in _facts(job, now):
+    for title, value in _facts(job, file_names, now):
         console.print(f"[bold]{title:<8}[/] {escape(value)}")
     if job["state"] not in ENDED:
         console.print(escape(live_display.line(job, now=now)))
@@ -42,11 +46,11 @@ def show(console: Console, job: Json, events: Sequence[Json]) -> None:
         console.print(f"[bold]actions [/] {', '.join(job['actions'])}: {example}")
 
 
-def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
+def _facts(job: Json, file_names: Mapping[str, str], now: datetime) -> Iterator[tuple[str, str]]:
     spec = job["spec"]
     yield "task", job["task"]
     yield "model", _model(spec["model"])
-    yield "data", _data(spec["dataset"])
+    yield "data", _data(spec["dataset"], file_names)
     if job.get("cloned_from"):
         yield "clone of", job["cloned_from"]
     created = units.moment(job["created_at"])
@@ -80,22 +84,35 @@ def _model(model: Json) -> str:
     return f"{model.get('name_or_path')}{revision}"
 
 
-def _data(dataset: Json) -> str:
+def _data(dataset: Json, file_names: Mapping[str, str]) -> str:
     if dataset["source"] == "hub":
         config = f" ({dataset['config']})" if dataset.get("config") else ""
         return f"{dataset['name']}{config} of the Hub"
     parts = [
-        f"{split}: {_files(dataset[split])}"
-        for split in ("train", "validation", "test")
+        f"{split}: {_files(dataset[split], file_names)}"
+        for split in splits.ALL
         if dataset.get(split)
     ]
     return "; ".join(parts)
 
 
-def _files(value: Any) -> str:
+def _files(value: Any, file_names: Mapping[str, str]) -> str:
+    """Of a split: one file, several, or several named sets."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_files(each)}" for name, each in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        sets = (f"{name} {_files(each, file_names)}" for name, each in value.items())
+        return ", ".join(sets)
+    if isinstance(value, list):
+        return ", ".join(_files(each, file_names) for each in value)
+    return f"{file_names[value]} ({value})" if value in file_names else str(value)
+
+
+def files_of(dataset: Json) -> list[str]:
+    """The ids of all uploads in a stored `dataset` section, each once."""
+    found: list[str] = []
+    for value in map(dataset.get, splits.ALL):
+        for one in value.values() if isinstance(value, dict) else [value]:
+            found += one if isinstance(one, list) else [one] if one else []
+    return list(dict.fromkeys(found))
 
 
 # ---- attempts ---------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 """`finetune list|get`: show jobs."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from http import HTTPStatus
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from service.cli import job_page, job_table, output
-from service.cli.client import Client, Json
+from service.cli.client import ApiError, Client, Json
 from service.contract.states import JobState
+
+_NAMED_FILES: Final = 10
+"""`get` asks for the names of so many files; of the others it shows the ids."""
 
 
 def list_jobs(
@@ -76,4 +80,19 @@ def get_job(job_id: str, *, json: output.AsJson = False) -> None:
             output.print_json(job)
             return
         events = list(client.pages(f"/v1/jobs/{job_id}/events", cursor="seq"))
-    job_page.show(output.stdout(), job, events)
+        file_names = _file_names(client, job["spec"]["dataset"])
+    job_page.show(output.stdout(), job, events, file_names)
+
+
+def _file_names(client: Client, dataset: Json) -> dict[str, str]:
+    """By file id, of the first uploads and only of those that still exist."""
+    if dataset["source"] != "upload":
+        return {}
+    found = {}
+    for file_id in job_page.files_of(dataset)[:_NAMED_FILES]:
+        try:
+            found[file_id] = client.get(f"/v1/files/{file_id}")["filename"]
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    return found

@@ -11,8 +11,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from service.cli.client import Json
+from service.contract import splits
 
-_SPLITS: Final = ("train", "validation", "test")
 _LOCAL: Final = ("./", "../")
 """How a spec names a file to upload first, relative to itself; an id of an upload never does."""
 _BLOCK: Final = 1024 * 1024
@@ -60,7 +60,7 @@ def named_in(spec: Json, folder: Path) -> list[LocalFile]:
     dataset = _uploads(spec)
     return [
         LocalFile(field, value, folder / value)
-        for split in _SPLITS
+        for split in splits.ALL
         for field, value in _walk(dataset.get(split), f"dataset.{split}")
     ]
 
@@ -81,7 +81,7 @@ def replaced(spec: Json, ids: Mapping[str, str]) -> Json:
     dataset = _uploads(spec)
     if not dataset:
         return spec
-    new = {split: _with_ids(dataset[split], ids) for split in _SPLITS if split in dataset}
+    new = {split: _with_ids(dataset[split], ids) for split in splits.ALL if split in dataset}
     return {**spec, "dataset": {**dataset, **new}}
 
 

@@ -5,6 +5,8 @@ from typing import Any, Final, Protocol
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
 TEST: Final = "test"
+ALL: Final = (TRAIN, VALIDATION, TEST)
+"""The fields of a `dataset` section."""
 _NAMED: Final = f"{VALIDATION}."
 
 

@@ -1,5 +1,7 @@
 """`finetune get`; the tests write to the store what a worker would."""
 
+import httpx
+
 from service.contract.failures import Failure, FailureCode
 from service.store import claims, endings
 from service.store.database import Database, db_now
@@ -35,6 +37,12 @@ def attempt(store: Database, job_id: str, ending: Ending) -> None:
         )
 
 
+def uploaded(http: httpx.Client, name: str) -> str:
+    rows = f"question,context,answers\nWho wrote {name}?,Ada wrote {name}.,Ada\n"
+    answer = http.post("/v1/files", files={"file": (name, rows)}, data={"purpose": "fine-tune"})
+    return str(answer.raise_for_status().json()["id"])
+
+
 class TestGet:
     def test_a_job_that_has_ended(self, cli: Cli, store: Database, job_id: str) -> None:
         failure = Failure.of(FailureCode.NETWORK, "Could not reach the Hub.")
@@ -68,3 +76,24 @@ class TestGet:
         out = cli("get", job_id).out
         assert "queued  prepare · waiting: retry 1 of 3 in " in out
         assert " s: could not reach the Hub\n" in out
+
+    def test_uploads_are_called_by_their_names_while_they_exist(
+        self, cli: Cli, store: Database, http: httpx.Client
+    ) -> None:
+        ids = {name: uploaded(http, name) for name in ("train.csv", "dev.csv", "gone.csv")}
+        dataset = {
+            "source": "upload",
+            "train": [ids["train.csv"], ids["gone.csv"]],
+            "validation": {"dev": ids["dev.csv"]},
+        }
+        model = {"name_or_path": "org/model"}
+        spec = {"task": "question-answering", "model": model, "dataset": dataset}
+        job_id = http.post("/v1/jobs", json=spec).raise_for_status().json()["id"]
+        end(store, job_id, "cancelled")
+        http.delete(f"/v1/files/{ids['gone.csv']}").raise_for_status()
+        [data] = [line for line in cli("get", job_id).out.splitlines() if line.startswith("data")]
+        train = f"train.csv ({ids['train.csv']}), {ids['gone.csv']}"
+        assert (
+            data.split(maxsplit=1)[1]
+            == f"train: {train}; validation: dev dev.csv ({ids['dev.csv']})"
+        )
