@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service.cli import live_display, result, spec_check, units, watch
+from service.cli import history, live_display, result, spec_check, units, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
 from service.cli.spec_file import read_spec
@@ -161,7 +161,9 @@ def run_job(client: Client, *, keep: bool) -> int:
     job = create(client, checked, f"demo-{time.time_ns()}")
     console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
     with live_display.display(json=False) as shown:
-        job = watch.follow(client, job["id"], shown)
+        for page, items in history.follow(client, job["id"], shown.say):
+            job = page
+            shown.show(job, items)
     console.print(f"{job['state']} after {units.clock(time.monotonic() - started)}")
     status = watch.exit_status(job)
     if status:

@@ -38,7 +38,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/tasks/language_modeling/test_causal_lm.py::TestData",
         f"{_MASKED_LM}::TestPrepare",
         "tests/tasks/test_data_report.py",
-        "tests/tasks/language_modeling/test_causal_lm.py::TestSeparateDocuments",
+        "tests/tasks/language_modeling/test_causal_lm_objective.py::TestSeparateDocuments",
     ),
     "worker/tasks/language_modeling/masking.py": (
         f"{_MASKED_LM}::TestMasking",
