@@ -29,6 +29,7 @@ from service.cli.exit_codes import FAILED, INTERRUPTED
 from service.cli.spec_file import read_spec
 from service.cli.stack import lock
 from service.cli.submit import create
+from service.contract.states import ENDED, Action
 
 EXAMPLES = Path(__file__).resolve().parent
 HOME = EXAMPLES.parent / "var" / "demo"
@@ -157,6 +158,7 @@ def run_job(client: Client, *, keep: bool) -> int:
     spec["model"] = {"name_or_path": str(model_folder())}
     checked = spec_check.check(client, spec, EXAMPLES)
     spec_check.refuse(checked.errors)
+    cancel_earlier(client, spec["metadata"])
     started = time.monotonic()
     job = create(client, checked, f"demo-{time.time_ns()}")
     console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
@@ -173,6 +175,15 @@ def run_job(client: Client, *, keep: bool) -> int:
         if not keep:
             console.print("[dim]To see the run in MLflow: make demo KEEP=1[/]")
     return status
+
+
+def cancel_earlier(client: Client, metadata: dict[str, str]) -> None:
+    """The jobs of demos that were stopped: the service would run them to their end first."""
+    labels = [f"{key}:{value}" for key, value in metadata.items()]
+    for job in client.pages("/v1/jobs", params={"metadata": labels}):
+        if job["state"] not in ENDED:
+            client.act(job["id"], Action.CANCEL)
+            console.print(f"[dim]cancelled {escape(job['id'])} of a demo that was stopped[/]")
 
 
 def show(job: dict[str, Any]) -> None:

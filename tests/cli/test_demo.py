@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import httpx
 import pytest
 from rich.console import Console
 
+from service.cli.client import Client
 from service.cli.stack.lock import StackAddress
+from service.store.database import Database
+from tests.cli.job_rows import end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -96,6 +100,20 @@ class TestEnvironment:
             "FINETUNE_HOME",
             "FINETUNE_MODEL_ROOTS",
         }
+
+
+class TestCancelEarlier:
+    def test_only_the_jobs_of_a_demo_that_was_stopped(
+        self, demo: ModuleType, http: httpx.Client, store: Database, job_id: str
+    ) -> None:
+        metadata = {"example": "question-answering"}
+        spec = http.get(f"/v1/jobs/{job_id}").json()["spec"] | {"metadata": metadata}
+        left, ended = (http.post("/v1/jobs", json=spec).json()["id"] for _ in range(2))
+        end(store, ended, "succeeded")
+        with Client(str(http.base_url)) as client:
+            demo.cancel_earlier(client, metadata)
+        states = {job["id"]: job["state"] for job in http.get("/v1/jobs").json()["data"]}
+        assert states == {job_id: "queued", left: "cancelled", ended: "succeeded"}
 
 
 class TestInterrupted:
