@@ -25,7 +25,8 @@ def start(job: Job, attempt: int, resume_from: Path | None = None) -> Running:
     request = job.request(attempt, resume_from)
     path = request.attempt_dir / "request.json"
     path.write_text(request.model_dump_json())
-    command = ["-P", "-m", "worker.stages.launch_ranks", "2", "tests.training.support", str(path)]
+    stage = ["tests.training.tiny_stage", str(path)]
+    command = ["-P", "-m", "worker.stages.launch_ranks", "2", *stage]
     return Running(command, job.home / "log", {})
 
 
