@@ -57,8 +57,10 @@ def _models(folder: Path) -> Path:
     folder.chmod(0o755)
     models = folder / "models"
     models.mkdir()
-    # Weights are saved for their owner only.
-    for file in save_tiny_bert(models / "tiny-bert").iterdir():
+    # The folder and the weights are made for their owner only.
+    model = save_tiny_bert(models / "tiny-bert")
+    model.chmod(0o755)
+    for file in model.iterdir():
         file.chmod(0o644)
     return models
 
