@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.contract.events import Notice
 from service.contract.failures import Failure, FailureCode
+from service.contract.inference import InferenceRequest
 from service.contract.spec import JobSpec
 from service.contract.states import JobState
 from service.jobs import commands
@@ -20,6 +21,7 @@ from service.store.endings import Ending
 from tests.stages.support import REQUEST, Running
 from tests.support.factories import POLICY, claim_job, make_job, make_spec
 from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, put
+from worker.inference.spec import of_prediction
 
 
 @pytest.fixture
@@ -85,3 +87,20 @@ def test_its_stages_start(tmp_path: Path, earlier_spec: dict[str, Any]) -> None:
     ended = Running(["-c", program, str(request)], tmp_path / "log", {}).wait()
     assert ended.status == 0, ended.log
     assert [event.message for event in ended.events if isinstance(event, Notice)] == ["bleu"]
+
+
+def test_its_model_can_be_tried(tmp_path: Path) -> None:
+    spec = make_spec().model_dump(mode="json")
+    spec["task"] |= {"max_seq_length": 64, "doc_stride": 64}
+    with pytest.raises(ValidationError, match="doc_stride"):
+        JobSpec.model_validate(spec)
+    request = InferenceRequest(
+        spec=spec,
+        model_dir=tmp_path,
+        base_model=None,
+        folder=tmp_path,
+        cache_dir=tmp_path,
+        use_gpu=False,
+    )
+    tried = of_prediction(request, tmp_path / "rows.jsonl")
+    assert (tried.mode, tried.task.type) == ("predict", "question-answering")

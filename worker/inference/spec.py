@@ -18,7 +18,8 @@ _NEEDS_GPU: Final = ("fp16_full_eval",)
 
 
 def of_prediction(request: InferenceRequest, rows_file: Path) -> JobSpec:
-    """Without the adapter: it would be a new one."""
+    """Without the adapter: it would be a new one. The job's options were accepted when it was made,
+    perhaps by an older release."""
     given = request.spec
     body = {
         "mode": "predict",
@@ -31,7 +32,7 @@ def of_prediction(request: InferenceRequest, rows_file: Path) -> JobSpec:
         "training": _training(given.get("training", {}), use_gpu=request.use_gpu),
         "resources": {"gpus": 1 if request.use_gpu else 0},
     }
-    return JobSpec.model_validate(body)
+    return JobSpec.accepted(body)
 
 
 def adapter(spec: Mapping[str, Any]) -> Any:
