@@ -1,8 +1,12 @@
 """Results of stages whose folders exist."""
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
+from service.store.models import ArtifactRow
 from tests.api.conftest import Server
+from tests.api.factories import START
 
 
 def prepared(server: Server, job_id: str) -> dict[str, Any]:
@@ -26,3 +30,22 @@ def trained(server: Server, job_id: str) -> dict[str, Any]:
     output = "attempts/2/output"
     (server.settings.workspace(job_id) / output).mkdir(parents=True, exist_ok=True)
     return {"output_dir": output, "metrics": {}, "baseline": {}, "steps": 1, "epochs": 1.0}
+
+
+def artifact(server: Server, job_id: str, name: str, path: str, content: bytes) -> Path:
+    """A file of the workspace with its row; a link that is there already is left as it is."""
+    file = server.settings.workspace(job_id) / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.is_symlink():
+        file.write_bytes(content)
+    row = ArtifactRow(
+        job_id=job_id,
+        name=name,
+        path=path,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        created_at=START,
+    )
+    with server.database.write() as session:
+        session.merge(row)
+    return file

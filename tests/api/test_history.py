@@ -1,17 +1,15 @@
 """What a job has written: events, metrics, checkpoints, logs and artifacts."""
 
-import hashlib
-
 import pytest
 
 from service.store.models import (
-    ArtifactRow,
-    CheckpointRow,
     EventRow,
     MetricRow,
 )
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job
+from tests.api.stage_results import artifact
+from tests.support.job_rows import add_checkpoint
 
 
 class TestHistory:
@@ -52,21 +50,7 @@ class TestHistory:
 
     def test_checkpoints(self, server: Server) -> None:
         job_id = add_job(server.database)
-        with server.database.write() as session:
-            session.add(
-                CheckpointRow(
-                    job_id=job_id,
-                    step=10,
-                    epoch=1,
-                    path="attempts/1/checkpoints/10",
-                    bytes=7 * 10**9,
-                    manifest_sha256="ab",
-                    metric=0.5,
-                    best=True,
-                    created_at=START,
-                    pruned_at=None,
-                )
-            )
+        add_checkpoint(server.database, job_id, 10, bytes=7 * 10**9, best=True, metric=0.5)
         (point,) = server.client.get(f"/v1/jobs/{job_id}/checkpoints").json()["data"]
         assert (point["step"], point["bytes"], point["best"]) == (10, 7 * 10**9, True)
         assert "path" not in point
@@ -102,34 +86,17 @@ class TestLogs:
 
 
 class TestArtifacts:
-    def add(self, server: Server, job_id: str, name: str, path: str, content: bytes) -> None:
-        target = server.settings.workspace(job_id) / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            target.write_bytes(content)
-        with server.database.write() as session:
-            session.add(
-                ArtifactRow(
-                    job_id=job_id,
-                    name=name,
-                    path=path,
-                    bytes=len(content),
-                    sha256=hashlib.sha256(content).hexdigest(),
-                    created_at=START,
-                )
-            )
-
     def test_listed_and_streamed(self, server: Server) -> None:
         job_id = add_job(server.database)
         content = b"w" * 5_000_000
-        self.add(server, job_id, "model/weights ü.bin", "attempts/1/output/w.bin", content)
-        (artifact,) = server.client.get(f"/v1/jobs/{job_id}/artifacts").json()["data"]
+        artifact(server, job_id, "model/weights ü.bin", "attempts/1/output/w.bin", content)
+        (listed,) = server.client.get(f"/v1/jobs/{job_id}/artifacts").json()["data"]
         assert server.client.get(f"/v1/jobs/{job_id}").json()["result"] is None
-        answer = server.client.get(artifact["url"])
+        answer = server.client.get(listed["url"])
         assert answer.content == content
-        assert answer.headers["etag"] == f'"{artifact["sha256"]}"'
+        assert answer.headers["etag"] == f'"{listed["sha256"]}"'
         assert answer.headers["content-length"] == str(len(content))
-        part = server.client.get(artifact["url"], headers={"Range": "bytes=-5"})
+        part = server.client.get(listed["url"], headers={"Range": "bytes=-5"})
         assert (part.status_code, part.content) == (206, b"wwwww")
 
     @pytest.mark.parametrize(
@@ -148,12 +115,12 @@ class TestArtifacts:
         link = server.settings.workspace(job_id) / "link"
         link.parent.mkdir(parents=True)
         link.symlink_to("/etc/passwd")
-        self.add(server, job_id, "link", "link", b"x")
+        artifact(server, job_id, "link", "link", b"x")
         assert server.client.get(f"/v1/jobs/{job_id}/artifacts/link").status_code == 404
 
     def test_a_file_that_is_gone(self, server: Server) -> None:
         job_id = add_job(server.database)
-        self.add(server, job_id, "a", "a", b"x")
+        artifact(server, job_id, "a", "a", b"x")
         (server.settings.workspace(job_id) / "a").unlink()
         answer = server.client.get(f"/v1/jobs/{job_id}/artifacts/a")
         assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")

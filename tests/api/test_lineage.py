@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.store.models import CheckpointRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job, spec
+from tests.support.job_rows import add_checkpoint
 
 MADE = {"train": {"output_dir": "attempts/2/output", "metrics": {}, "weights_sha256": "a" * 64}}
 
@@ -84,19 +84,7 @@ class TestModelOfJob:
 class TestResumeFrom:
     def resumable(self, server: Server, **columns: Any) -> str:
         job_id = source(server, **columns)
-        with server.database.write() as session:
-            session.add(
-                CheckpointRow(
-                    job_id=job_id,
-                    step=10,
-                    epoch=2,
-                    path="attempts/2/checkpoints/10",
-                    bytes=1,
-                    manifest_sha256="b" * 64,
-                    best=False,
-                    created_at=START,
-                )
-            )
+        add_checkpoint(server.database, job_id, 10)
         return job_id
 
     def body(self, job_id: str, **changes: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """GET /v1/jobs/{id}/model.tar."""
 
-import hashlib
 import io
 import socket
 import tarfile
@@ -11,9 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from service.jobs import removal
-from service.store.models import ArtifactRow, JobRow
+from service.store.models import JobRow
 from tests.api.conftest import Server
 from tests.api.factories import START, add_job, spec
+from tests.api.stage_results import artifact
 from tests.support.services import wait_until
 
 FILES = {
@@ -24,32 +24,15 @@ FILES = {
 OUTPUT = "attempts/2/output"
 
 
-def register(server: Server, job_id: str, name: str, path: str, content: bytes) -> Path:
-    file = server.settings.workspace(job_id) / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
-    with server.database.write() as session:
-        row = ArtifactRow(
-            job_id=job_id,
-            name=name,
-            path=path,
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            created_at=START,
-        )
-        session.merge(row)
-    return file
-
-
 def add(server: Server, **columns: Any) -> str:
     """An ended job with a model, its card and a file that is no part of it."""
     results = {"train": {"output_dir": OUTPUT}}
     known = {"state": "succeeded", "stage": "publish", "ended_at": START, "results": results}
     job_id = add_job(server.database, **known | columns)
     for name, content in FILES.items():
-        register(server, job_id, f"model/{name}", f"{OUTPUT}/{name}", content)
-    register(server, job_id, "model/README.md", "attempts/3/README.md", b"card")
-    register(server, job_id, "predictions.json", "attempts/2/predictions.json", b"{}")
+        artifact(server, job_id, f"model/{name}", f"{OUTPUT}/{name}", content)
+    artifact(server, job_id, "model/README.md", "attempts/3/README.md", b"card")
+    artifact(server, job_id, "predictions.json", "attempts/2/predictions.json", b"{}")
     return job_id
 
 
@@ -92,7 +75,7 @@ class TestModel:
         assert first.headers["etag"] == again.headers["etag"]
         known = {"If-None-Match": first.headers["etag"]}
         assert server.client.get(url(job_id), headers=known).status_code == 304
-        register(server, job_id, "model/config.json", f"{OUTPUT}/config.json", b"[]")
+        artifact(server, job_id, "model/config.json", f"{OUTPUT}/config.json", b"[]")
         changed = server.client.get(url(job_id), headers=known)
         assert (changed.status_code, changed.headers["etag"] != known["If-None-Match"]) == (
             200,
@@ -133,7 +116,7 @@ class TestModel:
         follow_up = {"action": "promote", "step": 10}
         job_id = add(server, state="running", stage="train", follow_up=follow_up, ended_at=None)
         assert server.client.get(url(job_id)).status_code == 200  # the earlier model
-        register(server, job_id, "model/config.json", "attempts/4/output/config.json", b"[]")
+        artifact(server, job_id, "model/config.json", "attempts/4/output/config.json", b"[]")
         answer = server.client.get(url(job_id))
         assert (answer.status_code, answer.json()["code"]) == (409, "wrong_state")
         with server.database.write() as session:
@@ -179,7 +162,7 @@ class TestStream:
     def test_a_client_that_disconnects_leaves_nothing_open(self, server: Server) -> None:
         job_id = add(server)
         large = b"w" * 30_000_000
-        register(server, job_id, "model/model.safetensors", f"{OUTPUT}/model.safetensors", large)
+        artifact(server, job_id, "model/model.safetensors", f"{OUTPUT}/model.safetensors", large)
         address = urlsplit(server.url)
         assert address.hostname is not None
         for read in (0, 1000):

@@ -45,20 +45,20 @@ def finished_job(database: Database, *, spec: dict[str, Any] | None = None, **co
 
 
 def add_checkpoint(database: Database, job_id: str, step: int, **columns: Any) -> None:
+    """One of the second attempt, with the given columns instead of the usual ones."""
+    row = {
+        "job_id": job_id,
+        "step": step,
+        "epoch": 2,
+        "path": f"attempts/2/checkpoints/{step}",
+        "bytes": 1,
+        "manifest_sha256": "b" * 64,
+        "best": False,
+        "created_at": db_now(),
+        **columns,
+    }
     with database.write() as session:
-        session.add(
-            CheckpointRow(
-                job_id=job_id,
-                step=step,
-                epoch=2,
-                path=f"attempts/2/checkpoints/{step}",
-                bytes=1,
-                manifest_sha256="b" * 64,
-                best=columns.pop("best", False),
-                created_at=db_now(),
-                **columns,
-            )
-        )
+        session.add(CheckpointRow(**row))
 
 
 WORKER = WorkerInfo(
