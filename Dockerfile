@@ -4,9 +4,13 @@
 #
 # Build arguments:
 #   BASE_IMAGE   any Debian-like image with Python 3.11 or newer, its venv module and pip
-#   TORCH_INDEX  an additional package index for torch. PyPI's torch for x86-64 Linux is the CUDA
-#                build, which also runs on a CPU but is several GB larger. With PyTorch's own index
-#                of CPU wheels, the same pin (constraints.txt) selects the CPU build.
+#                (`make pin-images` writes it to .env with its digest)
+#   TORCH_INDEX  a package index for torch and for torch alone. PyPI's torch for x86-64 Linux is the
+#                CUDA build, which also runs on a CPU but is several GB larger. With PyTorch's own
+#                index of CPU wheels, the same pin selects the CPU build.
+#   TORCH_SHA256 the hash of torch's wheel in TORCH_INDEX; without it that one file is not checked
+#
+# Every other package comes from PyPI and must have a hash of requirements/*.txt.
 ARG BASE_IMAGE=python:3.11-slim
 
 # ---- shared by all targets: the user, the folders, and the control plane's dependencies --------
@@ -21,18 +25,19 @@ ENV PATH=/opt/finetune/bin:$PATH \
 # A named volume takes owner and mode from the folder on which it is first mounted, so create them.
 RUN useradd --system --uid 10001 --home-dir /var/lib/finetune --shell /usr/sbin/nologin finetune \
     && install -d -o finetune -g finetune -m 0700 \
-        /var/lib/finetune /var/lib/finetune-secrets /var/lib/mlflow \
+        /var/lib/finetune /var/lib/finetune-secrets /var/lib/mlflow-secrets /var/lib/mlflow \
+    && install -d -o finetune -g finetune -m 0755 /var/lib/postgres-secrets \
     && python3 -m venv /opt/finetune
 WORKDIR /opt/finetune/src
-# Dependencies before sources: this layer is reused until pyproject.toml or the constraints change.
-# The package itself is still empty; the last layer of each target installs it.
-COPY pyproject.toml constraints.txt ./
-RUN touch README.md && pip install --constraint constraints.txt .
+# Dependencies before sources: this layer is reused until the requirements change.
+COPY requirements ./requirements
+RUN pip install --require-hashes --no-deps -r requirements/service.txt
 
 # ---- the package itself, built once for both targets --------------------------------------------
 FROM dependencies AS wheel
 COPY . .
-RUN pip wheel --no-deps --wheel-dir /wheel .
+RUN pip install --require-hashes --no-deps -r requirements/build.txt \
+    && pip wheel --no-build-isolation --no-deps --wheel-dir /wheel .
 
 # ---- worker: torch and the rest of the ML stack -------------------------------------------------
 FROM dependencies AS worker
@@ -48,8 +53,17 @@ RUN apt-get update \
          || apt-get install -y --no-install-recommends python3-dev; } \
     && rm -rf /var/lib/apt/lists/*
 ARG TORCH_INDEX=
-RUN PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL} ${TORCH_INDEX}" \
-    pip install --constraint constraints.txt ".[worker]"
+ARG TORCH_SHA256=
+# torch's index gives nothing but torch: a package of another name there is never asked for.
+RUN if [ -n "${TORCH_INDEX}" ]; then \
+        printf '%s%s\n' "$(grep -oE '^torch==[^ ]+' requirements/torch.txt)" \
+            "${TORCH_SHA256:+ --hash=sha256:${TORCH_SHA256}}" > torch.txt \
+        && PIP_EXTRA_INDEX_URL= pip install --no-deps --index-url "${TORCH_INDEX}" -r torch.txt; \
+    else \
+        pip install --require-hashes --no-deps -r requirements/torch.txt; \
+    fi \
+    && pip install --require-hashes --no-deps -r requirements/build.txt \
+    && pip install --require-hashes --no-deps --no-build-isolation -r requirements/worker.txt
 COPY --from=wheel /wheel /opt/finetune/wheel
 RUN pip install --no-deps --force-reinstall /opt/finetune/wheel/*.whl && pip check
 WORKDIR /var/lib/finetune

@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers bench docs site constraints clean
+.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers bench docs site \
+	constraints locks sbom audit pin-images clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,6 +15,7 @@ FIND_PYTHON := for p in python3.13 python3.12 python3.11 python3 python; do \
 	&& $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { command -v $$p; exit 0; }; done; exit 1
 PYTHON ?= $(shell $(FIND_PYTHON))
+SUPPLY := $(VENV)/supply
 # In a separate folder, because accelerate imports the package wherever it is installed.
 DEEPSPEED := $(CURDIR)/$(VENV)/deepspeed
 # For a test. In a separate folder, because it asks for an older typer than the service has; the
@@ -93,8 +95,32 @@ constraints: ## Regenerate constraints.txt from the newest versions that install
 	  "$$folder/bin/python" -m pip freeze --exclude-editable | sed 's/+.*//'; } > constraints.new; \
 	mv constraints.new constraints.txt
 
+# Tools that no test needs, in a folder of their own: they must not change what they report on.
+$(SUPPLY)/bin/python: | $(BIN)/python
+	$(BIN)/python -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check uv cyclonedx-bom pip-audit
+
+locks: $(SUPPLY)/bin/python ## Regenerate requirements/*.txt, the constraints with a hash of every file
+	$(BIN)/python -m scripts.locks $(SUPPLY)/bin/uv
+
+sbom: $(SUPPLY)/bin/python ## Write what the images are made of to sbom/*.cdx.json (CycloneDX)
+	mkdir -p sbom
+	cat requirements/torch.txt requirements/worker.txt > sbom/worker.txt
+	cp requirements/service.txt sbom/service.txt
+	for image in service worker; do $(SUPPLY)/bin/cyclonedx-py requirements sbom/$$image.txt \
+		--pyproject pyproject.toml --output-reproducible --output-format JSON \
+		--output-file sbom/$$image.cdx.json || exit 1; rm sbom/$$image.txt; done
+
+audit: $(SUPPLY)/bin/python ## Look for known vulnerabilities in the versions of requirements/*.txt
+	for file in service torch worker; do \
+		$(SUPPLY)/bin/pip-audit --disable-pip --no-deps --requirement requirements/$$file.txt || exit 1; done
+
+pin-images: ## Write the base images with their current digests to .env (needs docker)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 1; }
+	$(PYTHON) scripts/pin_images.py
+
 clean: ## Remove everything that make created: .venv, caches, the demo's files
-	rm -rf $(VENV) var site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) var site sbom build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

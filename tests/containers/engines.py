@@ -94,6 +94,8 @@ class Docker:
 CONTAINERS_CONF = """\
 [containers]
 default_ulimits = ["nofile=16384:16384", "nproc=32768:32768"]
+# Of every container: podman-compose 1.0 does not know `pids_limit`.
+pids_limit = 512
 [engine]
 cgroup_manager = "cgroupfs"
 runtime = "runc"
@@ -182,7 +184,8 @@ class Podman:
     def build(self) -> None:
         mounts = [f"--volume={mount}" for mount in pip_settings.mounts(self._folder)]
         base = ("--build-arg", f"BASE_IMAGE={self._env['BASE_IMAGE']}")
-        index = ("--build-arg", f"TORCH_INDEX={self._env.get('TORCH_INDEX', '')}")
+        wanted = self._env.get("TORCH_INDEX") or pip_settings.torch_index()
+        index = ("--build-arg", f"TORCH_INDEX={wanted}")
         for target, tag in TARGETS.items():
             options = ("--format", "docker", "--target", target, "--tag", tag, *base, *index)
             sh("podman", "build", *options, *mounts, str(ROOT), env=self._env)
@@ -236,4 +239,11 @@ class Podman:
 
     def down(self) -> None:
         self._compose("down", "--volumes", "--timeout", "30")
-        sh("podman", "network", "rm", "--force", f"{PROJECT}_default", env=self._env)
+        # conmon leaves it where it was started, when memory ran out in a container.
+        (ROOT / "oom").unlink(missing_ok=True)
+        described = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+        networks = [f"{PROJECT}_{name}" for name in described["networks"]]
+        sh("podman", "network", "rm", "--force", *networks, env=self._env)
+        # podman-compose leaves those that are called like a service.
+        volumes = [f"{PROJECT}_{name}" for name in described["volumes"]]
+        sh("podman", "volume", "rm", "--force", *volumes, env=self._env)

@@ -22,6 +22,16 @@ def mounts(folder: Path) -> list[str]:
     return [f"{file}:/etc/pip.conf:ro", *shared]
 
 
+def torch_index() -> str:
+    """TORCH_INDEX of the build: a folder with wheels of torch, if pip's settings name one.
+
+    The image then needs no several GB of CUDA.
+    """
+    folders = (_local(word) for word in _settings().get("find-links", "").split())
+    found = (Path(folder) for folder in folders if folder and any(Path(folder).glob("torch-*.whl")))
+    return next((folder.as_uri() for folder in found), "")
+
+
 def _settings() -> dict[str, str]:
     """`pip config list`: what files say, then what the environment says, which goes first."""
     listed = subprocess.run(

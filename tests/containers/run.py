@@ -1,4 +1,5 @@
-"""`make containers`: builds both images and sends a job through the services of docker-compose.yml.
+"""`make containers`: builds both images, sends a job through the services of docker-compose.yml,
+and attacks them from within.
 
 Not collected by pytest. Ends with 0 when the job has succeeded; leaves images, nothing else.
 """
@@ -17,12 +18,14 @@ import httpx
 # Run as a file, so `tests` must be found next to it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.containers.attacks import attack
 from tests.containers.engines import SERVICE_IMAGE, WORKER_IMAGE, Docker, Engine, Podman
 from tests.e2e.data import write_squad
 from tests.support import services
 from tests.support.models import save_tiny_bert
 
 JOB_SECONDS = 300
+MEMORY_MIB = 1024
 ML_STACK = ("torch", "transformers", "datasets", "accelerate", "mlflow", "pandas")
 
 
@@ -31,15 +34,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = _models(folder)
-        ports = {key: str(services.free_port()) for key in ("FINETUNE_PORT", "MLFLOW_PORT")}
+        ports = {key: str(services.free_port()) for key in ("FINETUNE_PORT",)}
         variables = {
             **ports,
             "MODEL_DIR": str(models),
             "DATA_DIR": str(models),
             "FINETUNE_SERVICE_IMAGE": SERVICE_IMAGE,
             "FINETUNE_WORKER_IMAGE": WORKER_IMAGE,
+            # podman-compose does not fill in a variable within another one's default.
+            "FINETUNE_PUBLIC_URL": f"http://127.0.0.1:{ports['FINETUNE_PORT']}",
             # No job of this run may reach the real Hub.
             "FINETUNE_HUB_TOKEN": "",
+            "SERVICE_MEMORY": f"{MEMORY_MIB}m",
         }
         engine: Engine
         engine = Docker(variables) if Docker.is_at_hand() else Podman(variables, folder)
@@ -49,6 +55,7 @@ def main() -> None:
         with _running(engine):
             print(f"services are up after {time.monotonic() - started:.0f} s", flush=True)
             run_job(engine, f"http://127.0.0.1:{ports['FINETUNE_PORT']}", folder)
+            attack(engine, MEMORY_MIB)
     print(f"containers: all passed in {time.monotonic() - started:.0f} s")
 
 
@@ -114,7 +121,7 @@ def run_job(engine: Engine, url: str, folder: Path) -> None:
         }
         predictions = http.get(f"/v1/jobs/{job['id']}/artifacts/predictions.json")
         assert len(predictions.json()) == 24, predictions.text
-    _check_mlflow(job["mlflow_url"])
+    _check_mlflow(job["mlflow_url"], headers)
     print(f"job {job['id']} succeeded: {job['result']['metrics']}\n{job['mlflow_url']}")
 
 
@@ -161,13 +168,15 @@ def _finish(http: httpx.Client, job_id: str) -> dict[str, Any]:
     return page
 
 
-def _check_mlflow(run_url: str) -> None:
+def _check_mlflow(run_url: str, headers: dict[str, str]) -> None:
     """The link in the job's answer leads to a run that ends as the job and has its numbers."""
     uri, _, route = run_url.partition("?")[0].partition("/#/")
     params = {"run_id": route.split("/")[3]}
 
     def run() -> dict[str, Any]:
-        answer = httpx.get(f"{uri}/api/2.0/mlflow/runs/get", params=params, timeout=30)
+        path = f"{uri}/api/2.0/mlflow/runs/get"
+        assert httpx.get(path, params=params, timeout=30).status_code == 401
+        answer = httpx.get(path, params=params, headers=headers, timeout=30)
         return dict(answer.raise_for_status().json()["run"])
 
     # The worker ships what is left just after the job has ended.

@@ -24,7 +24,7 @@ OURS = ("api", "reconciler", "worker", "setup")
 class TestMain:
     def test_nothing_is_published_beyond_the_loopback(self) -> None:
         ports = [port for service in MAIN.values() for port in service.get("ports", [])]
-        assert len(ports) == 2
+        assert len(ports) == 1
         assert all(p.startswith(("127.0.0.1:", "${FINETUNE_BIND:-127.0.0.1}:")) for p in ports)
 
     @pytest.mark.parametrize("name", OURS)
@@ -58,6 +58,68 @@ class TestMain:
 
     def test_api_and_worker_share_their_files(self) -> None:
         assert MAIN["api"]["volumes"] == MAIN["worker"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "service"), [*MAIN.items(), ("worker-cpu", GPU["worker-cpu"])], ids=lambda each: each
+)
+class TestHardening:
+    """`make containers` tries what these settings forbid (tests/containers/attacks.py)."""
+
+    def test_no_container_has_more_than_it_needs(self, name: str, service: dict[str, Any]) -> None:
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges"]
+        assert service["mem_limit"].endswith(("g}", "m}"))
+        assert 0 < service["pids_limit"] <= 4096
+        assert not {"privileged", "cap_add", "pid", "ipc", "devices"} & service.keys()
+
+    def test_images_of_others_do_not_start_as_root(
+        self, name: str, service: dict[str, Any]
+    ) -> None:
+        assert ("user" in service) == (name in ("postgres", "redis"))
+        assert service.get("user", "999:999") == "999:999"
+
+    def test_no_container_is_on_a_network_of_all(self, name: str, service: dict[str, Any]) -> None:
+        assert "default" not in service["networks"]
+        assert "network_mode" not in service
+        assert (service.get("ports") is not None) == (name == "api")
+
+
+class TestNetworks:
+    def test_connect_only_those_that_talk(self) -> None:
+        networks = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["networks"]
+        assert [name for name, options in networks.items() if not options] == ["outside"]
+        found = {
+            network: {name for name in MAIN if network in MAIN[name].get("networks", ())}
+            for network in networks
+        }
+        assert found == {
+            "outside": {"api", "worker"},
+            "broker": {"redis", "api", "reconciler", "worker"},
+            "database": {"postgres", "setup", "api", "reconciler", "worker"},
+            "mlflow": {"mlflow", "api", "worker"},
+            "mlflow-database": {"postgres", "mlflow"},
+            "nobody": {"secrets"},
+        }
+
+    def test_each_container_mounts_only_its_own_secrets(self) -> None:
+        found = {
+            name: {
+                volume.partition(":")[0]
+                for volume in MAIN[name].get("volumes", ())
+                if volume.partition(":")[0].endswith("secrets")
+            }
+            for name in MAIN
+        }
+        ours = {"secrets"}
+        assert found == {
+            "secrets": {"secrets", "mlflow-secrets", "postgres-secrets"},
+            "postgres": {"postgres-secrets"},
+            "redis": set(),
+            "mlflow": {"mlflow-secrets"},
+            **dict.fromkeys(("setup", "api", "reconciler", "worker"), ours),
+        }
 
 
 class TestGpu:
