@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from service import escaping
 from service.cli import units, waiting
 from service.cli.client import Json
 from service.contract.states import JobState
@@ -89,8 +90,8 @@ def _cells(job: Json, shown_id: str, now: datetime) -> dict[str, str]:
     ended = units.moment(job["ended_at"]) if job["ended_at"] else None
     return {
         "id": shown_id,
-        "name": job["name"] or "",
-        "task": job["task"],
+        "name": escaping.line(job["name"] or ""),
+        "task": escaping.line(job["task"]),
         "state": waiting.state(job, now),
         "age": units.brief((now - created).total_seconds()),
         "took": units.brief((ended - created).total_seconds()) if ended else "",
@@ -149,4 +150,4 @@ def for_scripts(jobs: Sequence[Json]) -> Iterator[str]:
             "waiting": (job.get("waiting") or {}).get("reason"),
             "metric": _metric(job),
         }
-        yield "\t".join(str(row[column] or "") for column in COLUMNS)
+        yield "\t".join(escaping.line(str(row[column] or "")) for column in COLUMNS)

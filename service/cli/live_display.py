@@ -6,7 +6,6 @@ from typing import Any, Final, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -142,11 +141,11 @@ class LiveBar:
 
     def say(self, text: str) -> None:
         """Above the bar; what is written past the bar's console would be mixed with it."""
-        self._live.console.print(escape(text), style="dim")
+        self._live.console.print(output.inline(text), style="dim")
 
     def show(self, job: Json, items: Sequence[Json]) -> None:
         for text, style in self._telling.lines(items):
-            self._live.console.print(escape(text), style=style)
+            self._live.console.print(output.inline(text), style=style)
         self._live.transient = job["state"] in ENDED  # the result follows
         bar = render(job, self._telling.memory, datetime.now(UTC))
         self._live.update(Group(bar), refresh=True)
@@ -162,12 +161,12 @@ class Lines(_Quiet):
 
     def show(self, job: Json, items: Sequence[Json]) -> None:
         for text, _ in self._telling.lines(items):
-            self._console.print(escape(text))
+            self._console.print(output.inline(text))
         progress = job.get("progress") or {}
         mark = (job["state"], activity(job), int((progress.get("percent") or 0) // 10))
         if mark != self._last:
             self._last = mark
-            self._console.print(escape(line(job, self._telling.memory)))
+            self._console.print(output.inline(line(job, self._telling.memory)))
 
 
 class JsonLines(_Quiet):

@@ -1,13 +1,22 @@
-"""How answers and errors look: tables for people on stdout, or JSON and nothing else."""
+"""How answers and errors look: tables for people on stdout, or JSON and nothing else.
+
+Everything that the command line prints goes through this module, which escapes it: names, logs and
+answers may come from anybody.
+"""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
+
+from service import escaping
+from service.masking import mask
 
 _UNLIMITED = 10_000
 
@@ -16,27 +25,69 @@ AsJson = Annotated[
 ]
 
 
-def stdout() -> Console:
+class _Console(Console):
+    """Styles, bars and tables are its own; all text in them is escaped."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=escaping.terminal(segment.text))
+
+
+def _console(*, soft_wrap: bool = True, **options: Any) -> Console:
+    return _Console(highlight=False, soft_wrap=soft_wrap, emoji=False, **options)
+
+
+def stdout(*, soft_wrap: bool = True) -> Console:
     """Made at each use, so that a redirected stdout is respected."""
-    return Console(highlight=False, soft_wrap=True, emoji=False)
+    return _console(soft_wrap=soft_wrap)
 
 
 def stderr() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+    return _console(stderr=True)
+
+
+def print_text(text: str) -> None:
+    """Text of several lines as it is, for people and for scripts."""
+    typer.echo(escaping.terminal(text), nl=False)
+    sys.stdout.flush()
+
+
+def print_line(text: str) -> None:
+    print_lines([text])
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Each as one line, also where a name in it has a line end."""
+    print_text("".join(text.replace("\n", "\\n") + "\n" for text in lines))
 
 
 def print_json(value: Any) -> None:
     """One line, so that a stream of answers is JSON lines."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(escaping.json_line(value))
+
+
+def prompt(text: str) -> None:
+    """A question on stderr; the cursor stays behind it."""
+    typer.echo(escaping.terminal(text), nl=False, err=True)
+
+
+def inline(text: object) -> str:
+    """A value within a line of markup for `Console.print`."""
+    return escape(escaping.line(str(text)))
 
 
 def note(text: str) -> None:
     """A message for the person at the terminal, never part of the output."""
-    stderr().print(escape(text), style="dim")
+    stderr().print(escape(mask(text)), style="dim")
 
 
 def complain(text: str) -> None:
-    stderr().print(f"[bold red]finetune:[/] {escape(text)}")
+    stderr().print(f"[bold red]finetune:[/] {escape(mask(text))}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -46,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> No
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(escape(_cell(row.get(column))) for column in columns))
-    Console(highlight=False, soft_wrap=True, emoji=False, width=_UNLIMITED).print(table)
+    _console(width=_UNLIMITED).print(table)
 
 
 def _cell(value: Any) -> str:
@@ -54,7 +105,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return escaping.line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def show_problem(problem: Mapping[str, Any]) -> None:
@@ -65,10 +116,10 @@ def show_problem(problem: Mapping[str, Any]) -> None:
     console.print(f"[bold red]{escape(str(title))}[/] [dim]({escape(reference)})[/]")
     detail, faults = problem.get("detail"), problem.get("errors") or []
     if detail and detail != title and not faults:
-        console.print(escape(str(detail)))
+        console.print(escape(mask(str(detail))))
     for fault in faults:
         path = str(fault.get("path") or "the request")
-        console.print(f"  [yellow]{escape(path)}[/]: {escape(_message(fault))}")
+        console.print(f"  [yellow]{escape(path)}[/]: {escape(mask(_message(fault)))}")
 
 
 def _message(fault: Mapping[str, Any]) -> str:

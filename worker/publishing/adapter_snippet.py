@@ -13,47 +13,45 @@ _CLASSES: Final = {
     "fill-mask": "AutoModelForMaskedLM",
 }
 _TOKENIZER: Final = 'tokenizer = AutoTokenizer.from_pretrained("{model}")\n'
+_LOADING: Final = """\
+config = AutoConfig.from_pretrained("{model}", subfolder="{config_folder}")
+base = AutoModel.from_pretrained(
+    "{base}",
+    config=config,
+)
+model = PeftModel.from_pretrained(base, "{model}").eval()"""
+_REVISION_LOADING: Final = _LOADING.replace("    config", '    revision="{revision}",\n    config')
+_GENERATION: Final = """\
+base.generation_config = GenerationConfig.from_pretrained(
+    "{model}", subfolder="{config_folder}"
+)"""
 
 
-def of_adapter(code: str, base: str, revision: str | None, folder: str) -> str:
+def of_adapter(code: str, *, with_revision: bool) -> str:
     """Change `code`, which loads a whole model `{model}` or a pipeline with it, to load an adapter.
 
-    `folder` is the adapter's folder with the base model's configuration.
+    The new code has the placeholders `{base}`, `{config_folder}` for the adapter's folder with the
+    base model's configuration, and, if wanted, `{revision}` of the base model.
     """
+    loading = _REVISION_LOADING if with_revision else _LOADING
     pipeline = _PIPELINE.search(code)
     if pipeline is None:
         load = _LOAD.search(code)
         assert load is not None, "a card's code loads its model in one of two ways"
         auto_model = load[1]
-        code = _LOAD.sub(lambda _: _loading(auto_model, base, revision, folder), code)
+        code = _LOAD.sub(lambda _: loading.replace("AutoModel", auto_model), code)
         new = {"AutoConfig"}
     else:
         auto_model = _CLASSES[pipeline[2]]
-        before = _TOKENIZER + _loading(auto_model, base, revision, folder)
+        before = _TOKENIZER + loading.replace("AutoModel", auto_model)
         code = _PIPELINE.sub(rf"{before}\n\1model=model, tokenizer=tokenizer", code)
         new = {"AutoConfig", "AutoTokenizer", auto_model}
     if ".generate(" in code or "text-generation" in code:
-        code = code.replace("\nmodel = PeftModel", f"\n{_generation(folder)}\nmodel = PeftModel")
+        code = code.replace("\nmodel = PeftModel", f"\n{_GENERATION}\nmodel = PeftModel")
         new.add("GenerationConfig")
     names = _IMPORT.search(code)
     assert names is not None, "both ways import from transformers"
     return _IMPORT.sub(_imports({*names[1].split(", "), *new}), code)
-
-
-def _loading(auto_model: str, base: str, revision: str | None, folder: str) -> str:
-    at = f'\n    revision="{revision}",' if revision else ""
-    return (
-        f'config = AutoConfig.from_pretrained("{{model}}", subfolder="{folder}")\n'
-        f'base = {auto_model}.from_pretrained(\n    "{base}",{at}\n    config=config,\n)\n'
-        'model = PeftModel.from_pretrained(base, "{model}").eval()'
-    )
-
-
-def _generation(folder: str) -> str:
-    return (
-        "base.generation_config = GenerationConfig.from_pretrained(\n"
-        f'    "{{model}}", subfolder="{folder}"\n)'
-    )
 
 
 def _imports(names: set[str]) -> str:

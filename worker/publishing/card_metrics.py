@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from service import escaping
 from service.contract.dataset import HubDataset
 from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest, TrainResult
@@ -101,9 +102,10 @@ def _threshold(request: StageRequest, trained: TrainResult) -> list[str]:
         if file.is_file():
             found = json.loads(file.read_bytes()).get(_THRESHOLD)
             if found is not None:
+                shown = escaping.markdown_code(str(found))
                 return [
                     "These are the scores with the threshold that was best on the validation "
-                    f"split: a question has no answer when its score for that is above `{found}` "
+                    f"split: a question has no answer when its score for that is above {shown} "
                     f"(`{_THRESHOLD}` in the configuration)."
                 ]
     return []
@@ -156,8 +158,10 @@ def _spread(
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """The first column is text, the others are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [*lines, *rows])
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    escaped = ([*map(escaping.markdown, cells)] for cells in [head, *rows])
+    lines = [next(escaped), rule, *escaped]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def number(value: float) -> str:

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
 from service.contract.failures import FailureCode, StageError
-from worker.failures import mask
+from service.masking import mask
 
 
 def full_model_id(api: HfApi, model_id: str) -> str:

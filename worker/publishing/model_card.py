@@ -1,204 +1,24 @@
 """Writes the README.md of a finished model: metadata for the Hub, text for people."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from service import escaping
 from service.contract.dataset import HubDataset, UploadDataset
-from service.contract.peft import BASE_CONFIG_FOLDER
 from service.contract.spec import JobSpec
 from service.contract.stages import BaseCard, PrepareResult, StageRequest, TrainResult
 from service.contract.tasks import TASKS
-from worker.publishing import adapter_snippet, card_metrics
+from worker.publishing import card_metrics, usage_code
+from worker.publishing.task_texts import TASK_TEXTS
 
 _DISTRIBUTION: Final = "finetune-service"
-
-
-@dataclass(frozen=True)
-class _TaskText:
-    """A card's text about a task. `usage` is Python code with `{model}` for the name."""
-
-    usage: str
-    limits: str
-    pipeline: str | None = None
-    """The Hub's name for the task, if it differs from ours."""
-
-
-_GENERATE: Final = """\
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{{model}}")
-model = AutoModelForSeq2SeqLM.from_pretrained("{{model}}").eval()
-
-text = "{{source_prefix}}{source}"
-encoded = tokenizer(
-    text, truncation=True, max_length={{max_source_length}}, return_tensors="pt"
-)
-tokens = model.generate(
-    input_ids=encoded["input_ids"],
-    attention_mask=encoded["attention_mask"],
-    max_length={{max_target_length}},
-)
-print(tokenizer.batch_decode(tokens, skip_special_tokens=True)[0])
-"""
-
-_TASK_TEXTS: Final[dict[str, _TaskText]] = {
-    "question-answering": _TaskText(
-        usage="""\
-import torch
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{model}")
-model = AutoModelForQuestionAnswering.from_pretrained("{model}").eval()
-
-question = "Who wrote the report?"
-context = "The report was written by Ada in 1843."
-encoded = tokenizer(
-    question,
-    context,
-    truncation="only_second",
-    max_length={max_seq_length},
-    return_offsets_mapping=True,
-    return_tensors="pt",
-)
-offsets = encoded.pop("offset_mapping")[0]
-with torch.no_grad():
-    output = model(**encoded)
-
-# Answers lie in the context: of all spans there, the one with the highest sum of scores.
-in_context = torch.tensor([part == 1 for part in encoded.sequence_ids(0)])
-outside = ~(in_context[:, None] & in_context[None, :])
-scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]
-scores = scores.masked_fill(outside, float("-inf"))
-spans = torch.triu(torch.ones_like(scores)).tril({max_answer_length} - 1) == 0
-best = int(scores.masked_fill(spans, float("-inf")).argmax())
-start, end = divmod(best, scores.shape[1])
-answer = context[int(offsets[start][0]) : int(offsets[end][1])]
-print(answer)
-""",
-        limits=(
-            "It marks a span of the given text as the answer; it knows nothing beyond that text "
-            "and does not reason over it. Passages longer than its window must be cut into "
-            "overlapping windows, as was done in training."
-        ),
-    ),
-    "text-classification": _TaskText(
-        usage="""\
-from transformers import pipeline
-
-classify = pipeline("text-classification", model="{model}", top_k=None)
-print(classify("The report was written by Ada in 1843."))
-# Of a pair: classify({"text": "The first text.", "text_pair": "The second text."})
-""",
-        limits=(
-            "It knows only the labels it was trained with and answers with one of them for any "
-            "text. Texts longer than it was trained on are cut."
-        ),
-    ),
-    "token-classification": _TaskText(
-        usage="""\
-from transformers import pipeline
-
-tag = pipeline("token-classification", model="{model}", aggregation_strategy="first")
-print(tag("The report was written by Ada in 1843."))
-""",
-        limits=(
-            "It knows only the tags it was trained with. It was trained on one tag a word, for "
-            "words split as in its training data; of words split otherwise it may know less."
-        ),
-    ),
-    "causal-lm": _TaskText(
-        usage="""\
-from transformers import pipeline
-
-write = pipeline("text-generation", model="{model}")
-print(write("The report was written by", max_new_tokens=40)[0]["generated_text"])
-""",
-        limits=(
-            "It continues a text as its training data would; what it writes may be wrong, however "
-            "fluent it reads."
-        ),
-        pipeline="text-generation",
-    ),
-    "masked-lm": _TaskText(
-        usage="""\
-from transformers import pipeline
-
-fill = pipeline("fill-mask", model="{model}")
-print(fill(f"The report was {fill.tokenizer.mask_token} by Ada in 1843."))
-""",
-        limits=(
-            "It fills single gaps in a text. For anything else, such as classifying texts, it has "
-            "to be trained further."
-        ),
-        pipeline="fill-mask",
-    ),
-    "question-answering/beam-search": _TaskText(
-        usage="""\
-import torch
-from transformers import AutoTokenizer, XLNetForQuestionAnswering
-
-tokenizer = AutoTokenizer.from_pretrained("{model}")
-model = XLNetForQuestionAnswering.from_pretrained("{model}").eval()
-
-question = "Who wrote the report?"
-context = "The report was written by Ada in 1843."
-encoded = tokenizer(
-    context,
-    question,
-    truncation="only_first",
-    max_length={max_seq_length},
-    return_offsets_mapping=True,
-    return_token_type_ids=True,
-    return_tensors="pt",
-)
-offsets = encoded.pop("offset_mapping")[0]
-in_context = torch.tensor([part == 0 for part in encoded.sequence_ids(0)])
-null = encoded["input_ids"][0].tolist().index(tokenizer.cls_token_id)
-outside = (~in_context).float()
-outside[null] = 0.0
-with torch.no_grad():
-    output = model(**encoded, p_mask=outside[None], cls_index=torch.tensor([null]))
-
-# Some ends for each of the best starts; of all spans in the context, the likeliest.
-starts, start_scores = output.start_top_index[0], output.start_top_log_probs[0]
-ends = output.end_top_index[0].reshape(-1, len(starts))
-end_scores = output.end_top_log_probs[0].reshape(-1, len(starts))
-spans = [
-    (float(start_scores[s] + end_scores[e, s]), int(starts[s]), int(ends[e, s]))
-    for s in range(len(starts))
-    for e in range(len(ends))
-    if in_context[starts[s]] and 0 <= ends[e, s] - starts[s] < {max_answer_length}
-]
-_score, start, end = max(spans)
-answer = context[int(offsets[start][0]) : int(offsets[end][1])]
-print(answer)
-""",
-        limits=(
-            "It marks a span of the given text as the answer; it knows nothing beyond that text "
-            "and does not reason over it. Passages longer than its window must be cut into "
-            "overlapping windows, as was done in training."
-        ),
-    ),
-    "summarization": _TaskText(
-        usage=_GENERATE.format(source="A long text. It says many things, and some of them twice."),
-        limits=(
-            "It writes what summaries looked like in its training data; what it writes may not "
-            "be in the text. Longer texts than it was trained on are cut."
-        ),
-    ),
-    "translation": _TaskText(
-        usage=_GENERATE.format(source="The report was written by Ada in 1843."),
-        limits=(
-            "It translates between the languages, and the kinds of text, that it was trained on; "
-            "fluent output may still be wrong. Longer texts than it was trained on are cut."
-        ),
-    ),
-}
+_LONGEST: Final = 500
+"""Characters of an option's value."""
 
 
 def write(path: Path, request: StageRequest, prepared: PrepareResult, trained: TrainResult) -> None:
@@ -217,7 +37,8 @@ def render(request: StageRequest, prepared: PrepareResult, trained: TrainResult)
         _procedure(spec, trained),
     )
     data = _metadata(request, prepared, trained)
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n"
+    front_matter = escaping.yaml_document(data.to_dict())
+    return f"---\n{front_matter}\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
 # ---- metadata ---------------------------------------------------------------------------------
@@ -262,7 +83,7 @@ def _is_adapter(spec: JobSpec) -> bool:
 
 
 def _hub_task(spec: JobSpec) -> str:
-    return _TASK_TEXTS[spec.task.variant()].pipeline or spec.task.type
+    return TASK_TEXTS[spec.task.variant()].pipeline or spec.task.type
 
 
 def _eval_results(
@@ -325,15 +146,25 @@ def _dataset_name(spec: JobSpec) -> str:
     return ", ".join(Path(path).name for path in spec.dataset.train or ())
 
 
+def _data_words(spec: JobSpec) -> str:
+    if isinstance(spec.dataset, UploadDataset):
+        return _dataset_name(spec)
+    return escaping.markdown_code(_dataset_name(spec))
+
+
 def _introduction(spec: JobSpec, prepared: PrepareResult) -> str:
     base = _hub_base(spec)
-    link = f"[`{base}`](https://huggingface.co/{base})" if base else f"`{_base_name(spec)}`"
-    revision = f" at revision `{prepared.model_revision}`" if prepared.model_revision else ""
+    link = escaping.markdown_code(base or _base_name(spec))
+    if base:
+        link = f"[{link}](https://huggingface.co/{quote(base)})"
+    revision = ""
+    if prepared.model_revision:
+        revision = f" at revision {escaping.markdown_code(prepared.model_revision)}"
     how = "fine-tuned" if spec.model.config is None else "trained from scratch"
     return (
-        f"# {_title(spec)}\n\n"
+        f"# {escaping.markdown(_title(spec))}\n\n"
         f"{link}{revision}, {how} for {TASKS[spec.task.type].title.lower()} "
-        f"on {_dataset_name(spec)}.{_adaptation(spec)}{_lineage(prepared)}"
+        f"on {_data_words(spec)}.{_adaptation(spec)}{_lineage(prepared)}"
     )
 
 
@@ -356,15 +187,16 @@ def _adaptation(spec: JobSpec) -> str:
 
 
 def _data(spec: JobSpec, prepared: PrepareResult) -> str:
-    lines = [f"- Data: {_dataset_name(spec)}"]
+    lines = [f"- Data: {_data_words(spec)}"]
     if isinstance(spec.dataset, HubDataset) and spec.dataset.config:
-        lines.append(f"- Config: `{spec.dataset.config}`")
+        lines.append(f"- Config: {escaping.markdown_code(spec.dataset.config)}")
     if prepared.dataset_revision:
-        lines.append(f"- Revision: `{prepared.dataset_revision}`")
-    lines.append(f"- Fingerprint (rows and tokenisation): `{prepared.data_fingerprint}`")
+        lines.append(f"- Revision: {escaping.markdown_code(prepared.dataset_revision)}")
+    fingerprint = escaping.markdown_code(prepared.data_fingerprint)
+    lines.append(f"- Fingerprint (rows and tokenisation): {fingerprint}")
     for split, counts in prepared.splits.items():
         amounts = ", ".join(f"{count:,} {what}" for what, count in counts.items())
-        lines.append(f"- {split.capitalize()}: {amounts}")
+        lines.append("- " + escaping.markdown(f"{split.capitalize()}: {amounts}"))
     return "## Training data\n\n" + "\n".join(lines)
 
 
@@ -372,17 +204,16 @@ def _usage(request: StageRequest, prepared: PrepareResult) -> str:
     spec = request.spec
     target = request.hub_target
     name = target.model_id if target else "path/to/this/folder"
-    code = _TASK_TEXTS[spec.task.variant()].usage
     if _is_adapter(spec):
         base = _hub_base(spec) or f"path/to/{_base_name(spec)}"
-        code = adapter_snippet.of_adapter(code, base, prepared.model_revision, BASE_CONFIG_FOLDER)
-    for key, value in {"model": name, **spec.task.model_dump()}.items():
-        code = code.replace(f"{{{key}}}", str(value))
-    return f"## How to use it\n\n```python\n{code}```"
+        code = usage_code.of_adapter(spec, name, base, prepared.model_revision)
+    else:
+        code = usage_code.of_model(spec, name)
+    return f"## How to use it\n\n{escaping.markdown_block(code, 'python')}"
 
 
 def _limits(spec: JobSpec) -> str:
-    text = _TASK_TEXTS[spec.task.variant()].limits
+    text = TASK_TEXTS[spec.task.variant()].limits
     shared = "It inherits the biases and the licence terms of its base model and its data."
     return f"## Limits\n\n{text} {shared}"
 
@@ -393,7 +224,7 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
         adapter = spec.peft.model_dump(exclude_none=True)
         sections.append({f"peft.{name}": value for name, value in adapter.items()})
     rows = [
-        f"| `{name}` | {value} |"
+        f"| {escaping.markdown_cell(name)} | {_option(value)} |"
         for values in sections
         for name, value in values.items()
         if name != "type" and value is not None
@@ -403,11 +234,16 @@ def _procedure(spec: JobSpec, trained: TrainResult) -> str:
         f"## Training procedure\n\n{trained.steps:,} optimizer steps, "
         f"{card_metrics.number(trained.epochs)} epochs.{_chosen(trained)}\n\n"
         "| option | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
-        f"Weights (sha256): `{trained.weights_sha256}`\n\n"
+        f"Weights (sha256): {escaping.markdown_code(str(trained.weights_sha256))}\n\n"
         "Made with "
         + ", ".join(f"{name} {version(name)}" for name in (_DISTRIBUTION, *libraries))
         + "."
     )
+
+
+def _option(value: Any) -> str:
+    text = str(value)
+    return escaping.markdown(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
 def _precision(trained: TrainResult) -> dict[str, object]:
@@ -422,7 +258,8 @@ def _chosen(trained: TrainResult) -> str:
     """Which step's weights these are, if there was a choice."""
     if trained.best_step is None or trained.best_metric is None or trained.model_step is None:
         return ""
-    metric = f"`{trained.metric_for_best_model}`: {card_metrics.number(trained.best_metric)}"
+    name = escaping.markdown_code(trained.metric_for_best_model or "")
+    metric = f"{name}: {card_metrics.number(trained.best_metric)}"
     if trained.model_step == trained.best_step:
         return f" The weights are those of step {trained.best_step} ({metric})."
     return (

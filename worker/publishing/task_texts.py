@@ -1,0 +1,192 @@
+"""What a model card says about each task: code that uses the model, and what it cannot do."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class TaskText:
+    """A card's text about a task. `usage` is Python code in which `usage_code` replaces each
+    `{name}` with a literal."""
+
+    usage: str
+    limits: str
+    pipeline: str | None = None
+    """The Hub's name for the task, if it differs from ours."""
+    source: str = ""
+    """The example's text, which follows the prefix of the job."""
+
+
+_GENERATE: Final = """\
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForSeq2SeqLM.from_pretrained("{model}").eval()
+
+text = "{text}"
+encoded = tokenizer(
+    text, truncation=True, max_length={max_source_length}, return_tensors="pt"
+)
+tokens = model.generate(
+    input_ids=encoded["input_ids"],
+    attention_mask=encoded["attention_mask"],
+    max_length={max_target_length},
+)
+print(tokenizer.batch_decode(tokens, skip_special_tokens=True)[0])
+"""
+
+TASK_TEXTS: Final[dict[str, TaskText]] = {
+    "question-answering": TaskText(
+        usage="""\
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForQuestionAnswering.from_pretrained("{model}").eval()
+
+question = "Who wrote the report?"
+context = "The report was written by Ada in 1843."
+encoded = tokenizer(
+    question,
+    context,
+    truncation="only_second",
+    max_length={max_seq_length},
+    return_offsets_mapping=True,
+    return_tensors="pt",
+)
+offsets = encoded.pop("offset_mapping")[0]
+with torch.no_grad():
+    output = model(**encoded)
+
+# Answers lie in the context: of all spans there, the one with the highest sum of scores.
+in_context = torch.tensor([part == 1 for part in encoded.sequence_ids(0)])
+outside = ~(in_context[:, None] & in_context[None, :])
+scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]
+scores = scores.masked_fill(outside, float("-inf"))
+spans = torch.triu(torch.ones_like(scores)).tril({max_answer_length} - 1) == 0
+best = int(scores.masked_fill(spans, float("-inf")).argmax())
+start, end = divmod(best, scores.shape[1])
+answer = context[int(offsets[start][0]) : int(offsets[end][1])]
+print(answer)
+""",
+        limits=(
+            "It marks a span of the given text as the answer; it knows nothing beyond that text "
+            "and does not reason over it. Passages longer than its window must be cut into "
+            "overlapping windows, as was done in training."
+        ),
+    ),
+    "text-classification": TaskText(
+        usage="""\
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="{model}", top_k=None)
+print(classify("The report was written by Ada in 1843."))
+# Of a pair: classify({"text": "The first text.", "text_pair": "The second text."})
+""",
+        limits=(
+            "It knows only the labels it was trained with and answers with one of them for any "
+            "text. Texts longer than it was trained on are cut."
+        ),
+    ),
+    "token-classification": TaskText(
+        usage="""\
+from transformers import pipeline
+
+tag = pipeline("token-classification", model="{model}", aggregation_strategy="first")
+print(tag("The report was written by Ada in 1843."))
+""",
+        limits=(
+            "It knows only the tags it was trained with. It was trained on one tag a word, for "
+            "words split as in its training data; of words split otherwise it may know less."
+        ),
+    ),
+    "causal-lm": TaskText(
+        usage="""\
+from transformers import pipeline
+
+write = pipeline("text-generation", model="{model}")
+print(write("The report was written by", max_new_tokens=40)[0]["generated_text"])
+""",
+        limits=(
+            "It continues a text as its training data would; what it writes may be wrong, however "
+            "fluent it reads."
+        ),
+        pipeline="text-generation",
+    ),
+    "masked-lm": TaskText(
+        usage="""\
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="{model}")
+print(fill(f"The report was {fill.tokenizer.mask_token} by Ada in 1843."))
+""",
+        limits=(
+            "It fills single gaps in a text. For anything else, such as classifying texts, it has "
+            "to be trained further."
+        ),
+        pipeline="fill-mask",
+    ),
+    "question-answering/beam-search": TaskText(
+        usage="""\
+import torch
+from transformers import AutoTokenizer, XLNetForQuestionAnswering
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = XLNetForQuestionAnswering.from_pretrained("{model}").eval()
+
+question = "Who wrote the report?"
+context = "The report was written by Ada in 1843."
+encoded = tokenizer(
+    context,
+    question,
+    truncation="only_first",
+    max_length={max_seq_length},
+    return_offsets_mapping=True,
+    return_token_type_ids=True,
+    return_tensors="pt",
+)
+offsets = encoded.pop("offset_mapping")[0]
+in_context = torch.tensor([part == 0 for part in encoded.sequence_ids(0)])
+null = encoded["input_ids"][0].tolist().index(tokenizer.cls_token_id)
+outside = (~in_context).float()
+outside[null] = 0.0
+with torch.no_grad():
+    output = model(**encoded, p_mask=outside[None], cls_index=torch.tensor([null]))
+
+# Some ends for each of the best starts; of all spans in the context, the likeliest.
+starts, start_scores = output.start_top_index[0], output.start_top_log_probs[0]
+ends = output.end_top_index[0].reshape(-1, len(starts))
+end_scores = output.end_top_log_probs[0].reshape(-1, len(starts))
+spans = [
+    (float(start_scores[s] + end_scores[e, s]), int(starts[s]), int(ends[e, s]))
+    for s in range(len(starts))
+    for e in range(len(ends))
+    if in_context[starts[s]] and 0 <= ends[e, s] - starts[s] < {max_answer_length}
+]
+_score, start, end = max(spans)
+answer = context[int(offsets[start][0]) : int(offsets[end][1])]
+print(answer)
+""",
+        limits=(
+            "It marks a span of the given text as the answer; it knows nothing beyond that text "
+            "and does not reason over it. Passages longer than its window must be cut into "
+            "overlapping windows, as was done in training."
+        ),
+    ),
+    "summarization": TaskText(
+        usage=_GENERATE,
+        source="A long text. It says many things, and some of them twice.",
+        limits=(
+            "It writes what summaries looked like in its training data; what it writes may not "
+            "be in the text. Longer texts than it was trained on are cut."
+        ),
+    ),
+    "translation": TaskText(
+        usage=_GENERATE,
+        source="The report was written by Ada in 1843.",
+        limits=(
+            "It translates between the languages, and the kinds of text, that it was trained on; "
+            "fluent output may still be wrong. Longer texts than it was trained on are cut."
+        ),
+    ),
+}
