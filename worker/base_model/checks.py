@@ -1,17 +1,20 @@
 """Checking a model and its tokenizer before the job takes a GPU."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer
 
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
-from worker import failures
+from worker.base_model import guarded, size
+from worker.base_model.json_files import broken, parse, read_bytes
+from worker.base_model.size import Size
 from worker.failures import invalid_option
 from worker.tasks.base import Task
 
@@ -19,34 +22,49 @@ from worker.tasks.base import Task
 _POSITION_TABLES = frozenset({"position_embeddings", "embed_positions", "wpe"})
 # Tokenizers without a limit have a number with thirty digits.
 _NO_LIMIT = 10**9
+_CONFIG_BYTES = 16 * 1024**2
+
+
+@dataclass(frozen=True)
+class Checked:
+    max_length: int
+    """The task's, for this model."""
+    size: Size
 
 
 def load_config(folder: Path, name: str) -> Any:
     """The model's configuration. Code from the repository is never run."""
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        _raise_machine_fault(error)
-        known = (folder / "config.json").is_file()
-        raise StageError(
-            FailureCode.UNSUPPORTED_ARCHITECTURE if known else FailureCode.MODEL_NOT_FOUND,
-            f"{name!r} has no usable config.json: {failures.describe(error)}",
-        ) from error
+    if not (folder / "config.json").is_file():
+        raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} has no config.json")
+    return guarded.build(
+        f"Reading the config.json of {name!r}",
+        lambda: AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True),
+        _code_of_config(folder, name),
+        folder=folder,
+    )
+
+
+def _code_of_config(folder: Path, name: str) -> FailureCode:
+    """What a config.json that cannot be used means: an unknown type is no mistake in it."""
+    config = parse(read_bytes(folder, "config.json", _CONFIG_BYTES, name), "config.json", name)
+    kind = config.get("model_type")
+    is_known = isinstance(kind, str) and kind in CONFIG_MAPPING
+    return FailureCode.INVALID_MODEL if is_known else FailureCode.UNSUPPORTED_ARCHITECTURE
 
 
 def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
     """The tokenizer, if it has what the task needs: offsets, a pad token."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
+    tokenizer = guarded.build(
+        f"Reading the tokenizer of {name!r}",
+        lambda: AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
-        _raise_machine_fault(error)
-        raise StageError(
-            FailureCode.SLOW_TOKENIZER,
-            f"The tokenizer of {name!r} cannot be loaded: {failures.describe(error)}",
-        ) from error
+        ),
+        FailureCode.SLOW_TOKENIZER,
+        folder=folder,
+        is_native=True,
+    )
     _check_files(folder, tokenizer, name)
+    _check_chat_template(tokenizer, name)
     needs = task.needs_offsets(parameters)
     if needs is not None and not tokenizer.is_fast:
         raise StageError(
@@ -59,6 +77,14 @@ def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
     return tokenizer
 
 
+def _check_chat_template(tokenizer: Any, name: str) -> None:
+    """It is only copied to the finished model, which a value that is not a text would prevent."""
+    given = tokenizer.chat_template
+    for template in given.values() if isinstance(given, dict) else [given]:
+        if template is not None and not isinstance(template, str):
+            raise broken(name, "chat_template", f"must be a text, not {type(template).__name__}")
+
+
 def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
     """Some classes load without any file, with an empty vocabulary: reject them."""
     files = [file for file in tokenizer.vocab_files_names.values() if (folder / file).is_file()]
@@ -67,33 +93,53 @@ def _check_files(folder: Path, tokenizer: Any, name: str) -> None:
         raise StageError(FailureCode.SLOW_TOKENIZER, f"{name!r} holds no tokenizer files")
 
 
+def is_quantized(config: Any) -> bool:
+    return getattr(config, "quantization_config", None) is not None
+
+
+def without_weights(auto_model: Any, config: Any) -> Any:
+    """The model with shapes only, which need no memory. StageError(invalid_model,
+    model_too_large)."""
+
+    def make() -> Any:
+        with torch.device("meta"):
+            return auto_model.from_config(config)
+
+    return guarded.build("Creating a model from config.json", make)
+
+
 def check_model(
     task: Task, spec: JobSpec, config: Any, tokenizer: Any, notice: Callable[[Notice], None]
-) -> int:
-    """Check that architecture, position table, vocabulary and adapter fit the task and tokenizer.
-
-    Returns the task's `max_length` for this model.
-    """
-    parameters = spec.task
+) -> Checked:
+    """Check that architecture, positions, vocabulary and adapter fit the task and tokenizer."""
     auto = task.auto_model()
     if type(config) not in auto._model_mapping:
         raise StageError(
             FailureCode.UNSUPPORTED_ARCHITECTURE,
-            f"A model of type {config.model_type!r} has no head for {parameters.variant()}",
+            f"A model of type {config.model_type!r} has no head for {spec.task.variant()}",
             model_type=config.model_type,
         )
-    try:
-        with torch.device("meta"):  # shapes only, no memory
-            model = auto.from_config(config)
-    except (ValueError, TypeError, KeyError) as error:
-        message = f"Cannot create a model from this configuration: {failures.describe(error)}"
-        raise StageError(FailureCode.UNSUPPORTED_ARCHITECTURE, message) from error
+    model = without_weights(auto, config)
+    total = size.of_model(model)
+
+    def check() -> int:
+        _check_vocabulary(model, tokenizer)
+        return _max_length(task, spec, model, config, tokenizer)
+
+    max_length = guarded.build("Comparing the tokenizer with config.json", check)
+    if spec.peft is not None:
+        _check_adapter(model, spec, tokenizer, notice)
+    return Checked(max_length, total)
+
+
+def _max_length(task: Task, spec: JobSpec, model: Any, config: Any, tokenizer: Any) -> int:
+    """StageError(sequence_too_long) if the job wants more than the model's position table holds."""
     # Virtual tokens take positions that the text cannot use.
     reserved = spec.peft.virtual_tokens if spec.peft is not None else 0
     table = position_limit(model, config)
     if table is not None:
         table = _left_for_text(table, reserved)
-    max_length = task.max_length(parameters, _natural_limit(table, config, tokenizer, reserved))
+    max_length = task.max_length(spec.task, _natural_limit(table, config, tokenizer, reserved))
     if table is not None and max_length > table:
         raise StageError(
             FailureCode.SEQUENCE_TOO_LONG,
@@ -103,9 +149,6 @@ def check_model(
             limit=table,
             **{task.length_option: max_length},
         )
-    _check_vocabulary(model, tokenizer)
-    if spec.peft is not None:
-        _check_adapter(model, spec, tokenizer, notice)
     return max_length
 
 
@@ -164,7 +207,10 @@ def _usable_rows(table: nn.Embedding) -> int:
 
 def _check_vocabulary(model: Any, tokenizer: Any) -> None:
     rows = model.get_input_embeddings().num_embeddings
-    highest = max(tokenizer.get_vocab().values())
+    vocabulary = tokenizer.get_vocab()
+    if not vocabulary:
+        raise StageError(FailureCode.SLOW_TOKENIZER, "The tokenizer has an empty vocabulary")
+    highest = max(vocabulary.values())
     if highest >= rows:
         raise StageError(
             FailureCode.INVALID_OPTION,
@@ -173,9 +219,3 @@ def _check_vocabulary(model: Any, tokenizer: Any) -> None:
             tokenizer=highest + 1,
             model=rows,
         )
-
-
-def _raise_machine_fault(error: Exception) -> None:
-    """Raise errors of the machine, such as a full disk: the model is not to blame for them."""
-    if failures.from_exception(error).code is not FailureCode.INTERNAL:
-        raise error

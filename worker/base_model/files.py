@@ -1,7 +1,6 @@
 """Finding the base model's files: in a Hub repository at a commit, or in an allowed folder."""
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,11 +20,9 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
 from service.contract.stages import BaseJob
 from worker.base_model import other_weights
+from worker.base_model.vetted import WEIGHTS, is_followed, is_setting
 from worker.publishing import hub_repository
 
-_SETTINGS: Final = re.compile(r"[^/]+\.(json|txt|model|jinja)")
-"""Config and tokenizer; never code, never anything that has to be unpickled."""
-_WEIGHTS: Final = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _ADAPTER: Final = "adapter_config.json"
 _WHOLE: Final = "model.safetensors"
 
@@ -40,13 +37,15 @@ class Located:
     files: tuple[str, ...]
     fetch: Callable[[Iterable[str]], Path]
     """Downloads the named files if needed, and returns their folder."""
+    links: tuple[str, ...] = ()
+    """Files of the folder that are not read, because they are links that leave it."""
 
     def settings(self) -> list[str]:
-        return [name for name in self.files if _SETTINGS.fullmatch(name)]
+        return [name for name in self.files if is_setting(name)]
 
     def weights(self) -> list[str]:
         """Safetensors that `from_pretrained` would load; StageError if there are none."""
-        found = [name for name in self.files if _WEIGHTS.fullmatch(name)]
+        found = [name for name in self.files if WEIGHTS.fullmatch(name)]
         if found:
             return [_WHOLE] if _WHOLE in found else found
         if _ADAPTER in self.files:
@@ -57,9 +56,12 @@ class Located:
                 "merged model",
             )
         other_weights.refuse(self.name, self.files, is_on_hub=self.commit is not None)
+        linked = ", ".join(name for name in self.links if WEIGHTS.fullmatch(name))
+        why = f". Links are not followed: put the file itself in place of {linked}"
         raise StageError(
             FailureCode.MODEL_NOT_FOUND,
-            f"{self.name!r} holds no weights: neither {_WHOLE} nor shards of it",
+            f"{self.name!r} holds no weights: neither {_WHOLE} nor shards of it"
+            + (why if linked else ""),
         )
 
 
@@ -91,7 +93,7 @@ def of_job(base: BaseJob, own_folder: Path) -> Located:
     files = _inside(base.folder)
     if base.step is not None:
         settings = _settings_of(base, name)
-        files = {file: path for file, path in files.items() if _WEIGHTS.fullmatch(file)}
+        files = {file: path for file, path in files.items() if WEIGHTS.fullmatch(file)}
         files |= {file: path for file, path in _inside(settings).items() if file not in files}
     if not files:
         raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} no longer exist")
@@ -115,7 +117,7 @@ def _settings_of(base: BaseJob, name: str) -> Path:
 def _inside(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         return {}
-    return {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+    return {path.name: path for path in sorted(folder.iterdir()) if is_followed(path)}
 
 
 def link_all(files: Mapping[str, Path], target: Path) -> Path:
@@ -139,25 +141,21 @@ def _folder(name: str, roots: list[Path]) -> Located:
     try:
         if not folder.is_dir():
             raise StageError(FailureCode.MODEL_NOT_FOUND, f"{name!r} is not a folder")
-        inside = [path for path in folder.iterdir() if path.is_file() and _allowed(path, roots)]
+        listed = sorted(folder.iterdir())
+        inside = [path for path in listed if is_followed(path)]
     except PermissionError as error:
         raise _unreadable(name, "its folder") from error
     closed = sorted(path.name for path in inside if not os.access(path, os.R_OK))
     if closed:
         raise _unreadable(name, ", ".join(closed))
-    files = tuple(sorted(path.name for path in inside))
-    return Located(name, None, files, lambda _wanted: folder)
+    files = tuple(path.name for path in inside)
+    links = tuple(path.name for path in listed if path.is_symlink() and path not in inside)
+    return Located(name, None, files, lambda _wanted: folder, links)
 
 
 def _unreadable(name: str, what: str) -> StageError:
     message = f"The worker's user may not read {what} of the model {name!r}"
     return StageError(FailureCode.MODEL_ACCESS_DENIED, message, name=name)
-
-
-def _allowed(path: Path, roots: list[Path]) -> bool:
-    """Whether the file is under the roots; a link must not lead out of them."""
-    resolved = path.resolve()
-    return any(resolved.is_relative_to(root) for root in roots)
 
 
 def _download(

@@ -4,12 +4,12 @@ import difflib
 from pathlib import Path
 from typing import Any, Final
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.model import ModelConfigSpec
 from worker import failures
+from worker.base_model import config_bounds, config_keys, guarded
 
 _TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -40,13 +40,31 @@ def make_config(spec: ModelConfigSpec, tokenizer: Any, folder: Path) -> Any:
         name: getattr(tokenizer, name) for name in _TOKEN_IDS if name in known
     }
     values["vocab_size"] = max(tokenizer.get_vocab().values()) + 1
+    kept = _bounded(spec)
     try:
-        config = kind(**{**values, **spec.config_overrides})
-    except (StrictDataclassError, ValueError, TypeError) as error:
-        raise _invalid(f"does not fit: {failures.describe(error)}") from error
+        config = guarded.build(
+            "Creating a model of these `config_overrides`", lambda: kind(**{**values, **kept})
+        )
+    except StageError as error:
+        if error.failure.code is not FailureCode.INVALID_MODEL:
+            raise
+        raise _invalid(f"does not fit: {failures.describe(error.__cause__ or error)}") from error
     folder.mkdir(parents=True)
     config.save_pretrained(folder)
     return config
+
+
+def _bounded(spec: ModelConfigSpec) -> dict[str, Any]:
+    """The overrides without those that load code. StageError(invalid_option) for sizes that no
+    model has."""
+    try:
+        config_bounds.check(spec.config_overrides, "`config_overrides`", spec.model_type)
+        kept, dropped = config_keys.cleaned(spec.config_overrides, "config", spec.model_type)
+    except StageError as error:
+        raise _invalid(f"cannot be used: {error}") from error
+    if dropped:
+        raise _invalid(f"has {dropped[0]!r}, which loads code and is not accepted", dropped[0])
+    return kept
 
 
 def _near(name: str, known: list[str]) -> str:

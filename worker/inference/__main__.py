@@ -10,6 +10,7 @@ import traceback
 from io import TextIOWrapper
 from typing import TextIO, cast
 
+from service import inherited_secrets
 from service.contract.failures import FailureCode
 from service.contract.inference import Answers, InferenceRequest, Rows
 from service.prctl import die_with_parent
@@ -17,6 +18,7 @@ from service.prctl import die_with_parent
 
 def main() -> None:
     die_with_parent(os.getppid())
+    inherited_secrets.adopt()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches `finetune try`, which ends this
     answers = _private_stdout()
     cast(TextIOWrapper, sys.stdin).reconfigure(encoding="utf-8")

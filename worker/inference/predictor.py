@@ -78,7 +78,7 @@ class Predictor:
             self._model.config,
             self._model.tokenizer,
             self._channel.send,
-        )
+        ).max_length
         self._loaded: _Loaded | None = None
 
     def predict(self, given: Sequence[dict[str, Any]]) -> Answers:

@@ -235,7 +235,8 @@ def load_model(
 
     `overrides` of the configuration set the size of the head; a stored head of another size is then
     not loaded. `loading`: further arguments of `from_pretrained`.
-    StageError(unsupported_architecture) if any other weight has another size.
+    StageError(unsupported_architecture) if any other weight has another size, and
+    StageError(invalid_model) if the files hold none of the model's weights.
     """
     loaded, info = auto_model.from_pretrained(
         folder,
@@ -243,19 +244,24 @@ def load_model(
         dtype=dtype,
         local_files_only=True,
         output_loading_info=True,
-        ignore_mismatched_sizes=bool(overrides),
+        ignore_mismatched_sizes=True,  # the error names them
         **loading,
         **overrides,
     )
     unlike = {name for name, *_shapes in info["mismatched_keys"]}
-    body = sorted(name for name in unlike if name.startswith(f"{loaded.base_model_prefix}."))
+    is_body = f"{loaded.base_model_prefix}." if overrides else ""
+    body = sorted(name for name in unlike if name.startswith(is_body))
     if body:
         raise StageError(
             FailureCode.UNSUPPORTED_ARCHITECTURE,
             f"These weights differ in size from the model's config.json: {', '.join(body[:10])}",
             weights=body[:100],
         )
-    return loaded, sorted(unlike.union(info["missing_keys"]))
+    new = sorted(unlike.union(info["missing_keys"]))
+    if new and {name for name, _ in loaded.named_parameters()} <= set(new):
+        message = "The files hold none of the weights of the model that config.json describes"
+        raise StageError(FailureCode.INVALID_MODEL, message, weights=new[:100])
+    return loaded, new
 
 
 def align_weights(model: torch.nn.Module) -> None:

@@ -5,7 +5,6 @@ import resource
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import psutil
@@ -13,9 +12,6 @@ import torch
 
 from service.contract.failures import FailureCode, StageError
 from worker import failures
-
-# Linux cgroups v2: the container's own group, as seen inside it.
-_CONTAINER: Final = Path("/sys/fs/cgroup")
 
 TRIM_STEPS: Final = 100
 """Steps between two calls of `trim`. Pages that are needed again cause page faults, which cost one
@@ -68,20 +64,6 @@ def peak_bytes() -> int:
 def resident_bytes() -> int:
     """The machine's memory that this process uses now."""
     return int(psutil.Process().memory_info().rss)
-
-
-def free_bytes(container: Path = _CONTAINER) -> int:
-    """Memory that this process can still use: the machine's, or its container's if that is less."""
-    free = int(psutil.virtual_memory().available)
-    limit = container / "memory.max"
-    if limit.is_file() and (most := limit.read_text().strip()) != "max":
-        words = (container / "memory.stat").read_text().split()
-        kinds = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-        # Cached file pages are freed when memory is short, except those of a tmpfs.
-        cached = kinds["file"] - kinds["shmem"]
-        used = int((container / "memory.current").read_text()) - cached
-        free = min(free, int(most) - used)
-    return free
 
 
 def trim() -> None:

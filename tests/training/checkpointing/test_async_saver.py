@@ -15,9 +15,9 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.states import Phase
 from tests.training.support import ROLLBACK as ROLLBACK
 from tests.training.support import Job, Recorder, TinyObjective, rollbacks, run
+from worker.devices import memory
 from worker.stages.base import Stopped
 from worker.storage import atomic_dir
-from worker.training import memory
 from worker.training.checkpointing import async_saver, weights
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.host_buffers import HostBuffers

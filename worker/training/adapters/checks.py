@@ -29,8 +29,10 @@ from service.contract.peft import (
 )
 from service.contract.spec import JobSpec
 from worker.failures import invalid_option
+from worker.time_budget import time_budget
 from worker.training.adapters.adapter import config_of, known_warnings
 
+_PATTERN_SECONDS: Final = 10.0
 _LINEAR: Final = (torch.nn.Linear, Conv1D)
 _OTHERS: Final = (torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
@@ -96,12 +98,38 @@ def _check_names(model: Any, adapter: LoraSpec | IA3Spec) -> None:
     modules = {name: module for name, module in model.named_modules() if name}
     adaptable = [name for name, each in modules.items() if isinstance(each, _LINEAR + _OTHERS)]
     options = ("target_modules", "exclude_modules", "feedforward_modules", "modules_to_save")
+    for option in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(adapter, option, ()):
+            _try_pattern(option, rf"(.*\.)?({pattern})$", list(modules))
     for option in options:
+        given = getattr(adapter, option, None)
+        if isinstance(given, str):
+            _try_pattern(option, given, list(modules))
         names = adaptable if option == "target_modules" else list(modules)
-        for wanted in _unmatched(getattr(adapter, option, None), names, option):
+        for wanted in _unmatched(given, names, option):
             raise invalid_option(
                 f"peft.{option}", f"has {wanted!r}, which matches no module. {_listing(model)}"
             )
+
+
+def _try_pattern(option: str, pattern: str, names: Sequence[str]) -> None:
+    """Match all names, as peft does. StageError(invalid_option) if that takes too long."""
+
+    def too_slow() -> StageError:
+        return invalid_option(
+            f"peft.{option}",
+            f"is a regular expression that takes more than {_PATTERN_SECONDS:g} s to match the "
+            f"names of {len(names)} modules: simplify it, for example without a repetition inside "
+            "a repetition",
+        )
+
+    try:
+        with time_budget(_PATTERN_SECONDS, too_slow):
+            for name in names:
+                re.fullmatch(pattern, name)
+    except re.error as error:  # of what the API cannot see without compiling it
+        message = f"is not a valid regular expression: {error}"
+        raise invalid_option(f"peft.{option}", message) from error
 
 
 def _unmatched(given: list[str] | str | None, names: Sequence[str], option: str) -> Iterator[str]:

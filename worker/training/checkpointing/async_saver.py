@@ -8,8 +8,8 @@ from typing import Any
 
 from service.contract.events import CheckpointSaved
 from service.contract.states import Phase
+from worker.devices import memory
 from worker.storage import atomic_dir
-from worker.training import memory
 from worker.training.checkpointing import state as checkpoint
 from worker.training.checkpointing.host_buffers import HostBuffers
 from worker.training.checkpointing.state import Snapshot, State

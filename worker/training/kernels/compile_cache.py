@@ -98,15 +98,20 @@ def _key(request: StageRequest) -> str:
     training = spec.training.model_dump(mode="json", include=set(_OPTIONS))
     config = Path(request.prepared.model_dir) / "config.json"
     return content_cache.address(
-        {
-            "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
-            "machine": _machine(),
-            "model": hashlib.sha256(config.read_bytes()).hexdigest(),
-            "task": spec.task.model_dump(mode="json"),
-            "peft": spec.peft and spec.peft.model_dump(mode="json"),
-            "processes": spec.resources.processes,
-            "training": training,
-        }
+        content_cache.of_project(
+            request.project_id,
+            {
+                "versions": {
+                    name: version(name) for name in ("torch", "transformers", "accelerate")
+                },
+                "machine": _machine(),
+                "model": hashlib.sha256(config.read_bytes()).hexdigest(),
+                "task": spec.task.model_dump(mode="json"),
+                "peft": spec.peft and spec.peft.model_dump(mode="json"),
+                "processes": spec.resources.processes,
+                "training": training,
+            },
+        )
     )
 
 

@@ -1,0 +1,112 @@
+"""Whether a model fits the memory and the disk that there are, before a weight is loaded."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.spec import JobSpec
+
+_GIB: Final = 1024**3
+_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ADAM: Final = ("adamw_torch", "adamw_torch_fused")
+"""Optimizers that keep two float32 numbers for each weight; of the others no lower bound is set."""
+_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class Size:
+    parameters: int
+    buffers: int
+    """Bytes of tables that are computed, not trained."""
+
+    def weight_bytes(self, spec: JobSpec) -> int:
+        return self.parameters * _bytes_each(spec) + self.buffers
+
+    def training_bytes(self, spec: JobSpec) -> int:
+        """The least that a training of all weights needs: weights, gradients, optimizer."""
+        if not spec.trains or spec.peft is not None:
+            return self.weight_bytes(spec)
+        each = 2 * _bytes_each(spec)
+        if spec.training.optim in _ADAM:
+            each += 2 * _bytes_each(spec)
+        return self.parameters * each + self.buffers
+
+
+def of_model(model: Any) -> Size:
+    """Of a model without weights (on the meta device)."""
+    parameters = sum(each.numel() for each in model.parameters())
+    buffers = sum(each.numel() * each.element_size() for each in model.buffers())
+    return Size(parameters, buffers)
+
+
+def _bytes_each(spec: JobSpec) -> int:
+    # `auto` is the type in the files: at least two bytes.
+    return _BYTES.get(spec.model.dtype, 2)
+
+
+def require_fits_host(size: Size, spec: JobSpec) -> None:
+    """StageError(model_too_large) if the memory of a machine without a GPU is too small."""
+    there = host_bytes()
+    needed = size.training_bytes(spec)
+    if needed > there:
+        raise _too_large(size, f"{_needs(size, spec, needed)}, and this machine has", there, needed)
+
+
+def require_fits_gpu(size: Size, spec: JobSpec, there: int) -> None:
+    """StageError(model_too_large) if a GPU of `there` bytes cannot hold what the training needs."""
+    needed = size.training_bytes(spec)
+    if not _is_quantized(spec) and needed > there:
+        raise _too_large(size, f"{_needs(size, spec, needed)}, and the GPU has", there, needed)
+
+
+def require_fits_disk(size: Size, spec: JobSpec, folder: Path) -> None:
+    """StageError(model_too_large) if the finished model cannot be written."""
+    if not spec.trains or (spec.peft is not None and not spec.peft.merges):
+        return
+    there, needed = shutil.disk_usage(folder).free, size.parameters * _bytes_each(spec)
+    if needed > there:
+        what = f"the finished model needs {_gib(needed)} on the disk, which has free"
+        raise _too_large(size, what, there, needed)
+
+
+def _is_quantized(spec: JobSpec) -> bool:
+    return getattr(spec.peft, "quantization", None) is not None
+
+
+def _needs(size: Size, spec: JobSpec, needed: int) -> str:
+    if not spec.trains or spec.peft is not None:
+        return f"its weights need {_gib(needed)} of memory"
+    weights = size.weight_bytes(spec)
+    rest = "gradients and optimizer" if spec.training.optim in _ADAM else "gradients"
+    return (
+        f"its weights need {_gib(weights)} of memory and {rest} {_gib(needed - weights)} in "
+        "addition"
+    )
+
+
+def _too_large(size: Size, what: str, there: int, needed: int) -> StageError:
+    return StageError(
+        FailureCode.MODEL_TOO_LARGE,
+        f"The model has {size.parameters:,} parameters: {what} {_gib(there)}",
+        parameters=size.parameters,
+        bytes_needed=needed,
+        bytes_there=there,
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / _GIB:,.1f} GiB"
+
+
+def host_bytes(container: Path = _CONTAINER) -> int:
+    """The machine's memory and swap, or its container's limit if that is less."""
+    total = int(psutil.virtual_memory().total) + int(psutil.swap_memory().total)
+    try:
+        limit = container.read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
