@@ -8,38 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.failures import FailureCode, StageError
+from service.contract.failures import FailureCode
 from tests.data.squad_sample import squad_file, squad_rows
+from tests.data.table_files import failure, faults, read, source
 from worker.data import document, table
 from worker.data.formats import detect, open_table
 from worker.data.table import RowError, Source
 
 ROWS = [{"a": "x", "b": "1"}, {"a": "yé,\n", "b": "2"}]
-
-
-def source(folder: Path, name: str, content: bytes) -> Source:
-    path = folder / "stored"  # the name that the user knows need not be that on disk
-    path.write_bytes(content)
-    return Source(path, name)
-
-
-def read(file: Source, data_format: Any = "auto", wanted: tuple[str, ...] = ("a", "b")) -> Any:
-    return list(open_table(file, data_format).rows(wanted))
-
-
-def failure(file: Source, data_format: Any = "auto") -> tuple[FailureCode, str]:
-    """What makes the rest of the file unreadable."""
-    with pytest.raises(StageError) as caught:
-        read(file, data_format)
-    return caught.value.failure.code, caught.value.failure.message
-
-
-def faults(file: Source, data_format: Any = "auto") -> list[str]:
-    """Of the rows that cannot be read, between others that can."""
-    return [
-        f"{place}: {row}" for place, row in read(file, data_format) if isinstance(row, RowError)
-    ]
-
 
 JSONL = b'{"a": "x", "b": "1"}\n\n{"a": "y\xc3\xa9,\\n", "b": "2"}\n'
 CSV = 'a,b\nx,1\n"yé,\n",2\n'.encode()

@@ -1,5 +1,6 @@
 """What `prepare` finds out about an adapter before a GPU is taken."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from service.contract.failures import FailureCode, StageError
 from tests.contract.factories import job_spec
 from tests.support.models import save_tiny_gpt2
 from tests.tasks.stages import StagedJob, write_rows
+from worker.training.adapters import checks
 from worker.training.adapters.checks import check
 
 LISTED = (
@@ -61,6 +63,20 @@ class TestNames:
         found, message = refused(gpt2(), {"method": "lora", option: value})
         assert found == f"peft.{option}"
         assert message == f"`peft.{option}` has {named}, which matches no module. {LISTED}"
+
+    @pytest.mark.parametrize("option", ["target_modules", "exclude_modules"])
+    def test_a_pattern_that_takes_for_ever_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, option: str
+    ) -> None:
+        """The attack: `prepare` computed until somebody cancelled the job."""
+        monkeypatch.setattr(checks, "_PATTERN_SECONDS", 0.5)
+        model = gpt2()
+        model.register_module("a" * 40, torch.nn.Linear(1, 1))
+        begun = time.monotonic()
+        found, message = refused(model, {"method": "lora", option: "(a+)+$"})
+        assert time.monotonic() - begun < 10
+        assert found == f"peft.{option}"
+        assert "takes more than 0.5 s" in message
 
     def test_without_a_default_for_the_model_names_are_asked_for(self) -> None:
         config = transformers.DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=8)

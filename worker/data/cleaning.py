@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 from service.contract.failures import FailureCode, StageError
-from worker import failures
+from service.masking import mask
 from worker.data.table import Cleaner, Row, RowError, Table
 
 SHOWN: Final = 100
 """Bad rows that are reported with their places."""
 _CHARACTERS: Final = 300
 """Longest problem that is kept; a place may have half as many characters."""
+_NAME: Final = 200
+_COMPARED: Final = 1000
+"""Columns that are compared with the name of a missing one."""
 _ROWS_TO_DECIDE: Final = 1000
 """If none of the first rows has a needed column, after this many the column counts as missing."""
 
@@ -105,7 +108,7 @@ class Tally:
         if error.code not in self.codes:
             self.codes.append(error.code)
         if len(self.bad_rows) < SHOWN:
-            problem = failures.mask(str(error))[:_CHARACTERS]
+            problem = mask(str(error))[:_CHARACTERS]
             place = place[: _CHARACTERS // 2]
             self.bad_rows.append(BadRow(table, place, problem, error.reason, error.code))
 
@@ -193,17 +196,18 @@ def missing_column(
     """An error that names the missing columns, those that exist, and the most similar of them."""
     theirs = [columns.names[name] for name in missing]
     taken = set(columns.names.values())
-    free = [name for name in found if name not in taken]
+    free = [name for name in found if name not in taken and len(name) <= _NAME][:_COMPARED]
     near = {
         name: match[0] for name in theirs if (match := difflib.get_close_matches(name, free, 1))
     }
     message = f"Missing column {', '.join(map(repr, theirs))}"
     message += f" ({place})" if place else ""
-    message += f". Columns found: {', '.join(map(repr, found)) or 'none'}."
+    shown = ", ".join(repr(name[:_NAME]) for name in found[:SHOWN]) or "none"
+    message += f". Columns found: {shown}{', …' if len(found) > SHOWN else ''}."
     message += "".join(f" Did you mean {best!r} for {name!r}?" for name, best in near.items())
     mapping = {name: near.get(columns.names[name], "<your column>") for name in missing}
     mapped = ", ".join(f"{name}: {best}" for name, best in mapping.items())
     message += f" To use columns of other names, set `dataset.columns: {{{mapped}}}`."
     return StageError(
-        FailureCode.MISSING_COLUMN, message, missing=theirs, found=list(found), nearest=near
+        FailureCode.MISSING_COLUMN, message, missing=theirs, found=list(found[:SHOWN]), nearest=near
     )

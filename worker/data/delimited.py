@@ -2,17 +2,22 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unreadable
+from worker.data.table import MAX_COLUMNS, MAX_ROW_BYTES, Row, RowError, Source, Table, unreadable
 from worker.data.text import Numbered, numbered, place_of
 
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _DELIMITER_LINE: Final = re.compile(r'"?sep=(\t|[^\s"])"?\s*', re.I)
 """The first line of some files that are made for Excel."""
 csv.field_size_limit(MAX_ROW_BYTES)
+_SHOWN: Final = 50
+_LINE_COST: Final = 64
+"""What a line counts in addition to its characters: a quoted text of millions of empty lines takes
+a hundred times its size."""
 
 Record = list[str] | RowError
 
@@ -32,9 +37,13 @@ def table(source: Source) -> Table:
         unreadable(place, str(header))
     names = [name.strip() for name in header]
     # Spreadsheets write empty columns after the last one, without names.
-    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if len(names) > MAX_COLUMNS:
+        unreadable(place, f"the header names {len(names):,} columns, more than {MAX_COLUMNS:,}")
+    counts = Counter(name for name in names if name)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
-        unreadable(place, f"the header names {', '.join(repeated)} more than once")
+        shown = ", ".join(name[:_SHOWN] for name in repeated[:_SHOWN])
+        unreadable(place, f"the header names {shown} more than once")
 
     def rows(_wanted: Collection[str]) -> Iterator[tuple[str, Row | RowError]]:
         with source.path.open("rb") as file:
@@ -152,7 +161,7 @@ class _Lines:
         if line is None:
             raise StopIteration
         self._taken.append(line)
-        self._characters += len(line[1])
+        self._characters += len(line[1]) + _LINE_COST
         return line[1]
 
     def _next(self) -> Numbered | None:

@@ -11,7 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unreadable, unsupported
-from worker.data.text import json_fault, no_object
+from worker.data.text import (
+    json_fault,
+    no_object,
+    parsing_memory,
+    too_many_values,
+)
 
 _PIECE = 1024**2
 _SPACE = " \t\n\r"
@@ -59,7 +64,7 @@ def looks_like_squad(source: Source) -> bool:
             return False
         try:
             first = next(text.elements(), None)
-        except (_Truncated, ValueError, RecursionError):
+        except (_Truncated, ValueError, RecursionError, MemoryError):
             return False
     return isinstance(first, dict) and "paragraphs" in first
 
@@ -123,6 +128,8 @@ def _elements(source: Source) -> Iterator[tuple[Any, bool]]:
             text.finish()
         except _Truncated:
             unreadable(f"{source.name}, row {number + 1}", "the file ends in the middle of it")
+        except MemoryError:
+            unreadable(f"{source.name}, row {number + 1}", str(too_many_values()))
         except (ValueError, RecursionError) as error:
             unreadable(f"{source.name}, row {number + 1}", json_fault(error))
 
@@ -150,7 +157,7 @@ class _Text:
             if first == "{":
                 self._in_object = True
                 first = self._enter_key("data")
-        except (_Truncated, ValueError, RecursionError):
+        except (_Truncated, ValueError, RecursionError, MemoryError):
             return False
         return first == "["
 
@@ -208,7 +215,8 @@ class _Text:
         piece = _PIECE
         while True:
             try:
-                value, end = self._json.raw_decode(self._buffer, self._at)
+                with parsing_memory(len(self._buffer)):
+                    value, end = self._json.raw_decode(self._buffer, self._at)
             except json.JSONDecodeError as error:
                 if self._ended:
                     raise self._verdict(error) from error

@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 Cleaner = Callable[[Row], dict[str, Any]]
 """A row of the file → the row in the task's own format. Raises RowError."""
 MAX_ROW_BYTES: Final = 64 * 1024**2
+MAX_COLUMNS: Final = 100_000
 
 
 class RowError(ValueError):
@@ -61,6 +62,10 @@ class Source:
     name: str
     keep_line_ends: bool = False
     """Whether rows of plain text keep the end of their line, always `\\n`."""
+
+
+def too_long(limit: int) -> RowError:
+    return RowError(f"longer than {limit // 1024**2} MiB", reason="too_long")
 
 
 def unreadable(place: str, problem: str) -> NoReturn:

@@ -1,10 +1,21 @@
 """Lines of UTF-8 text: JSON lines and plain text; a row's place is its line."""
 
 import json
+import resource
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO, Final
 
-from worker.data.table import MAX_ROW_BYTES, Row, RowError, Source, Table, unsupported
+from worker.data.table import (
+    MAX_ROW_BYTES,
+    Row,
+    RowError,
+    Source,
+    Table,
+    too_long,
+    unsupported,
+)
+from worker.processes.memory_limit import added_memory
 
 _BOM: Final = b"\xef\xbb\xbf"
 _OTHER_BOMS: Final = {
@@ -15,6 +26,8 @@ _OTHER_BOMS: Final = {
     b"\xfe\xff": "UTF-16",
 }
 _PIECE: Final = 1024**2
+_LARGE: Final = 4 * 1024**2
+_PARSED: Final = 768 * 1024**2
 
 Line = str | RowError
 Numbered = tuple[int, str, RowError | None]
@@ -43,6 +56,18 @@ def jsonl(source: Source) -> Table:
                     yield place_of(source, number), _object(line)
 
     return Table(columns=None, rows=rows, name=source.name)
+
+
+def parsing_memory(characters: int) -> AbstractContextManager[None]:
+    """A limit on what a large JSON text becomes: `[[],[],…]` takes thirty times its size."""
+    return added_memory(_PARSED) if characters > _LARGE else nullcontext()
+
+
+def too_many_values() -> RowError:
+    # Who reads the file may have set a lower limit for all that it does.
+    given, _ = resource.getrlimit(resource.RLIMIT_AS)
+    most = _PARSED if given == resource.RLIM_INFINITY else min(_PARSED, given)
+    return RowError(f"needs more than {most // 1024**2} MiB of memory", reason="too_long")
 
 
 def json_fault(error: Exception) -> str:
@@ -79,8 +104,7 @@ def numbered(file: BinaryIO, source: Source) -> Iterator[Numbered]:
             raw = raw.removeprefix(_BOM)
         if len(raw) > MAX_ROW_BYTES:
             _skip_line(file, raw)
-            problem = f"longer than {MAX_ROW_BYTES // 1024**2} MiB"
-            yield number, "", RowError(problem, reason="too_long")
+            yield number, "", too_long(MAX_ROW_BYTES)
         else:
             yield number, *_decoded(raw)
 
@@ -118,7 +142,10 @@ def _decoded(raw: bytes) -> tuple[str, RowError | None]:
 
 def _object(line: str) -> Row | RowError:
     try:
-        value = json.loads(line)
+        with parsing_memory(len(line)):
+            value = json.loads(line)
+    except MemoryError:
+        return too_many_values()
     except (ValueError, RecursionError) as error:
         return RowError(json_fault(error), reason="invalid_json")
     return value if isinstance(value, dict) else no_object(value)

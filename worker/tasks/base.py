@@ -9,6 +9,7 @@ from service.contract.events import Notice
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN
 from service.contract.types import TaskParametersModel
+from worker.data.prepared_size import UNLIMITED, SizeLimit
 from worker.data.report import Measures
 from worker.data.table import Row
 from worker.training.objective import Features, Objective
@@ -45,6 +46,8 @@ class PrepareContext:
     it defines the labels. None in a job that does not train."""
     measures: Measures = field(default_factory=Measures)
     """Lengths of the rows; filled by the task, reported to the user."""
+    size: SizeLimit = UNLIMITED
+    """Of the features."""
     counts: dict[str, int] = field(default_factory=dict)
     """Further counts for the user; filled by the task, stored with the prepared data."""
 

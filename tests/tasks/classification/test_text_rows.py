@@ -22,6 +22,11 @@ def scheme(labels: list[Any], **parameters: Any) -> Scheme:
     return Scheme.of(TextClassificationSpec(**parameters), cleaned(labels, **parameters))
 
 
+def test_a_label_that_is_no_float() -> None:
+    clean = RowCleaner("train", TextClassificationSpec())
+    assert clean({"text": "a", "label": 10**400})["labels"] == ["1" + "0" * 400]
+
+
 class TestProblem:
     @pytest.mark.parametrize(
         ("labels", "problem", "names"),

@@ -161,6 +161,22 @@ class TestLongQuestions:
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
 
+class TestManyWindows:
+    def test_a_small_cell_that_becomes_gigabytes_is_refused(self, minilm: Any) -> None:
+        """Each window has one new token: 20 kB of text would be 20,000 windows."""
+        cut = Windows(minilm, QuestionAnsweringSpec(max_seq_length=384, doc_stride=128))
+        rows = example(question="who " * 300, context="." * 20_000)
+        with pytest.raises(StageError, match=r"^Row 8 of the usable rows becomes 20,001") as caught:
+            cut.features(rows, 7, with_offsets=True)
+        assert caught.value.failure.code is FailureCode.DATA_TOO_LARGE
+        assert caught.value.failure.details == {"row": 7, "windows": 20_001}
+
+    def test_a_long_context_with_a_usual_question_is_not(self, minilm: Any) -> None:
+        cut = Windows(minilm, QuestionAnsweringSpec(max_seq_length=384, doc_stride=128))
+        made = cut.features(example(context="." * 20_000), 0, with_offsets=True)
+        assert 80 <= len(made["input_ids"]) <= 85
+
+
 class TestMeasures:
     @pytest.mark.parametrize("side", ["right", "left"])
     def test_lengths_are_those_of_whole_examples(

@@ -110,7 +110,10 @@ def _number(value: Any) -> float | None:
         return None
     if isinstance(value, str) and not (labels.is_whole(value.strip()) or _has_fraction(value)):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
     return number if math.isfinite(number) else None
 
 

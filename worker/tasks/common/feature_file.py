@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from worker.data.report import Lengths
 from worker.tasks.base import PrepareContext
+from worker.tasks.common import row_batches
 
 _BATCH_ROWS: Final = 500
 
@@ -19,16 +20,20 @@ def write(
     schema: Mapping[str, Any],
     context: PrepareContext,
     target: Path,
+    growth: float = 1.0,
 ) -> int:
-    """Write the features of a `datasets.Dataset` to the Arrow file `target`; return the count."""
+    """Write the features of a `datasets.Dataset` to the Arrow file `target`; return the count.
+
+    `growth`: how many times as many tokens the features of a row have as its texts.
+    """
     from datasets import Features
     from datasets.arrow_writer import ArrowWriter
 
     with ArrowWriter(path=str(target), features=Features(schema)) as writer:
-        for first in range(0, len(examples), _BATCH_ROWS):
-            rows = examples[first : first + _BATCH_ROWS]
-            writer.write_batch(columns(first, rows))
-            context.progress(min(first + _BATCH_ROWS, len(examples)), len(examples))
+        for first, last in row_batches.ranges(examples, _BATCH_ROWS, growth):
+            writer.write_batch(columns(first, examples[first:last]))
+            context.size.check(target, last)
+            context.progress(last, len(examples))
         count, _bytes = writer.finalize()
     return int(count)
 

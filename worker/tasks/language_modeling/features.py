@@ -12,6 +12,7 @@ import numpy.typing as npt
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from worker.tasks.base import PrepareContext
+from worker.tasks.common import row_batches
 
 FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 DEFAULT_LENGTH: Final = 1024
@@ -83,12 +84,12 @@ class SplitTokenizer:
 
     def __call__(self, examples: Any) -> Iterator[list[Tokens]]:
         """The tokens of all rows, in batches of rows."""
-        for begin in range(0, len(examples), _ROWS_AT_ONCE):
-            texts = examples[begin : begin + _ROWS_AT_ONCE]["text"]
+        for begin, end in row_batches.ranges(examples, _ROWS_AT_ONCE):
+            texts = examples[begin:end]["text"]
             tokens = self._tokens(texts)
             self._lengths.add(len(each.ids) for each in tokens)
             yield tokens
-            self._progress(begin + len(texts), len(examples))
+            self._progress(end, len(examples))
 
     def truncated(self, text: str, length: int) -> Tokens:
         """The first `length` tokens, including special tokens."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from worker.data.report import Measures
 
 Integers = npt.NDArray[np.int64]
 NOT_CONTEXT = -1
+_USUAL_QUESTION: Final = 64  # tokens
+_MOST_WINDOW_TOKENS: Final = 2_000_000
+"""Of all windows of one row; they take about 170 bytes each until they are written."""
 
 
 class Windows:
@@ -48,7 +51,7 @@ class Windows:
         `with_offsets` adds what evaluation needs: the example's index, the null token and each
         token's offsets in the context.
         """
-        encoded = self._encode(examples)
+        encoded = self._encode(examples, first_index)
         columns: dict[str, list[Any]] = {"input_ids": encoded["input_ids"]}
         if self.token_types:
             columns["token_type_ids"] = encoded["token_type_ids"]
@@ -71,10 +74,18 @@ class Windows:
         sizes.report_to(self._measures)
         return columns
 
-    def _encode(self, examples: Mapping[str, Sequence[Any]]) -> Any:
+    @property
+    def growth(self) -> float:
+        """How many times as many tokens the windows of a long context have as the context."""
+        length, stride = self._parameters.max_seq_length, self._parameters.doc_stride
+        return length / max(1, length - stride - _USUAL_QUESTION)
+
+    def _encode(self, examples: Mapping[str, Sequence[Any]], first_index: int) -> Any:
         # Leading white space, which some questions have a lot of, would only waste tokens.
         questions = self._truncated([question.lstrip() for question in examples["question"]])
         contexts = list(examples["context"])
+        for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+            self._check_windows(question, context, first_index + number)
         pair = (questions, contexts) if self._question_first else (contexts, questions)
         return self._tokenizer(
             *pair,
@@ -87,6 +98,31 @@ class Windows:
             return_attention_mask=False,
             return_token_type_ids=self.token_types,
         )
+
+    def _check_windows(self, question: str, context: str, row: int) -> None:
+        """StageError(data_too_large) for a row whose windows would fill the memory: next to a long
+        question a window advances by a single token."""
+        length, stride = self._parameters.max_seq_length, self._parameters.doc_stride
+        if len(context) * length <= _MOST_WINDOW_TOKENS:  # a token has at least one character
+            return
+        specials = self._tokenizer.num_special_tokens_to_add(pair=True)
+        advance = length - specials - self._count(question) - stride
+        windows = self._count(context) // max(1, advance) + 1
+        if windows * length > _MOST_WINDOW_TOKENS:
+            raise StageError(
+                FailureCode.DATA_TOO_LARGE,
+                f"Row {row + 1:,} of the usable rows becomes {windows:,} windows of {length} "
+                f"tokens: its question leaves {max(1, advance)} tokens of each window for new "
+                f"context. At most {_MOST_WINDOW_TOKENS // length:,} windows are made of a row",
+                action="Shorten the question or the context of the row, lower `task.doc_stride` or "
+                "raise `task.max_seq_length`, then submit again.",
+                row=row,
+                windows=windows,
+            )
+
+    def _count(self, text: str) -> int:
+        encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
+        return len(encoded["input_ids"])
 
     def _context_offsets(self, encoded: Any, window: int) -> Integers:
         """(length, 2) character offsets in the context; NOT_CONTEXT for all other tokens."""

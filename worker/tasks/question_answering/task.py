@@ -89,7 +89,7 @@ class QuestionAnswering:
         def columns(first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
             return windows.features(rows, first, with_offsets=with_offsets)
 
-        count = feature_file.write(examples, columns, schema, context, target)
+        count = feature_file.write(examples, columns, schema, context, target, windows.growth)
         if windows.shortened:
             context.notice(_shortened_notice(split, windows.shortened))
         return count
