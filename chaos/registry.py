@@ -21,6 +21,7 @@ from chaos import (
     races,
     repeats,
     retention_pressure,
+    sandbox,
     saving,
 )
 from chaos.rows import Attack
@@ -38,6 +39,7 @@ REQUESTS: Final[dict[str, Attack]] = {
     "cut-commits": postgres.cut_commits,
     "repeats": repeats.run,
     "forgeries": forgeries.run,
+    "sandbox": sandbox.run,
 }
 TRAININGS: Final[dict[str, Attack]] = {
     "hub": hub_weather.run,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import httpx
 import psutil
 
+import tests.stubs as stubs_package
 from chaos.processes import MARK, marked
 from chaos.rows import Scale
 from chaos.work import Material, Undisturbed, stub_undisturbed
@@ -51,6 +52,9 @@ class FaultStack(Stack):
             home,
             {
                 MARK: self.mark,
+                "FINETUNE_STAGE_ENV": MARK,
+                "FINETUNE_ALLOW_DEBUGGERS": "true",
+                "FINETUNE_SANDBOX_READ": str(Path(stubs_package.__file__).parents[1]),
                 "FINETUNE_REDIS_URL": broker.url,
                 "FINETUNE_DATA_ROOTS": str(home),
                 "FINETUNE_MODEL_ROOTS": str(home),

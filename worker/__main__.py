@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from service import process_start
 from service.contract.routing import (
     CPU_QUEUE,
     GPU_QUEUE,
@@ -11,6 +12,7 @@ from service.contract.routing import (
     gpus_of,
     most_for_one_job,
 )
+from service.home import make_private
 from service.settings import get_settings
 
 
@@ -29,21 +31,25 @@ def main() -> None:
     )
     parser.add_argument("--name", default=f"worker-{os.getpid()}", help="unique on this host")
     arguments = parser.parse_args()
+    process_start.begin()
     if get_settings().redis_url is None:
         sys.exit("FINETUNE_REDIS_URL is not set: a worker needs the broker")
+    make_private(get_settings().home)
 
     from worker.app import app
     from worker.devices import gpu_locks
     from worker.devices.gpus import gpus
     from worker.processes import allocator
+    from worker.sandbox import layers
 
     found = gpus()
     queues = consumed_queues(arguments.queues.split(","), most_for_one_job(found))
     try:
+        layers.require(get_settings())
         allocator.find(get_settings().malloc, with_gpu=bool(found))
         if found:
             gpu_locks.check(get_settings().devices_dir)
-    except (allocator.AllocatorError, gpu_locks.GpuLockError) as error:
+    except (layers.SandboxError, allocator.AllocatorError, gpu_locks.GpuLockError) as error:
         sys.exit(str(error))
     concurrency = arguments.concurrency or _concurrency(queues, len(found))
     options = ["--queues", ",".join(queues), "--concurrency", str(concurrency)]

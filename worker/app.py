@@ -19,6 +19,7 @@ from worker.devices.gpus import devices
 from worker.lifecycle.registration import Registration
 from worker.lifecycle.shutdown import Shutdown
 from worker.lifecycle.start_check import StartCheck
+from worker.sandbox import layers
 
 # Celery's own waits grow to half a minute: too long to leave a broker idle that is back.
 RECONNECT_SECONDS: Final = 4.0
@@ -86,6 +87,8 @@ def _register(sender: Any, **_: Any) -> None:
     )
     _registration = Registration(_settings.sqlalchemy_url, info, _settings.beat_seconds)
     _registration.start()
+    for gap in layers.missing(_settings):
+        log.warning("sandbox.incomplete", a_stage_could=gap)
     if _settings.doctor_at_start:
         StartCheck(_registration.set_doctor_report).start()
     # At a second SIGINT Celery would kill its pool and the supervisors in it.

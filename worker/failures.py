@@ -8,10 +8,12 @@ from traceback import walk_tb
 from typing import Any, Final
 
 from service.contract.failures import Failure, FailureCode, StageError
+from service.masking import mask
 from worker import unreachable
 
 _FIRST_LINE_LIMIT = 500
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_THREAD_TEXT: Final = "can't start new thread"
 _FULL_TEXT = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _MEMORY_TEXT = re.compile(
     r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|"
@@ -30,9 +32,6 @@ _DEVICE_TEXT = re.compile(
 )
 _TRANSPORT_MODULES: Final = frozenset(
     {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp"}
-)
-_SECRET = re.compile(
-    r"hf_[A-Za-z0-9]{6,}|(?<=://)[^/\s@]+@|(?i:(?<=bearer )|(?<=token=)|(?<=password=))[^\s&'\"]+"
 )
 _STATUS_CODES: Final = {
     401: FailureCode.HUB_UNAUTHORIZED,
@@ -56,7 +55,7 @@ def from_exception(error: BaseException) -> Failure:
     the host and the reason.
     """
     for link in causes(error):
-        for classify in (nccl_cause, _disk, _memory, _hub, _network, _device):
+        for classify in (nccl_cause, _limit, _disk, _memory, _hub, _network, _device):
             code = classify(link)
             if code is FailureCode.NETWORK:
                 return Failure.of(code, mask(unreachable.sentence(error, describe(link))))
@@ -83,6 +82,9 @@ def from_exit(returncode: int, *, oom_killed: bool = False) -> Failure:
     if received is signal.SIGKILL and oom_killed:
         code = FailureCode.OUT_OF_MEMORY
         message = "The stage was killed (SIGKILL) when the host ran out of memory"
+    elif received is signal.SIGXFSZ:
+        code = FailureCode.DISK_LIMIT
+        message = "The stage wrote a file larger than FINETUNE_STAGE_FILE_BYTES allows"
     elif received in _DEVICE_SIGNALS:
         code = FailureCode.DEVICE_ERROR
         message = f"The stage crashed in native code ({received.name})"
@@ -103,13 +105,10 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def mask(text: str) -> str:
-    """`text` with Hub tokens, bearer tokens, passwords and URL credentials masked."""
-    return _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", text)
-
-
 _LEADS: Final = {
     FailureCode.DISK_FULL: "There is no space left on the worker's disk",
+    FailureCode.DISK_LIMIT: "The stage wrote a file larger than FINETUNE_STAGE_FILE_BYTES allows",
+    FailureCode.PROCESS_LIMIT: "The stage could not start another process or thread",
     FailureCode.OUT_OF_MEMORY: "The worker ran out of memory",
     FailureCode.DEVICE_ERROR: "The device reported an error",
     FailureCode.SHARED_MEMORY_FULL: "The processes of the training had too little shared memory",
@@ -139,6 +138,14 @@ def _names(error: BaseException) -> frozenset[str]:
 
 def _modules(error: BaseException) -> frozenset[str]:
     return frozenset(kind.__module__.partition(".")[0] for kind in type(error).__mro__)
+
+
+def _limit(error: BaseException) -> FailureCode | None:
+    if getattr(error, "errno", None) == errno.EFBIG:
+        return FailureCode.DISK_LIMIT
+    if isinstance(error, BlockingIOError) or _NO_THREAD_TEXT in str(error):
+        return FailureCode.PROCESS_LIMIT
+    return None
 
 
 def _disk(error: BaseException) -> FailureCode | None:
@@ -172,6 +179,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     matched = isinstance(error, RuntimeError) and _MEMORY_TEXT.search(str(error))
     no_memory = getattr(error, "errno", None) == errno.ENOMEM
     return bool(named or matched or no_memory)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library that is written in Rust, such as tokenizers, gave up in the middle."""
+    return "PanicException" in _names(error)
 
 
 def _memory(error: BaseException) -> FailureCode | None:

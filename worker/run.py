@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from celery import signals
@@ -30,6 +30,9 @@ from worker.tracking import shipper
 from worker.tracking.trackers import Tracker
 
 log = structlog.get_logger(__name__)
+
+# Of choosing a job, when other workers are faster each time.
+_TRIES: Final = 10
 
 Enqueue = Callable[[jobs.Message], bool]
 
@@ -85,7 +88,25 @@ class JobRunner:
                 poll_seconds=self.settings.poll_seconds,
             )
             return scheduler.next(job_id, queues)
-        claimed = try_claim(job_id, queue, ())
+        return self._next_without_gpus(job_id, queue, try_claim)
+
+    def _next_without_gpus(
+        self,
+        job_id: str,
+        queue: str,
+        try_claim: Callable[[str, str, tuple[str, ...]], Claim | None],
+    ) -> Assignment | None:
+        """The first in the fair order of the projects; if that is another job than the one whose
+        message has come, that message is sent again."""
+        for _ in range(_TRIES):
+            with self.database.read() as session:
+                chosen = claims.next_in(session, job_id, queue)
+            claimed = try_claim(chosen, queue, ())
+            if claimed is not None or chosen == job_id:
+                break
+            # Another worker was faster.
+        if chosen != job_id:
+            self._enqueue_if_due(job_id)
         return None if claimed is None else Assignment(claimed, HeldGpus())
 
     def _run(self, assignment: Assignment) -> None:
@@ -97,6 +118,16 @@ class JobRunner:
                 self._complete_tracking(claimed.job_id)
             elif state is JobState.QUEUED and not SHUTDOWN.is_requested():
                 self._enqueue_if_due(claimed.job_id)
+            if claimed.gpus:
+                self._enqueue_within_quota(claimed)
+
+    def _enqueue_within_quota(self, ended: Claim) -> None:
+        """Wake a worker for a job of the project that has waited for its quota of GPUs: its own
+        message may have come while there was none left."""
+        with self.database.read() as session:
+            job_id = claims.first_of_project(session, ended.project_id)
+        if job_id is not None:
+            self._enqueue_if_due(job_id)
 
     def _claim(
         self, worker_id: str, job_id: str, queue: str, gpus: tuple[str, ...]

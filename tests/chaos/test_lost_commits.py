@@ -19,17 +19,20 @@ from service.settings import Settings
 from service.store import jobs
 from service.store.database import Database
 from service.store.endings import Ending
+from service.store.scope import EVERYTHING
 from tests.stubs import stage
 from tests.support import factories, services
+from tests.support.databases import on_postgres
 from tests.support.factories import claim_job, make_job, make_spec
 from tests.support.job_rows import checkpoint_saved, get, history_of
 from worker.run import JobRunner
+from worker.storage import atomic_dir
 from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.heartbeat import Heartbeat
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
 
-pytestmark = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+pytestmark = on_postgres
 
 
 @pytest.fixture(params=list(Cut))
@@ -137,7 +140,11 @@ class TestRecorder:
         workspace = settings.workspace(job_id)
         broken = wire.broken_at("checkpoint")
         with EventRecorder(broken, claimed, workspace, interval=0.01) as recorder:
-            for event in (checkpoint_saved(1), Notice(message="x"), checkpoint_saved(2)):
+            saved = [checkpoint_saved(step) for step in (1, 2)]
+            for checkpoint in saved:
+                (workspace / checkpoint.path).mkdir(parents=True)
+                (workspace / checkpoint.path / atomic_dir.MANIFEST).touch()
+            for event in (saved[0], Notice(message="x"), saved[1]):
                 recorder.add(event)
             assert recorder.drain(lambda: False)
         recorded = [t for t in types(database, job_id) if t not in ("submitted", "stage_started")]
@@ -183,9 +190,9 @@ class TestCancel:
         broken = wire.broken_at("cancel_requested" if held else "cancelled")
         dispatcher = Dispatcher(settings)
         with pytest.raises(OperationalError):
-            commands.cancel(broken, dispatcher, job_id)
+            commands.cancel(broken, dispatcher, EVERYTHING, job_id)
         try:
-            state = commands.cancel(broken, dispatcher, job_id)
+            state = commands.cancel(broken, dispatcher, EVERYTHING, job_id)
         except JobEndedError:
             state = JobState(get(database, job_id).state)
         assert state == ("cancelling" if held else "cancelled")

@@ -13,12 +13,13 @@ from service.contract.states import Stage
 from service.store import claims
 from service.store.claims import Claim
 from service.store.database import Database, db_now
+from service.store.fair_queue import holds_back
 from tests.fakes.gpus import gpus
 from tests.support.factories import make_job
 from tests.support.job_rows import get, put
 from tests.support.services import wait_until
 from worker.devices.gpu_locks import GpuLocks
-from worker.devices.gpu_scheduler import Assignment, GpuScheduler, holds_back
+from worker.devices.gpu_scheduler import Assignment, GpuScheduler
 from worker.lifecycle.shutdown import Shutdown
 
 SECONDS = 30

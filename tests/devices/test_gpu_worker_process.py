@@ -10,6 +10,7 @@ import pytest
 
 from chaos.checker import is_free
 from service.jobs.commands import cancel
+from service.store.scope import EVERYTHING
 from tests.support import services
 from tests.support.job_rows import get, history_of
 from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
@@ -71,12 +72,12 @@ def test_each_training_has_its_gpus_alone_and_a_large_one_gets_its_turn(
     later = stack.submit()
     services.wait_until(lambda: get(stack.database, later).stage == "train", SECONDS, "`prepare`")
     for job_id in small:
-        cancel(stack.database, stack.dispatcher, job_id)
+        cancel(stack.database, stack.dispatcher, EVERYTHING, job_id)
     folder = training(stack, large)
     assert gpus_of(stack, large) == ["GPU-a", "GPU-b"]
     assert stage_of(worker, folder).environ()["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert get(stack.database, later).state == "queued"
-    cancel(stack.database, stack.dispatcher, large)
+    cancel(stack.database, stack.dispatcher, EVERYTHING, large)
     services.wait_until(
         lambda: get(stack.database, later).state == "succeeded", SECONDS, "the last job"
     )
@@ -127,7 +128,7 @@ def test_a_worker_that_serves_all_leaves_a_process_to_the_cpu(stack: Stack) -> N
     services.wait_until(
         lambda: get(stack.database, on_cpu).state == "succeeded", SECONDS, "the job on the CPU"
     )
-    cancel(stack.database, stack.dispatcher, large)
+    cancel(stack.database, stack.dispatcher, EVERYTHING, large)
 
     def started() -> list[str]:
         return [job_id for job_id in small if get(stack.database, job_id).state == "running"]

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from service.jobs.commands import cancel
 from service.store.database import db_now
 from service.store.models import AttemptRow
+from service.store.scope import EVERYTHING
 from tests.stubs.forged_messages import SIGNS, send_forged
 from tests.support import services
 from tests.support.job_rows import get, history_of, put
@@ -70,7 +71,7 @@ def test_cancel_reaches_a_running_stage(stack: Stack) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.prepare": "deaf"})
     stack.wait_for_stage(job_id, 1)
-    cancel(stack.database, stack.dispatcher, job_id)
+    cancel(stack.database, stack.dispatcher, EVERYTHING, job_id)
     services.wait_until(
         lambda: get(stack.database, job_id).state == "cancelled", 15, "the end of the job"
     )

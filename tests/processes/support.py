@@ -34,8 +34,17 @@ def command(request: Path, module: str = STUB) -> list[str]:
 
 
 def begin(folder: Path, behaviour: str, start: Start, module: str = STUB, **more: str) -> Child:
+    """`more`: variables; HF_TOKEN is given as the secret that it is."""
     request = stub_request.write(folder, behaviour)
-    return Child(command(request, module), environment(**more), folder, folder / "log", start=start)
+    secrets = {name: more.pop(name) for name in ("HF_TOKEN",) if name in more}
+    return Child(
+        command(request, module),
+        environment(**more),
+        folder,
+        folder / "log",
+        start=start,
+        secrets=secrets,
+    )
 
 
 def finish(child: Child) -> tuple[int, list[StageEvent]]:
@@ -44,6 +53,14 @@ def finish(child: Child) -> tuple[int, list[StageEvent]]:
         while not child.at_end:
             events += child.read(10)
         return child.reap(), events
+
+
+def initial_environment(pid: int) -> bytes:
+    """What other processes of this user can read; nothing if the kernel refuses."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:
+        return b""
 
 
 def is_forked(child: Child, forks: ForkClient) -> bool:

@@ -26,6 +26,7 @@ from tests.processes.support import (
     command,
     environment,
     finish,
+    initial_environment,
     is_forked,
     state_of,
 )
@@ -36,7 +37,7 @@ from worker.devices.gpus import gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
-from worker.processes.stage_command import stage_environment
+from worker.processes.stage_environment import stage_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -125,6 +126,22 @@ class TestLikeANewInterpreter:
         assert states[1]["environment"].items() >= environment(HF_TOKEN="hf_secret").items()
         assert states[1]["cwd"] == str(tmp_path)
 
+    def test_secrets_are_not_in_the_environment_that_others_can_read(
+        self, forks: ForkClient, tmp_path: Path
+    ) -> None:
+        for number, start in enumerate((spawn.new_interpreter, forks.start)):
+            folder = tmp_path / str(number)
+            with begin(folder, "hang", start, HF_TOKEN="hf_secret") as child:
+                wait_until((folder / "environment").exists, 10, "the stage")
+                assert is_forked(child, forks) == (start == forks.start)
+                shown = initial_environment(child.pid)
+                line = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+                owner = Path(f"/proc/{child.pid}/environ").stat().st_uid
+            assert "HF_TOKEN" in (folder / "environment").read_text().split()
+            assert b"hf_secret" not in shown + line
+            # The kernel gives what others may not read to root.
+            assert owner == 0
+
     def test_ps_shows_the_stages_command(self, forks: ForkClient, tmp_path: Path) -> None:
         with begin(tmp_path, "hang", forks.start) as child:
             wait_until((tmp_path / "environment").exists, 10, "the stage")
@@ -137,8 +154,14 @@ class TestLikeANewInterpreter:
         child = begin(tmp_path, "fork", forks.start)
         with child:
             wait_until(child.has_exited, 10, "the stage")
-        grandchild = int((tmp_path / "grandchild").read_text())
-        assert not psutil.pid_exists(grandchild)  # and is no zombie of this process
+        seconds = (tmp_path / "grandchild").read_text()
+        assert not [each for each in psutil.process_iter(["cmdline"]) if seconds in _words(each)]
+        assert zombies() == []
+
+
+def _words(process: psutil.Process) -> list[str]:
+    words: list[str] = process.info["cmdline"] or []
+    return words
 
 
 class TestOfAWorker:
@@ -228,7 +251,7 @@ class TestServer:
         assert zombies() == []
 
     def test_holds_no_secret(self, tmp_path: Path) -> None:
-        forks = ForkClient(environment(HF_TOKEN="hf_secret"), modules=(STUB,), imports=(STUB,))
+        forks = ForkClient(environment(), modules=(STUB,), imports=(STUB,))
         try:
             finish(begin(tmp_path, "finish", forks.start, HF_TOKEN="hf_secret"))
             known = Path(f"/proc/{forks.server_pid}/environ").read_bytes()

@@ -20,7 +20,8 @@ from worker.processes import fork_client, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import STAGE_MODULES, ForkClient
 from worker.processes.spawn import Start
-from worker.processes.stage_command import stage_command, stage_environment
+from worker.processes.stage_command import stage_command
+from worker.processes.stage_environment import stage_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.hub import HubDouble
-from tests.stages.support import TOKEN, Ended, Forks, PrepareServer, Run, request
+from tests.stages.support import TOKEN, Ended, Forks, Run, StageServer, request
 from tests.support.models import save_tiny_bert
 
 
@@ -31,9 +31,9 @@ def hub() -> Iterator[HubDouble]:
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory, hub: HubDouble) -> Iterator[PrepareServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, hub: HubDouble) -> Iterator[StageServer]:
     folder = tmp_path_factory.mktemp("server")
-    server = PrepareServer(folder, hub.environment(folder / "home"))
+    server = StageServer(folder, hub.environment(folder / "home"))
     yield server
     server.close()
 
@@ -46,7 +46,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 
 @pytest.fixture
-def run(server: PrepareServer, tmp_path: Path) -> Run:
+def run(server: StageServer, tmp_path: Path) -> Run:
     """Runs `prepare` on a spec, in the shared child; keywords go into the request."""
 
     def run_it(body: Mapping[str, Any], token: str | None = None, **more: Any) -> Ended:

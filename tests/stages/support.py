@@ -128,9 +128,18 @@ class Forks:
     def start(self, request: Path, variables: Mapping[str, str] = {}) -> Child:
         """`variables`: those that a fork can still get, such as HF_TOKEN."""
         command = [sys.executable, "-P", "-m", self._module, str(request)]
+        secrets = {name: variables[name] for name in ("HF_TOKEN",) if name in variables}
         environment = {**self._environment, **variables}
-        log = request.parent / "log"
-        return Child(command, environment, request.parent, log, start=self._server.start)
+        for name in secrets:
+            del environment[name]
+        return Child(
+            command,
+            environment,
+            request.parent,
+            request.parent / "log",
+            start=self._server.start,
+            secrets=secrets,
+        )
 
     def run(self, request: Path, variables: Mapping[str, str] = {}) -> Ended:
         return self.wait(self.start(request, variables), request)
@@ -146,8 +155,8 @@ class Forks:
         self._server.close()
 
 
-class PrepareServer:
-    """One child that runs `prepare` on request after request: imports take seconds, runs do not.
+class StageServer:
+    """One child that runs a stage on request after request: imports take seconds, runs do not.
 
     It knows one Hub, as any stage does; the token changes from request to request.
     """
@@ -155,7 +164,7 @@ class PrepareServer:
     PROGRAM = """
 import os, sys
 from service.contract.stages import EVENT_FD_VARIABLE
-from worker.stages import base, prepare
+from worker.stages import base, STAGE
 descriptor = int(os.environ[EVENT_FD_VARIABLE])
 channel = base.Channel(descriptor)
 for line in sys.stdin:
@@ -164,13 +173,16 @@ for line in sys.stdin:
     if token:
         os.environ["HF_TOKEN"] = token
     sys.argv[1:] = [path]
-    status = base._run(prepare.main, channel)
+    status = base._run(STAGE.main, channel)
     sys.stderr.flush()
     os.write(descriptor, b"%d\\n" % status)
 """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._child = Running(["-c", self.PROGRAM], folder / "log", environment, takes_input=True)
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], stage: str = "prepare"
+    ) -> None:
+        program = self.PROGRAM.replace("STAGE", stage)
+        self._child = Running(["-c", program], folder / "log", environment, takes_input=True)
 
     def run(self, request: Path, token: str | None = None) -> Ended:
         self._child.write_line(f"{request} {token or ''}")

@@ -41,7 +41,9 @@ class TestFiles:
         assert phases(ended) == ["resolving", "downloading", "checking", "tokenizing"]
         result = PrepareResult.model_validate(ended.result)
         assert (result.model_revision, result.dataset_revision) == (None, None)
-        assert result.model_dir == result.tokenizer_dir == models / "tiny"
+        assert result.model_dir == result.tokenizer_dir == tmp_path / "job" / "base_model"
+        weights = result.model_dir / "model.safetensors"
+        assert weights.readlink() == models / "tiny" / "model.safetensors"
         counts = {split: numbers["examples"] for split, numbers in result.splits.items()}
         assert counts == {"train": 52, "validation": 128, "test": 5}
         assert Progress(step=52, of=52) in ended.events
@@ -97,7 +99,9 @@ class TestFiles:
         ended = [forks.wait(child, path) for child, path in zip(both, paths, strict=True)]
         assert [end.status for end in ended] == [0, 0]
         assert sorted("tokenizing" in phases(end) for end in ended) == [False, True]
-        assert ended[0].result == ended[1].result
+        one, other = (PrepareResult.model_validate(end.result) for end in ended)
+        assert one.prepared_dir == other.prepared_dir
+        assert one.splits == other.splits
 
     def test_uploads_are_known_by_their_names(self, tmp_path: Path, run: Run, models: Path) -> None:
         stored = tmp_path / "blob"

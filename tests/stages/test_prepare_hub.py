@@ -75,7 +75,7 @@ class TestHub:
             path.name
             for path in model.iterdir()
             if path.suffix in (".json", ".safetensors", ".txt")
-        } | {"README.md"}
+        }
         assert result.base_card == BaseCard(license="mit")
         assert any(commit[:12] in notice for notice in ended.notices)
         fetched = {request.path for request in filled.requests() if "/resolve/" in request.path}

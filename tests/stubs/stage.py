@@ -1,13 +1,15 @@
 """A stage without torch, started by the real supervisor; `metadata` directs it.
 
-`stub.<stage>`: finish (default), fail:<code>, segfault, kill, exit:<status>, hang, deaf (ignores
-SIGTERM), chatter (invalid lines, then finish), fork (leaves a grandchild, then finishes),
-patient (until a soft stop; then one more checkpoint), stubborn (deaf to soft stops).
+`stub.<stage>`: finish (default), fail:<code>, segfault, kill, exit:<status>, hang, spin, deaf
+(ignores SIGTERM), bomb:<function of bombs.py>, chatter (invalid lines, then finish), fork (leaves a
+grandchild, then finishes), patient (until a soft stop; then one more checkpoint), stubborn (deaf
+to soft stops).
 `stub.attempts`: misbehave only in that many first attempts of the stage.
 `stub.steps`, `stub.seconds`: so many steps of training (3), each after so long a sleep (0).
 """
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -43,6 +45,11 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
     if request.stage is Stage.TRAIN:
         _train(request, channel)
     behaviour = request.spec.metadata.get(f"stub.{request.stage}", "finish")
+    if behaviour == "spin":
+        while True:
+            pass
+    if behaviour.startswith("bomb:"):
+        runpy.run_path(str(Path(__file__).with_name("bombs.py")))[behaviour[len("bomb:") :]]()
     if request.attempt <= int(request.spec.metadata.get("stub.attempts", "1000")):
         _behave(behaviour, request)
         _await_soft_stop(behaviour, request, channel)
@@ -128,16 +135,18 @@ def _behave(behaviour: str, request: StageRequest) -> None:
         case "chatter":
             os.write(_pipe(), b'not json\n{"type": "unknown"}\n')
         case "fork":
-            grandchild = subprocess.Popen(["sleep", "600"], pass_fds=(_pipe(),))
-            (request.attempt_dir / "grandchild").write_text(str(grandchild.pid))
+            # Told by its argument: in a process namespace its pid is another one.
+            seconds = f"600.{time.time_ns()}"
+            subprocess.Popen(["sleep", seconds], pass_fds=(_pipe(),))
+            (request.attempt_dir / "grandchild").write_text(seconds)
 
 
 def result(request: StageRequest) -> BaseModel:
     results: dict[Stage, BaseModel] = {
         Stage.PREPARE: PrepareResult(
-            prepared_dir=request.cache_dir,
-            model_dir=request.cache_dir,
-            tokenizer_dir=request.cache_dir,
+            prepared_dir=request.cache_dir / "prepared" / "entry",
+            model_dir=request.cache_dir / "hub" / "model",
+            tokenizer_dir=request.cache_dir / "hub" / "model",
             model_revision=None,
             dataset_revision=None,
             data_fingerprint="f" * 64,

@@ -10,6 +10,7 @@ from service.settings import Settings
 from service.store import jobs, user_actions
 from service.store.database import Database
 from service.store.models import AttemptRow
+from service.store.scope import EVERYTHING
 from tests.stubs import stage
 from tests.support import services
 from tests.support.factories import claim_job
@@ -61,7 +62,7 @@ def ask_to_pause(database: Database, job_id: str) -> None:
 
 def ask_to_cancel(database: Database, job_id: str) -> None:
     with database.write() as session:
-        row = jobs.lock(session, job_id)
+        row = jobs.lock(session, EVERYTHING, job_id)
         assert row is not None
         user_actions.cancel(session, row)
 

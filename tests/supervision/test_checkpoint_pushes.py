@@ -14,6 +14,7 @@ from service.settings import Settings
 from service.store import endings, jobs, user_actions
 from service.store.claims import Claim
 from service.store.database import Database, db_now
+from service.store.scope import EVERYTHING
 from tests.fakes.hub import HubDouble
 from tests.stubs import training as stub_training
 from tests.support.factories import POLICY, claim_job, make_job
@@ -227,6 +228,21 @@ class TestEverySave:
         assert training.files == expected
 
 
+class TestRequest:
+    def test_is_out_of_the_trainings_reach(self, make: Make) -> None:
+        """The push has the token: whoever writes its request decides where the token goes."""
+        training = make()
+
+        def script(job: Training) -> None:
+            job.save(1)
+            job.wait_for_notices(1)
+
+        assert training.run(script) is JobState.QUEUED
+        attempt = training.workspace / "attempts" / "1"
+        assert (training.workspace / "push.json").is_file()
+        assert not (attempt / "push.json").exists()
+
+
 class TestFailure:
     def test_is_reported_and_affects_nothing(self, make: Make) -> None:
         training = make()
@@ -291,7 +307,7 @@ class TestEnd:
             job.save(1)
             job.wait_for_request("/lfs/")
             with database.write() as session:
-                row = jobs.lock(session, job.id)
+                row = jobs.lock(session, EVERYTHING, job.id)
                 assert row is not None
                 user_actions.cancel(session, row)
             wait_until(lambda: not pushes(), 10, "the push's end")

@@ -5,6 +5,7 @@ from pathlib import Path
 from service.settings import Settings
 from service.store import files
 from service.store.database import Database
+from service.store.owner_models import DEFAULT_PROJECT
 from tests.support.factories import claim_job, make_job
 from worker.supervision import stage_request
 from worker.tracking.trackers import NullTracker
@@ -20,6 +21,7 @@ class TestBuild:
         with database.write() as session:
             files.add(
                 session,
+                DEFAULT_PROJECT,
                 file_id="file-1",
                 filename="mine.csv",
                 purpose="fine-tune",

@@ -84,14 +84,13 @@ class TestFinish:
         begun = time.monotonic()
         assert run(database, settings, job_id) is JobState.QUEUED
         assert time.monotonic() - begun < 10
-        pid = int((settings.workspace(job_id) / "attempts/1/grandchild").read_text())
-        services.wait_until(
-            lambda: (
-                not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-            ),
-            5,
-            "the grandchild's end",
-        )
+        seconds = (settings.workspace(job_id) / "attempts/1/grandchild").read_text()
+
+        def has_ended() -> bool:
+            running = (process.info["cmdline"] for process in psutil.process_iter(["cmdline"]))
+            return all(seconds not in (words or []) for words in running)
+
+        services.wait_until(has_ended, 5, "the grandchild's end")
 
     def test_secrets_stay_here(
         self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -146,12 +145,10 @@ class TestFailure:
         database: Database,
         settings: Settings,
         monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
     ) -> None:
-        counters = tmp_path / "vmstat"
-        counters.write_text("nr_free_pages 1\noom_kill 4\n")
+        job_id = make_job(database, metadata={"stub.prepare": "oom:vmstat"})
+        counters = settings.workspace(job_id) / "attempts/1/vmstat"  # where the stub may write
         monkeypatch.setattr(child, "_VMSTAT", counters)
-        job_id = make_job(database, metadata={"stub.prepare": f"oom:{counters}"})
         assert run(database, settings, job_id) == "failed"
         failure = attempt(database, job_id, 1).failure
         assert failure is not None
@@ -212,6 +209,34 @@ class TestFailure:
         assert failure["message"] == (
             "The job was stopped in train: `stage_timeout_seconds.train` allows 100 s."
         )
+
+    @pytest.mark.parametrize(
+        ("setting", "own"),
+        [
+            ("prepare_timeout_seconds", {}),
+            ("default_timeout_seconds", {}),
+            ("longest_timeout_seconds", {"timeout_seconds": 1000}),
+        ],
+    )
+    def test_the_operators_time_is_up(
+        self, database: Database, settings: Settings, setting: str, own: dict[str, int]
+    ) -> None:
+        """A `prepare` that computes for ever is not hung: it is busy."""
+        job_id = make_job(database, metadata={"stub.prepare": "spin"}, **own)
+        limited = settings.model_copy(update={setting: 1.5})
+        assert run(database, limited, job_id) is JobState.FAILED
+        failure = get(database, job_id).failure
+        assert failure is not None
+        assert failure["code"] == "timeout"
+        assert failure["details"] == {"option": f"FINETUNE_{setting.upper()}"}
+
+    def test_the_jobs_own_limit_replaces_the_operators_default(
+        self, database: Database, settings: Settings
+    ) -> None:
+        limits = {"prepare": 1000}
+        job_id = make_job(database, timeout_seconds=1000, stage_timeout_seconds=limits)
+        shorter = {"prepare_timeout_seconds": 1e-3, "default_timeout_seconds": 1e-3}
+        assert run(database, settings.model_copy(update=shorter), job_id) is JobState.QUEUED
 
 
 @on_sqlite

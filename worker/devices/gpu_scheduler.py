@@ -1,4 +1,4 @@
-"""Which waiting job gets the GPUs that become free: the first in the queues' order.
+"""Which waiting job gets the GPUs that become free: the first in the fair order of the projects.
 
 The processes of a host that share GPUs compete for one scheduler lock. Its holder reserves GPUs for
 the first job and claims it; if too few GPUs are free it waits for them, and the others wait for the
@@ -17,15 +17,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract.routing import CPU_QUEUE, gpus_of
 from service.store import claims
-from service.store.claims import Claim, Waiting
+from service.store.claims import Claim
 from service.store.database import Database
+from service.store.fair_queue import Waiting, first_fitting
 from worker.devices.gpu_locks import GpuLocks, HeldGpus
 from worker.lifecycle.shutdown import Shutdown
 
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS: Final = 0.1
-FIRST_HOLD_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)
@@ -112,20 +112,14 @@ class GpuScheduler:
         return None
 
     def _waiting(self, queues: Sequence[str]) -> list[Waiting]:
-        """The first job of each queue whose jobs this worker's GPUs can ever run."""
+        """The first job of each project in each queue that this worker's GPUs can ever serve."""
         ours = [queue for queue in queues if 0 < gpus_of(queue) <= self._locks.most]
         with self._database.read() as session:
             return claims.first_waiting(session, ours)
 
     def _take(self, waiting: Sequence[Waiting]) -> tuple[Waiting, HeldGpus] | None:
         """The first job that enough GPUs are free for, unless an earlier one holds it back."""
-        for job in waiting:
-            taken = self._locks.acquire(job.gpus)
-            if taken is not None:
-                return job, taken
-            if holds_back(job.waited_seconds):
-                return None
-        return None
+        return first_fitting(waiting, self._locks.acquire)
 
     def _fits(self, waiting: Sequence[Waiting]) -> bool:
         found = self._take(waiting)
@@ -153,13 +147,3 @@ class GpuScheduler:
                 return False
             time.sleep(CHECK_SECONDS)
         return True
-
-
-def holds_back(waited_seconds: float) -> bool:
-    """Whether later jobs must leave free GPUs to a job that needs more than are free.
-
-    Alternates in periods that double: yes for the first ten minutes, no for the next twenty, yes
-    for the next forty, and so on. So a stream of small jobs cannot keep a large one out for ever,
-    and no GPU idles for days because the large one needs another.
-    """
-    return int(math.log2(1 + max(0.0, waited_seconds) / FIRST_HOLD_SECONDS)) % 2 == 0

@@ -3,7 +3,6 @@ be warnings), 1 a check failed, 2 wrong options, 130 interrupted."""
 
 import argparse
 import fcntl
-import json
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
+from service import escaping
 from service.settings import Settings
 from worker.doctor import report, scratch
 from worker.doctor.check import Check
@@ -41,7 +41,7 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
         found = report.as_json(examination, quick=arguments.quick)
     if arguments.json:
-        _print(json.dumps(found, ensure_ascii=False))
+        _print(escaping.json_line(found))
     else:
         _print(f"\n{report.terminal_summary(examination)}")
     is_written = _write(found, arguments)
@@ -116,7 +116,7 @@ def _write(found: dict[str, JsonValue], arguments: argparse.Namespace) -> bool:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{escaping.terminal(text)}\n")
     sys.stdout.flush()
 
 

@@ -27,7 +27,7 @@ from service.prctl import die_with_parent
 from service.settings import Settings
 from worker.doctor import tiny
 from worker.doctor.check import Context
-from worker.processes import stage_command
+from worker.processes import stage_command, stage_environment
 from worker.processes.child import Child
 from worker.processes.fork_client import FORKABLE, IMPORTS, IMPORTS_WITH_GPU
 from worker.processes.fork_protocol import ForkRequest
@@ -179,7 +179,7 @@ class Jobs:
         file.write_text(request.model_dump_json(indent=1))
         command = stage_command.stage_command(request, file)
         settings = Settings(home=self.folder, malloc="system")
-        variables = stage_command.stage_environment(settings, request.stage, request.gpus or ())
+        variables = stage_environment.stage_environment(settings, request.stage, request.gpus or ())
         log = request.attempt_dir / "job.log"
         start = partial(forked, before=partial(prelude, request) if prelude else None)
         begin, events = time.monotonic(), []

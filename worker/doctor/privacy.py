@@ -9,18 +9,14 @@ from typing import Final
 
 from pydantic import JsonValue
 
-MASK: Final = "***"
+from service.masking import MASK, mask
+
 # Variables that decide how torch, CUDA and NCCL behave; their values are shown.
 _SHOWN: Final = re.compile(
     r"^(CUDA|NVIDIA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|ONEDNN"
     r"|MALLOC|HF_HUB_OFFLINE|LD_PRELOAD|GLIBC_TUNABLES|CC|CXX|FINETUNE)(_|$)"
 )
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|URL|URI", re.IGNORECASE)
-# Tokens of the Hub and of this service, and the user and password in a URL.
-_KNOWN_SECRETS: Final = (
-    (re.compile(r"\b(hf_|ft_|sk-)[A-Za-z0-9_-]{8,}"), MASK),
-    (re.compile(r"://[^/@\s]+@"), f"://{MASK}@"),
-)
 _UUID: Final = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f-]{12,}", re.IGNORECASE)
 # Shorter values occur inside harmless words.
 _MIN_SECRET_LENGTH: Final = 6
@@ -40,7 +36,8 @@ class Cleaner:
     def text(self, text: str) -> str:
         for found, shown in self._replacements:
             text = text.replace(found, shown)
-        for pattern, shown in (*_KNOWN_SECRETS, *self._names):
+        text = mask(text)
+        for pattern, shown in self._names:
             text = pattern.sub(shown, text)
         return _UUID.sub(r"\1…", text)
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import structlog
 
+from service import child_environment, inherited_secrets
+
 log = structlog.get_logger(__name__)
 
 _COMMAND: Final = ("worker.doctor", "--quick", "--json", "--in-background")
@@ -40,23 +42,7 @@ class StartCheck:
 
     def _run(self) -> None:
         try:
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "worker.processes.parent_death",
-                    str(os.getpid()),
-                    *self._command,
-                ],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                start_new_session=True,
-                check=False,
-            )
+            done = self._check()
             if not done.stdout:
                 raise ValueError(done.stderr)
             report = _short(json.loads(done.stdout))
@@ -68,6 +54,24 @@ class StartCheck:
             if finding["status"] in ("warning", "failed"):
                 log.warning("doctor.finding", **finding)
         self._on_report(report)
+
+    def _check(self) -> subprocess.CompletedProcess[str]:
+        module = ["-P", "-m", "worker.processes.parent_death", str(os.getpid())]
+        environment, adopted = child_environment.split(os.environ)
+        secrets = {**inherited_secrets.received(), **adopted}
+        with inherited_secrets.pipe(secrets) as (variables, descriptors):
+            return subprocess.run(
+                [sys.executable, *module, *self._command],
+                env=environment | variables,
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
 
 
 def _short(report: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from service import child_environment
+
 AUTO: Final = "auto"
 SYSTEM: Final = "system"
 KEEPING: Final = "glibc"
@@ -92,7 +94,7 @@ def _fault(library: str) -> str:
     try:
         done = subprocess.run(
             _PROBE,
-            env={**os.environ, _PRELOAD: library},
+            env={**child_environment.allowed(os.environ), _PRELOAD: library},
             capture_output=True,
             text=True,
             errors="replace",

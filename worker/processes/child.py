@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -15,12 +16,15 @@ from pydantic import ValidationError
 from service.contract.events import STAGE_EVENT, StageEvent
 from worker.processes import spawn
 from worker.processes.spawn import Launch, Start
+from worker.sandbox.view import View
 
 log = structlog.get_logger(__name__)
 
 _REAP_SECONDS: Final = 1.0
 _CHUNK: Final = 1 << 16
-_LONGEST_LINE: Final = 16 * 1024**2
+_LONGEST_LINE: Final = 2 * 1024**2  # twice what a stage of ours sends
+STARTED: Final[set[int]] = set()
+"""The processes that this one has started and not reaped."""
 _VMSTAT: Final = Path("/proc/vmstat")
 
 
@@ -40,6 +44,9 @@ class Child:
         start: Start = spawn.new_interpreter,
         stdin: int = subprocess.DEVNULL,
         locks: tuple[int, ...] = (),
+        secrets: Mapping[str, str] | None = None,
+        limits: Mapping[int, int] | None = None,
+        view: View | None = None,
     ) -> None:
         self._events, writer = os.pipe()
         os.set_blocking(self._events, False)
@@ -48,7 +55,18 @@ class Child:
         self._oom_kills = _oom_kills()
         try:
             with log_file.open("ab") as output:
-                wanted = Launch(command, environment, folder, output.fileno(), writer, stdin, locks)
+                wanted = Launch(
+                    command,
+                    environment,
+                    folder,
+                    output.fileno(),
+                    writer,
+                    stdin,
+                    locks,
+                    secrets or {},
+                    limits or {},
+                    view,
+                )
                 self._process = start(wanted)
         except BaseException:
             os.close(self._events)
@@ -56,6 +74,7 @@ class Child:
         finally:
             os.close(writer)
         self._groups = {self.pid}
+        STARTED.add(self.pid)
 
     @property
     def pid(self) -> int:
@@ -106,6 +125,7 @@ class Child:
         """Kill what is left of the group; the return code as subprocess reports it."""
         self.kill()
         status = self._process.wait()
+        STARTED.discard(self.pid)
         self._reap_orphans()
         return status
 

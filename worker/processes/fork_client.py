@@ -21,14 +21,15 @@ import structlog
 
 import service
 import worker
+from service import inherited_secrets
 from service.contract.states import Stage
 from service.prctl import adopt_orphans
 from service.settings import Settings
 from worker.devices.gpus import Device
-from worker.processes import linux, spawn
+from worker.processes import kernel_limits, linux, spawn
 from worker.processes.fork_protocol import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
 from worker.processes.spawn import Launch, Process
-from worker.processes.stage_command import stage_environment
+from worker.processes.stage_environment import stage_environment
 
 log = structlog.get_logger(__name__)
 
@@ -160,7 +161,7 @@ class ForkClient:
             return f"{wanted.command[3]} is not a stage"
         changed = lasting(wanted.environment).items() ^ self._environment.items()
         if changed:
-            # Only their names: a value may be a secret.
+            # Only their names: the operator may have put a secret into a value.
             return f"the environment differs: {', '.join(sorted({name for name, _ in changed}))}"
         return None
 
@@ -207,12 +208,16 @@ class _Server:
             command=wanted.command,
             environment=dict(wanted.environment),
             folder=str(wanted.folder),
+            has_secrets=bool(wanted.secrets),
+            view=wanted.view and wanted.view.to_json(),
         )
         spare = self._await_spare()
+        kernel_limits.apply(spare.pid, wanted.limits)
         try:
             message = request.model_dump_json().encode()
-            descriptors = [wanted.output, wanted.events, *wanted.locks]
-            socket.send_fds(self._gate, [message], descriptors)
+            with inherited_secrets.pipe(wanted.secrets) as (_, secrets):
+                descriptors = [wanted.output, wanted.events, *secrets, *wanted.locks]
+                socket.send_fds(self._gate, [message], descriptors)
         except OSError:  # it was killed, or the message is too long
             spare.end()
             raise

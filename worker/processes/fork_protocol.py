@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from service.child_environment import PROXIES
 from service.contract.resources import MOST_PROCESSES
 
 READY: Final = b"ready"
@@ -14,15 +15,19 @@ FORK: Final = b"fork"
 
 Once the supervisor has adopted that process, it sends its pid, the pid of the intermediate process,
 and why it cannot be a stage (empty if it can). Then it waits for a ForkRequest, sent with the
-descriptors of the job's log, the event pipe, and the locks on the stage's GPUs."""
+descriptors of the job's log, the event pipe, the pipe with its secrets (if `has_secrets`), and the
+locks on the stage's GPUs."""
 MAX_MESSAGE: Final = 1 << 20
-MOST_DESCRIPTORS: Final = 2 + MOST_PROCESSES
+MOST_DESCRIPTORS: Final = 3 + MOST_PROCESSES
 
 LAUNCHER: Final = "worker.stages.launch_ranks"
 """The stage that forks again, to start its ranks."""
 
-LATE: Final = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"})
-"""Variables that differ between stages. The server has no token and sees no GPU; it has all other
+LATE: Final = frozenset(
+    {"HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "TMPDIR", "HOME"}
+    | {name for proxy in PROXIES for name in (proxy, proxy.lower())}
+)
+"""Variables that differ between stages. The server sees no GPU and no network; it has all other
 variables from its start, because libraries read them when they are loaded."""
 
 
@@ -33,6 +38,9 @@ class ForkRequest(BaseModel):
     """As for a new interpreter: `python -P -m <module> <arguments>`; the module has a `main`."""
     environment: dict[str, str]
     folder: str
+    has_secrets: bool = False
+    view: str | None = None
+    """JSON of a View: what the stage sees; None: it is not confined."""
 
 
 def lasting(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,17 +2,23 @@
 
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from service import inherited_secrets
 from service.contract.stages import EVENT_FD_VARIABLE
+from worker.processes import kernel_limits
+from worker.sandbox.confined_command import confined
+from worker.sandbox.view import View
 
 
 @dataclass(frozen=True)
 class Launch:
     """`output` (the job's log), `events` (the pipe), `stdin` and `locks` (on the stage's GPUs, held
-    until it has ended) are file descriptors of this process."""
+    until it has ended) are file descriptors of this process. `secrets` are set in the stage's
+    environment, but only once it runs (`service.inherited_secrets`). `limits` are those of
+    `worker.processes.kernel_limits`. Without a `view` the stage is not confined."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -21,6 +27,9 @@ class Launch:
     events: int
     stdin: int = subprocess.DEVNULL
     locks: tuple[int, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: Mapping[int, int] = field(default_factory=dict)
+    view: View | None = None
 
 
 class Process(Protocol):
@@ -42,13 +51,20 @@ Start = Callable[[Launch], Process]
 
 def new_interpreter(launch: Launch) -> Process:
     """Start a new interpreter, which has to import everything."""
-    return subprocess.Popen(
-        launch.command,
-        env={**launch.environment, EVENT_FD_VARIABLE: str(launch.events)},
-        cwd=launch.folder,
-        stdin=launch.stdin,
-        stdout=launch.output,
-        stderr=subprocess.STDOUT,
-        pass_fds=(launch.events, *launch.locks),
-        start_new_session=True,
-    )
+    environment = {**launch.environment, EVENT_FD_VARIABLE: str(launch.events)}
+    with (
+        inherited_secrets.pipe(launch.secrets) as (variables, of_secrets),
+        confined(launch.command, launch.view) as (command, of_view),
+    ):
+        process = subprocess.Popen(
+            command,
+            env=environment | variables,
+            cwd=launch.folder,
+            stdin=launch.stdin,
+            stdout=launch.output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(launch.events, *launch.locks, *of_secrets, *of_view),
+            start_new_session=True,
+        )
+    kernel_limits.apply(process.pid, launch.limits)
+    return process

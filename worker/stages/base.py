@@ -13,11 +13,13 @@ from types import FrameType
 
 from pydantic import BaseModel
 
+from service import inherited_secrets
 from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
-from service.contract.section import ACCEPTED
+from service.contract.section import Acceptance
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
-from service.prctl import die_with_parent
+from service.masking import mask
+from service.prctl import die_with_parent, forbid_inspection
 from worker import failures
 from worker.stages import rank_env
 
@@ -128,6 +130,8 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
     channel = Channel(int(os.environ[EVENT_FD_VARIABLE]), is_silent=(rank_env.number() or 0) > 0)
     signal.signal(signal.SIGTERM, _raise_stopped)
     signal.signal(signal.SIGUSR1, lambda _signal, _frame: channel.soft_stop.request())
+    if inherited_secrets.adopt():
+        forbid_inspection()
     try:
         status = _run(main, channel)
     except Stopped:  # also out of the midst of reporting a failure
@@ -142,7 +146,7 @@ def run_stage(main: Callable[[StageRequest, Channel], BaseModel | None]) -> None
 def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Channel) -> int:
     try:
         given = Path(sys.argv[1]).read_bytes()
-        request = StageRequest.model_validate_json(given, context=ACCEPTED)
+        request = StageRequest.model_validate_json(given, context=Acceptance())
         result = main(request, channel)
         if result is not None:
             channel.send(Finished(result=result.model_dump(mode="json")))
@@ -173,7 +177,7 @@ def failure_of(error: BaseException) -> Failure:
 
 def _small(failure: Failure) -> Failure:
     """`failure` with secrets masked, cut to fit the pipe and a response."""
-    message = failures.mask(failure.message)[:_MAX_MESSAGE]
+    message = mask(failure.message)[:_MAX_MESSAGE]
     details = failure.details if len(repr(failure.details)) <= _MAX_DETAILS else {}
     return failure.model_copy(update={"message": message, "details": details})
 

@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from service import inherited_secrets
 from service.contract.stages import EVENT_FD_VARIABLE
 from service.prctl import die_with_parent
 from worker.devices.cpus import affinity
@@ -35,6 +37,9 @@ from worker.processes.fork_protocol import (
     READY,
     ForkRequest,
 )
+from worker.sandbox import confinement
+from worker.sandbox.failed import report
+from worker.sandbox.view import View
 from worker.stages.base import EXIT_STOPPED, run_stage
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -174,14 +179,27 @@ def _wait_for_request(gate: socket.socket, supervisor: int, intermediate: int) -
         os._exit(EXIT_STOPPED)
     gate.close()
     request = ForkRequest.model_validate_json(message)
-    # The other descriptors are the locks on the stage's GPUs; they stay open until its end.
-    output, events, *_ = descriptors
-    take_over(request, output, events)
+    # The last descriptors are the locks on the stage's GPUs; they stay open until its end.
+    output, events, *rest = descriptors
+    take_over(request, output, events, secrets=rest[0] if request.has_secrets else None)
+    if request.view is not None:
+        _confine(View.from_json(request.view))
     return request
 
 
-def take_over(request: ForkRequest, output: int, events: int) -> None:
-    """Replace the server's command line, folder, output and environment with the stage's."""
+def _confine(view: View) -> None:
+    """Before anything of a user's is read. This process stays outside and its child returns."""
+    try:
+        confinement.enter(view)
+    except OSError as error:
+        report(error)
+
+
+def take_over(request: ForkRequest, output: int, events: int, secrets: int | None = None) -> None:
+    """Replace the server's command line, folder, output and environment with the stage's.
+
+    `secrets`: the pipe that `run_stage` reads them from.
+    """
     os.chdir(request.folder)
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -190,6 +208,9 @@ def take_over(request: ForkRequest, output: int, events: int) -> None:
     coerced = {"LC_CTYPE": os.environ["LC_CTYPE"]} if "LC_CTYPE" in os.environ else {}
     os.environ.clear()
     os.environ.update({**coerced, **request.environment, EVENT_FD_VARIABLE: str(events)})
+    if secrets is not None:
+        os.environ[inherited_secrets.VARIABLE] = str(secrets)
+    tempfile.tempdir = None  # TMPDIR is another one now
     sys.argv[:] = request.command[3:]
     sys.orig_argv[:] = request.command
     linux.set_command_line(request.command)
@@ -198,7 +219,7 @@ def take_over(request: ForkRequest, output: int, events: int) -> None:
 def _set_late_constants(environment: dict[str, str]) -> None:
     """Give libraries the values of LATE variables that they would have read when imported.
 
-    HF_TOKEN needs nothing: it is read at each use.
+    The proxies, HOME and HF_TOKEN need nothing: they are read at each use.
     """
     offline = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
     is_offline = offline.upper() in _TRUE

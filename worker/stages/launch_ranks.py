@@ -21,10 +21,11 @@ from typing import Final, NoReturn
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from service import inherited_secrets
 from service.contract.events import Failed
 from service.contract.failures import Failure, FailureCode
 from service.contract.stages import EVENT_FD_VARIABLE
-from service.prctl import die_with_parent
+from service.prctl import die_with_parent, forbid_inspection
 from worker.devices.cpus import cores
 from worker.stages import rank_env
 from worker.stages.base import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, Channel, Stopped
@@ -43,6 +44,8 @@ environment variables added to ours; returns its pid."""
 
 def main(start: StartRank) -> NoReturn:
     die_with_parent(os.getppid())
+    if inherited_secrets.adopt():
+        forbid_inspection()
     os._exit(launch(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), start))
 
 
@@ -139,13 +142,18 @@ def new_interpreter(words: list[str], variables: Mapping[str, str]) -> int:
     command = ["-P", "-m", "worker.processes.parent_death", str(os.getpid()), *words]
     # Each rank inherits the event pipe and the locks on the GPUs.
     os.set_inheritable(int(os.environ[EVENT_FD_VARIABLE]), True)
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        close_fds=False,
-        start_new_session=True,
-    ).pid
+    secrets = inherited_secrets.received()
+    seen = {name: value for name, value in os.environ.items() if name not in secrets}
+    with inherited_secrets.pipe(secrets) as (passed, descriptors):
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, True)
+        return subprocess.Popen(
+            [sys.executable, *command],
+            env={**seen, **variables, **passed},
+            stdin=subprocess.DEVNULL,
+            close_fds=False,
+            start_new_session=True,
+        ).pid
 
 
 def _defaults(processes: int) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,22 +16,25 @@ from service.contract.events import (
     StageEvent,
 )
 from service.contract.failures import FailureCode, StageError
+from service.contract.roles import DEFAULT_PROJECT
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
 from service.contract.stages import BaseCard, BaseJob, PrepareResult, ResumeSource, StageRequest
 from service.contract.states import Phase
-from worker.base_model import checks, finished_model, from_scratch
+from worker.base_model import checks, finished_model, from_scratch, size, vetted
 from worker.base_model import files as base_model_files
 from worker.base_model.files import Located
+from worker.base_model.vetted import Vetting
 from worker.data import report, sources
 from worker.data.cleaning import Checking, Tally
 from worker.data.held_out import HeldOut
 from worker.data.load import Examples
+from worker.data.prepared_size import SizeLimit
 from worker.data.sources import Data
 from worker.data.table import Cleaner, Row
 from worker.data.usable_rows import Policy, Split
 from worker.publishing import base_model_card, hub_repository
-from worker.stages import resumed_job
+from worker.stages import model_faults, resumed_job
 from worker.stages.base import Channel, run_stage
 from worker.storage import atomic_dir, content_cache
 from worker.tasks import registry, row_checks
@@ -72,15 +75,16 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     if request.base_job is not None:
         events.starts_from_job(request.base_job)
     events.phase(Phase.DOWNLOADING)
-    model = fetch_model(request, origins, task)
+    model = fetch_model(request, origins, task, events.notice)
     request = finished_model.with_labels_of(request, task, model.config)
+    checked = checks.check_model(task, request.spec, model.config, model.tokenizer, events.notice)
+    size.require_fits_disk(checked.size, request.spec, request.workspace)
+    if request.spec.resources.gpus == 0 or request.spec.training.use_cpu:
+        size.require_fits_host(checked.size, request.spec)
     finished_model.check_weights(request.spec, task, model.folder)
-    max_length = checks.check_model(
-        task, request.spec, model.config, model.tokenizer, events.notice
-    )
     reporter = DataReporter(request, data, events)
-    preparation = Preparation(request.spec, task, model, max_length, data, events, reporter)
-    entry = preparation.run(request.cache_dir)
+    preparation = Preparation(request.spec, task, model, checked.max_length, data, events, reporter)
+    entry = preparation.run(request.cache_dir, request.project_id)
     _require_same_data(request, entry)
     _require_same_base(request)
     resume_source = resumed_job.taken_over(request, entry.folder.name, model.revision)
@@ -99,6 +103,8 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
         resume_source=resume_source,
         base_card=model.card,
         data_report=reporter.of_entry(entry),
+        model_parameters=checked.size.parameters,
+        model_buffer_bytes=checked.size.buffers,
     )
 
 
@@ -228,7 +234,7 @@ def locate_model(request: StageRequest) -> Origins:
             revision,
             roots=request.model_roots,
             setting=setting,
-            cache_dir=request.cache_dir,
+            cache_dir=request.downloads,
         )
 
     tokenizer = None
@@ -249,12 +255,19 @@ def locate_model(request: StageRequest) -> Origins:
 
 
 def fetch_model(
-    request: StageRequest, origins: Origins, task: Task, *, with_weights: bool = True
+    request: StageRequest,
+    origins: Origins,
+    task: Task,
+    notice: Callable[[Notice], None],
+    *,
+    with_weights: bool = True,
 ) -> Model:
-    """Download the small files and check them before the weights."""
+    """Download the small files and check them before the weights; the job gets vetted copies."""
     own_folder = request.attempt_dir / "base_model"
     weights = origins.model.weights() if origins.model is not None else []
-    tokenizer_folder = origins.tokenizer.fetch(origins.tokenizer.settings())
+    shares_folder = origins.tokenizer is origins.model is origins.config
+    tokenizer_folder = own_folder if shares_folder else request.attempt_dir / "tokenizer"
+    _copy_settings(origins.tokenizer, tokenizer_folder, notice)
 
     def load_tokenizer() -> Any:
         return checks.load_tokenizer(
@@ -267,26 +280,33 @@ def fetch_model(
         return Model(own_folder, tokenizer_folder, None, config, tokenizer)
     assert origins.model is not None
     assert origins.config is not None
-    config_folder = origins.config.fetch(origins.config.settings())
-    config = checks.load_config(config_folder, origins.config.name)
+    if not shares_folder:
+        only = None if origins.config is origins.model else [vetted.CONFIG]
+        _copy_settings(origins.config, own_folder, notice, only)
+    config = checks.load_config(own_folder, origins.config.name)
     tokenizer = load_tokenizer()
     card = {base_model_card.CARD}.intersection(origins.model.files)
     wanted = [*origins.model.settings(), *(weights if with_weights else ()), *card]
     folder = origins.model.fetch(wanted)
     of_job = request.base_job
     base_card = base_model_card.read(folder) if of_job is None else base_model_card.of_job(of_job)
-    if origins.config is not origins.model:
-        folder = _combined(own_folder, folder, config_folder)
-    return Model(folder, tokenizer_folder, origins.model.commit, config, tokenizer, base_card)
+    if with_weights:
+        vetting = Vetting(origins.model.name, folder, own_folder, notice)
+        if vetted.INDEX in origins.model.files and vetted.WHOLE not in weights:
+            vetting.copy_settings([vetted.INDEX])
+        vetting.link_weights(weights, quantized=checks.is_quantized(config))
+    return Model(own_folder, tokenizer_folder, origins.model.commit, config, tokenizer, base_card)
 
 
-def _combined(target: Path, model: Path, config: Path) -> Path:
-    """The model's weights with another configuration, as links to both."""
-    target.mkdir(parents=True)
-    for path in model.glob("model*.safetensors*"):
-        (target / path.name).symlink_to(path.resolve())
-    (target / "config.json").symlink_to((config / "config.json").resolve())
-    return target
+def _copy_settings(
+    origin: Located,
+    target: Path,
+    notice: Callable[[Notice], None],
+    only: Sequence[str] | None = None,
+) -> None:
+    files = origin.settings() if only is None else only
+    folder = origin.fetch(origin.settings())
+    Vetting(origin.name, folder, target, notice).copy_settings(files)
 
 
 class DataReporter:
@@ -295,6 +315,7 @@ class DataReporter:
     def __init__(self, request: StageRequest, data: Data, events: Events) -> None:
         dataset = request.spec.dataset
         self.policy = Policy(dataset.on_bad_row == "skip", dataset.max_bad_fraction)
+        self.max_prepared_bytes = request.max_prepared_bytes
         self._request = request
         self._data = data
         self._events = events
@@ -347,8 +368,9 @@ class Preparation:
         self._data = data
         self._events = events
 
-    def run(self, cache_dir: Path) -> content_cache.Entry:
-        key = content_cache.address(self._ingredients())
+    def run(self, cache_dir: Path, project_id: str = DEFAULT_PROJECT) -> content_cache.Entry:
+        ingredients = content_cache.of_project(project_id, self._ingredients())
+        key = content_cache.address(ingredients)
         entry = content_cache.get_or_build(cache_dir / prepared_data.FOLDER, key, self._build)
         if entry.found:
             message = "Reusing the prepared data of an earlier job: nothing to check or tokenize"
@@ -422,7 +444,7 @@ class Preparation:
             limit=self._limit(split),
             skips=self._reporter.policy.skips,
         )
-        examples = Examples(checking, self._task.example_schema())
+        examples = Examples(checking, self._task.example_schema(), self._size(split))
         return examples.write(
             self._data.tables(split),
             folder / EXAMPLES_FILE,
@@ -438,9 +460,15 @@ class Preparation:
             notice=self._events.notice,
             progress=self._events.progress,
             train_examples=_examples(folder.parent / TRAIN) if self._spec.trains else None,
+            size=self._size(split),
         )
-        features = self._task.prepare(split, _examples(folder), context, folder / FEATURES_FILE)
+        examples, target = _examples(folder), folder / FEATURES_FILE
+        with model_faults.in_tokenizer():
+            features = self._task.prepare(split, examples, context, target)
         return {"features": features, **context.counts}, context.measures.summary()
+
+    def _size(self, split: str) -> SizeLimit:
+        return SizeLimit(split, self._reporter.max_prepared_bytes)
 
     def _limit(self, split: str) -> int | None:
         limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from service import inherited_secrets
 from service.contract.events import Notice, StageEvent
 from service.contract.failures import Failure
 from service.contract.spec import JobSpec
@@ -55,6 +56,7 @@ class Preview:
 
 
 def main(folder: Path) -> None:
+    inherited_secrets.adopt()
     given = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     result = Preview(rows_limit=given["rows"])
     try:
@@ -97,11 +99,11 @@ def _fill(result: Preview, request: StageRequest) -> None:
     task = registry.get(request.spec.variant())
     data = prepare.resolve_data(request, events)
     origins = prepare.locate_model(request)
-    model = prepare.fetch_model(request, origins, task, with_weights=False)
+    model = prepare.fetch_model(request, origins, task, events.notice, with_weights=False)
     request = finished_model.with_labels_of(request, task, model.config)
     result.max_length = checks.check_model(
         task, request.spec, model.config, model.tokenizer, events.notice
-    )
+    ).max_length
     result.length_option = task.length_option
     reporter = DataReporter(request, data, events)
     preparation = Preparation(request.spec, task, model, result.max_length, data, events, reporter)

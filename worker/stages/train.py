@@ -17,7 +17,7 @@ from service.contract.events import PhaseChanged
 from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
-from worker.stages import evaluate
+from worker.stages import evaluate, model_faults
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.rank_env import number as rank_number
 from worker.stages.train_inputs import Loaded, for_device, load_parts
@@ -61,10 +61,12 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
     may_compile = spec.training.compiles or (spec.trains and compile_choice.may_be_measured(spec))
     with explained, compile_cache.shared(request, rank_number() or 0, may_compile=may_compile):
         if not spec.trains:
-            return evaluate.run(request, channel)
-        job = set_up(request, channel)
-        save_settings(job)
-        begin(job)
+            with model_faults.in_model():
+                return evaluate.run(request, channel)
+        with model_faults.in_model():
+            job = set_up(request, channel)
+            save_settings(job)
+            begin(job)
         if request.promotes:  # the steps that are left are not made
             job.training.reporter.stop()
         else:
@@ -88,7 +90,7 @@ def train(job: Job, soft_stop: SoftStop) -> None:
     soft_stop.postpone()
     if compile_choice.may_be_measured(job.request.spec):
         compile_choice.choose(job.training, compile_cache.Verdict(job.request))
-    with _neftune(job):
+    with _neftune(job), model_faults.in_first_step(job.training.state):
         outcome = loop.train(job.training)
     if outcome is loop.Outcome.STOPPED:
         raise Stopped

@@ -9,8 +9,10 @@ import torch
 import transformers
 
 from service.contract.events import Notice, StageEvent
+from service.contract.resources import DDPSpec
+from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
-from worker.base_model import finished_model
+from worker.base_model import finished_model, size
 from worker.tasks import registry
 from worker.tasks.base import ShapesModel, Task, load_splits
 from worker.training import build, device_lock, precision
@@ -69,6 +71,7 @@ def load_parts(
     paths = FastPaths.of(recorded, ranks)
     if device.type == "cpu":
         device_lock.share_cpu(request.cache_dir / "devices")
+    _require_fits(request.spec, prepared, device)
     task = registry.get(request.spec.variant())
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         prepared.tokenizer_dir, local_files_only=True
@@ -97,6 +100,19 @@ def load_parts(
     build.install_fast_modules(model, request.spec, device)
     sizes = {name: len(split.features) for name, split in splits.items()}
     return Loaded(tokenizer, model, objective, sizes, paths)
+
+
+def _require_fits(spec: JobSpec, prepared: PrepareResult, device: torch.device) -> None:
+    """StageError(model_too_large) before a weight is loaded. Strategies that share the weights out
+    may keep them on the host, so they have no such limit."""
+    if prepared.model_parameters is None:
+        return
+    known = size.Size(prepared.model_parameters, prepared.model_buffer_bytes)
+    if device.type == "cpu":
+        size.require_fits_host(known, spec)
+    elif isinstance(spec.resources.chosen_strategy, DDPSpec):
+        total = torch.cuda.get_device_properties(device).total_memory
+        size.require_fits_gpu(known, spec, int(total))
 
 
 def _load_model(

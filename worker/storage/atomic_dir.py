@@ -8,14 +8,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from service.safe_files import open_inside
 
 MANIFEST: Final = "manifest.json"
 _PARTIAL: Final = ".tmp"
 _VERSION: Final = 1
+_LARGEST_MANIFEST: Final = 64 * 1024**2
 
 
 @contextmanager
@@ -54,15 +57,15 @@ def why_unusable(folder: Path, *, only: str | None = None) -> str | None:
     """Why `verify` fails, in words that follow "cannot be read:"; None if it does not."""
     damaged = "its manifest does not match its files"
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        with open_inside(folder, MANIFEST) as stream:
+            manifest = json.loads(stream.read(_LARGEST_MANIFEST))
         if (version := manifest["version"]) != _VERSION:
             return (
                 f"its manifest has version {version}, and this release reads only version "
                 f"{_VERSION}: use the release that wrote it, or a newer one"
             )
         intact = all(
-            (folder / name).stat().st_size == entry["size"]
-            and file_sha256(folder / name) == entry["sha256"]
+            _is_as_listed(folder, name, entry)
             for name, entry in manifest["files"].items()
             if only in (None, name)
         )
@@ -82,7 +85,16 @@ def remove(folder: Path) -> None:
 
 def manifest_sha256(folder: Path) -> str:
     """Identifies the content of the whole directory."""
-    return file_sha256(folder / MANIFEST)
+    with open_inside(folder, MANIFEST) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _is_as_listed(folder: Path, name: str, entry: Mapping[str, Any]) -> bool:
+    """Without following links: a stage may have written the manifest, too."""
+    with open_inside(folder, name) as stream:
+        if os.fstat(stream.fileno()).st_size != entry["size"]:
+            return False
+        return hashlib.file_digest(stream, "sha256").hexdigest() == str(entry["sha256"])
 
 
 def total_bytes(folder: Path) -> int:

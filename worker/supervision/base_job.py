@@ -8,16 +8,17 @@ from service.errors import SourceJobError
 from service.settings import Settings
 from service.store import lineage
 from service.store.database import Database
+from service.store.scope import Scope
 
 
-def resolve(database: Database, settings: Settings, spec: JobSpec) -> BaseJob | None:
+def resolve(database: Database, scope: Scope, settings: Settings, spec: JobSpec) -> BaseJob | None:
     """Look up `model.job`; None if it is not given. Raises StageError(model_not_found)."""
     if spec.model.job is None:
         return None
     whole = spec.peft is None or spec.peft.merges
     try:
         with database.read() as session:
-            source = lineage.model_of(session, spec.model.job, spec.model.checkpoint)
+            source = lineage.model_of(session, scope, spec.model.job, spec.model.checkpoint)
             name, revision = lineage.public_name(source, whole=whole)
             trained = source.job.results.get(Stage.TRAIN)
     except SourceJobError as error:

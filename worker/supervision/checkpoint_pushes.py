@@ -7,7 +7,7 @@ ends; a failed push does not fail the job, because `publish` pushes the finished
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -24,10 +24,14 @@ from service.contract.events import (
 )
 from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.stages import PublishResult, StageRequest
+from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
 from worker.processes import stage_command
 from worker.processes.child import Child
+from worker.processes.private_folder import private_folder
+from worker.processes.stage_environment import stage_environment, stage_secrets
+from worker.supervision import stage_views
 
 log = structlog.get_logger(__name__)
 
@@ -156,11 +160,11 @@ class CheckpointPusher:
     def _start(self, saved: CheckpointSaved) -> "_Process":
         folder = self._request.workspace / saved.path
         request = self._request.model_copy(update={"checkpoints": [folder]})
-        file = request.attempt_dir / "push.json"
+        # Not in the attempt's folder, which the training may write: this process has the token.
+        file = request.workspace / "push.json"
         file.write_text(request.model_dump_json(indent=1))
         log.info("checkpoint.push_started", step=saved.step)
-        environment = stage_command.push_environment(self._settings)
-        return _Process(self._command(file), environment, request, self._may_commit)
+        return _Process(self._command(file), self._settings, request, self._may_commit)
 
     def _close(self) -> None:
         if self._process is not None:
@@ -199,7 +203,7 @@ class _Process:
     def __init__(
         self,
         command: list[str],
-        environment: dict[str, str],
+        settings: Settings,
         request: StageRequest,
         may_commit: Callable[[], bool],
     ) -> None:
@@ -207,10 +211,24 @@ class _Process:
         self._outcome: Finished | Failed | None = None
         log_file = request.workspace / "job.log"
         reader, self._permission = os.pipe()
+        self._resources = ExitStack()
+        self._resources.callback(os.close, self._permission)
         try:
-            self._child = Child(command, environment, request.attempt_dir, log_file, stdin=reader)
+            private = self._resources.enter_context(private_folder())
+            environment = stage_environment(settings, Stage.PUBLISH, private=private)
+            self._child = Child(
+                command,
+                environment,
+                private,
+                log_file,
+                stdin=reader,
+                secrets=stage_secrets(settings, Stage.PUBLISH),
+                view=stage_views.of_stage(
+                    settings, request, environment, private=private, stage=Stage.PUBLISH
+                ),
+            )
         except BaseException:
-            os.close(self._permission)
+            self._resources.close()
             raise
         finally:
             os.close(reader)
@@ -235,8 +253,8 @@ class _Process:
         return None
 
     def close(self) -> None:
-        os.close(self._permission)
         self._child.close()
+        self._resources.close()
 
 
 class _ClaimCheck(threading.Thread):

@@ -4,19 +4,30 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from service.contract.events import CheckpointSaved, PhaseChanged, Progress, StageEvent
-from service.store import history
+from service.contract.events import (
+    ArtifactWritten,
+    CheckpointSaved,
+    Notice,
+    PhaseChanged,
+    Progress,
+    StageEvent,
+)
+from service.safe_files import is_inside
+from service.store import history, quotas
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from worker.storage import atomic_dir
 from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPushes
 
 log = structlog.get_logger(__name__)
+
+_MOST_WAITING: Final = 10_000
+_ATTEMPTS: Final = "attempts/"
 
 
 class EventRecorder:
@@ -42,7 +53,10 @@ class EventRecorder:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._over_bytes = False
         self.is_stale = False
+        self.refusal: StageEvent | None = None
+        """The first event that names what is not the job's; the stage must end."""
         self.fault: str | None = None
         """Why the events can never be recorded, if they cannot."""
 
@@ -55,8 +69,25 @@ class EventRecorder:
         self._thread.join(self._interval)
 
     def add(self, event: StageEvent) -> None:
+        if not self._is_honest(event):
+            self.refusal = self.refusal or event
+            return
         with self._lock:
             self._waiting.append(event)
+
+    def has_room(self) -> bool:
+        with self._lock:
+            return len(self._waiting) < _MOST_WAITING
+
+    def _is_honest(self, event: StageEvent) -> bool:
+        """Whether a file or folder that it names is in one of this job's attempts, and reached
+        without a link."""
+        if not isinstance(event, CheckpointSaved | ArtifactWritten):
+            return True
+        file = event.path
+        if isinstance(event, CheckpointSaved):
+            file = f"{event.path}/{atomic_dir.MANIFEST}"
+        return event.path.startswith(_ATTEMPTS) and is_inside(self._workspace, file)
 
     def is_empty(self) -> bool:
         with self._lock:
@@ -112,6 +143,22 @@ class EventRecorder:
         self._pruned += recorded.pruned
         with self._lock:
             self._batch = []
+        if saved:
+            self._note_bytes()
+
+    def _note_bytes(self) -> None:
+        """Tell the user once that the project stores too much: the next stage will not begin."""
+        if self._over_bytes:
+            return
+        with self._database.read() as session:
+            over = quotas.over_bytes(session, self._claim.project_id)
+        if over is not None:
+            self._over_bytes = True
+            message = (
+                f"The project stores {over[0]:,} bytes and may store {over[1]:,}. This stage "
+                "continues, but none begins until files or jobs of the project are deleted."
+            )
+            self.add(Notice(message=message, data={"used": over[0], "limit": over[1]}))
 
     def _remove_pruned(self) -> None:
         """After COMMIT: a crash in between leaves a folder too many, never one too few.

@@ -8,10 +8,15 @@ from service.errors import SourceJobError
 from service.settings import Settings
 from service.store import lineage
 from service.store.database import Database
+from service.store.scope import Scope
 
 
 def resolve(
-    database: Database, settings: Settings, spec: JobSpec, prepared: PrepareResult | None
+    database: Database,
+    scope: Scope,
+    settings: Settings,
+    spec: JobSpec,
+    prepared: PrepareResult | None,
 ) -> ResumeSource | None:
     """Look up `training.resume_from`: the checkpoint that an earlier `prepare` chose if it still
     exists, else the one the other job has now; None if the option is not given. Raises
@@ -24,7 +29,7 @@ def resolve(
         return earlier
     try:
         with database.read() as session:
-            source = lineage.checkpoint_of(session, wanted.job, wanted.checkpoint)
+            source = lineage.checkpoint_of(session, scope, wanted.job, wanted.checkpoint)
             made = PrepareResult.model_validate(source.job.results[Stage.PREPARE])
     except SourceJobError as error:
         code = FailureCode.CHECKPOINT_UNREADABLE

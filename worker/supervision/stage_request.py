@@ -52,6 +52,7 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
             inputs = _publish_inputs(database, tracker, claim, spec, workspace)
     return StageRequest(
         job_id=claim.job_id,
+        project_id=claim.project_id,
         stage=claim.stage,
         epoch=claim.epoch,
         attempt=claim.attempt,
@@ -61,6 +62,7 @@ def build(database: Database, settings: Settings, tracker: Tracker, claim: Claim
         cache_dir=settings.cache_dir,
         data_roots=settings.data_roots,
         model_roots=settings.model_roots,
+        max_prepared_bytes=settings.max_prepared_bytes,
         prepared=prepared,
         trained=TrainResult.model_validate(trained) if trained else None,
         mlflow_uri=settings.mlflow_uri,
@@ -79,8 +81,8 @@ def _prepare_inputs(
 ) -> dict[str, Any]:
     return {
         **_uploaded_files(database, settings, claim),
-        "base_job": base_job.resolve(database, settings, claim.spec),
-        "resume_source": resume_source.resolve(database, settings, spec, prepared),
+        "base_job": base_job.resolve(database, claim.scope, settings, claim.spec),
+        "resume_source": resume_source.resolve(database, claim.scope, settings, spec, prepared),
     }
 
 
@@ -117,7 +119,8 @@ def _uploaded_files(database: Database, settings: Settings, claim: Claim) -> dic
         return {}
     wanted = splits.items(claim.spec)
     with database.read() as session:
-        rows = session.scalars(select(FileRow).where(FileRow.id.in_(wanted)))
+        owned = claim.scope.of(FileRow.project_id)
+        rows = session.scalars(select(FileRow).where(FileRow.id.in_(wanted), owned))
         known = {row.id: row.filename for row in rows}
     files = {file_id: settings.files_dir / file_id for file_id in wanted}
     gone = sorted(id_ for id_, path in files.items() if id_ not in known or not path.is_file())

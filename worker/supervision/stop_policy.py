@@ -59,7 +59,7 @@ class StopPolicy:
         now = time.monotonic()
         self._limits = [
             _Limit(option, seconds, now + seconds - used)
-            for option, seconds, used in _limits(claim)
+            for option, seconds, used in _limits(claim, settings)
             if seconds is not None
         ]
         self._hang_detector = HangDetector(settings.hung_seconds, cpu_seconds, now)
@@ -126,7 +126,7 @@ class StopPolicy:
             return False
         message = (
             f"The job was stopped in {self._claim.stage}: "
-            f"`{passed.option}` allows {passed.seconds} s."
+            f"`{passed.option}` allows {passed.seconds:g} s."
         )
         self.failure = Failure.of(FailureCode.TIMEOUT, message, option=passed.option)
         return True
@@ -141,13 +141,23 @@ class StopPolicy:
 
 class _Limit(NamedTuple):
     option: str
-    seconds: int
+    seconds: float
     deadline: float
 
 
-def _limits(claim: Claim) -> Iterator[tuple[str, int | None, float]]:
-    """(option, seconds allowed, seconds that earlier attempts have used)."""
+def _limits(claim: Claim, settings: Settings) -> Iterator[tuple[str, float | None, float]]:
+    """(option, seconds allowed, seconds that earlier attempts have used): the job's own limits, or
+    else the operator's."""
     stage, spec = claim.stage, claim.spec
-    yield "timeout_seconds", spec.timeout_seconds, claim.used_seconds
-    allowed = spec.stage_timeout_seconds.of(stage)
-    yield f"stage_timeout_seconds.{stage}", allowed, claim.stage_used_seconds
+    if spec.timeout_seconds is not None:
+        yield "timeout_seconds", spec.timeout_seconds, claim.used_seconds
+    else:
+        default = settings.default_timeout_seconds
+        yield "FINETUNE_DEFAULT_TIMEOUT_SECONDS", default, claim.used_seconds
+    yield "FINETUNE_LONGEST_TIMEOUT_SECONDS", settings.longest_timeout_seconds, claim.used_seconds
+    own = spec.stage_timeout_seconds.of(stage)
+    if own is not None:
+        yield f"stage_timeout_seconds.{stage}", own, claim.stage_used_seconds
+    else:
+        option = f"FINETUNE_{stage.upper()}_TIMEOUT_SECONDS"
+        yield option, settings.stage_timeout_seconds(stage), claim.stage_used_seconds

@@ -3,6 +3,7 @@
 Runs in the process of the Celery task and never imports torch.
 """
 
+import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.contract.events import Failed, Finished, StageEvent
+from service.contract.events import Failed, Finished, Notice, StageEvent
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.stages import StageRequest
 from service.contract.states import JobState, Stage
@@ -24,13 +25,19 @@ from worker import failures
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes import spawn, stage_command
 from worker.processes.child import Child
+from worker.processes.private_folder import private_folder
 from worker.processes.spawn import Start
+from worker.processes.stage_environment import stage_environment, stage_secrets
+from worker.sandbox import layers
 from worker.storage import atomic_dir
-from worker.supervision import stage_request
+from worker.supervision import project_access, stage_request, stage_views
 from worker.supervision.checkpoint_pushes import NO_PUSHES, CheckpointPusher, CheckpointPushes
 from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.hang_detector import cpu_seconds
 from worker.supervision.heartbeat import Heartbeat
+from worker.supervision.limits.resource_watch import ResourceWatch
+from worker.supervision.limits.stage_limits import StageLimits
+from worker.supervision.limits.written_files import WrittenFiles
 from worker.supervision.stop_policy import SOFT, Stop, StopPolicy
 from worker.supervision.system_metrics import SystemSampler
 from worker.tracking.shipper import BackgroundShipper
@@ -90,6 +97,9 @@ class Supervisor:
         try:
             for folder in stage_request.leftovers(self._database, claim, workspace):
                 atomic_dir.remove(folder)
+            stage_views.require_sandbox(self._settings)
+            settings = project_access.settings_for(self._database, self._settings, claim)
+            project_access.require_room(self._database, claim)
             request = stage_request.build(self._database, self._settings, self._tracker, claim)
             request_file = request.attempt_dir / "request.json"
             request_file.write_text(request.model_dump_json(indent=1))
@@ -102,10 +112,17 @@ class Supervisor:
             log.exception("stage.start_failed")
             return Ending.failed(failures.from_exception(error))
         shipping = BackgroundShipper(self._database, self._tracker, claim.job_id, workspace)
-        pushes = self._pushes(claim, request)
+        with_access = self._with(settings)
+        pushes = with_access._pushes(claim, request)
         recording = EventRecorder(self._database, claim, workspace, pushes=pushes)
         with recording as recorder, shipping, pushes:
-            return self._run(claim, request, heartbeat, recorder, pushes, locks)
+            return with_access._run(claim, request, heartbeat, recorder, pushes, locks)
+
+    def _with(self, settings: Settings) -> "Supervisor":
+        """This supervisor with the Hub token that the job may use."""
+        other = copy.copy(self)
+        other._settings = settings
+        return other
 
     def _pushes(self, claim: Claim, request: StageRequest) -> CheckpointPushes:
         hub = claim.spec.hub
@@ -129,11 +146,12 @@ class Supervisor:
         pushes: CheckpointPushes,
         locks: tuple[int, ...],
     ) -> Ending | None:
-        command = self._command(request, request.attempt_dir / "request.json")
-        environment = stage_command.stage_environment(self._settings, claim.stage, claim.gpus)
-        log_file = request.workspace / "job.log"
-        folder, start = request.attempt_dir, self._start
-        with Child(command, environment, folder, log_file, start=start, locks=locks) as child:
+        self._say_what_is_open(claim, recorder)
+        limits = StageLimits.of(self._settings, request.attempt_dir)
+        with (
+            private_folder() as private,
+            self._child(claim, request, private, limits, locks) as child,
+        ):
             log.info(
                 "stage.started",
                 stage=claim.stage,
@@ -145,8 +163,9 @@ class Supervisor:
             stop_policy = StopPolicy(
                 claim, self._settings, heartbeat, recorder, self._shutdown, taken
             )
-            with self._sampler(child, claim, recorder):
-                outcome = self._relay_events(child, stop_policy, recorder, pushes)
+            watch = ResourceWatch(child.pid, limits, _written(request, private, limits))
+            with watch, self._sampler(child, claim, recorder):
+                outcome = self._relay_events(child, request, stop_policy, recorder, pushes)
             status = child.reap()
             out_of_memory = child.oom_killed()
             if isinstance(outcome, Finished):
@@ -154,10 +173,41 @@ class Supervisor:
         log.info("stage.ended", stage=claim.stage, status=status, reason=stop_policy.reason)
         if not recorder.drain(self._gives_up(heartbeat)) or heartbeat.is_stale:
             return self._unrecorded(recorder)
+        if outcome is None and watch.breach is not None:
+            outcome = Failed(failure=watch.breach)
         if outcome is None:
             exit_failure = failures.from_exit(status, oom_killed=out_of_memory)
             outcome = Failed(failure=exit_failure)
         return _ending(stop_policy, outcome)
+
+    def _child(
+        self,
+        claim: Claim,
+        request: StageRequest,
+        private: Path,
+        limits: StageLimits,
+        locks: tuple[int, ...],
+    ) -> Child:
+        environment = stage_environment(self._settings, claim.stage, claim.gpus, private)
+        return Child(
+            self._command(request, request.attempt_dir / "request.json"),
+            environment,
+            request.attempt_dir,
+            request.workspace / "job.log",
+            start=self._start,
+            locks=locks,
+            secrets=stage_secrets(self._settings, claim.stage),
+            limits=limits.of_kernel(),
+            view=stage_views.of_stage(self._settings, request, environment, private=private),
+        )
+
+    def _say_what_is_open(self, claim: Claim, recorder: EventRecorder) -> None:
+        """Once for each stage that works with the user's files."""
+        missing = layers.missing(self._settings)
+        if missing and claim.attempt == 1 and claim.stage is not Stage.PUBLISH:
+            message = f"The sandbox is incomplete here; `{claim.stage}` could: {'; '.join(missing)}"
+            data = {"stage": claim.stage, "missing": missing}
+            recorder.add(Notice(message=message, data=data))
 
     def _sampler(self, child: Child, claim: Claim, recorder: EventRecorder) -> SystemSampler:
         return SystemSampler(
@@ -172,6 +222,7 @@ class Supervisor:
     def _relay_events(
         self,
         child: Child,
+        request: StageRequest,
         stop_policy: StopPolicy,
         recorder: EventRecorder,
         pushes: CheckpointPushes,
@@ -179,10 +230,13 @@ class Supervisor:
         """Record events until the stage has ended, and stop it if it must stop."""
         outcome: Finished | Failed | None = None
         while not child.has_exited():
-            events = child.read(POLL_SECONDS)
+            # A stage that reports faster than the database stores has to wait.
+            events = child.read(POLL_SECONDS) if recorder.has_room() else []
             for event in events:
                 stop_policy.record(event)
             outcome = _record_events(events, recorder) or outcome
+            if recorder.refusal is not None:
+                child.kill()
             if child.at_end:
                 time.sleep(0.02)  # the stage has closed its pipe and is about to exit
             stop_policy.apply(child)
@@ -191,7 +245,7 @@ class Supervisor:
         tail = time.monotonic() + _TAIL_SECONDS
         while not child.at_end and time.monotonic() < tail:
             outcome = _record_events(child.read(POLL_SECONDS), recorder) or outcome
-        return outcome
+        return _believed(request, outcome, recorder)
 
     def _push(
         self, stop_policy: StopPolicy, recorder: EventRecorder, pushes: CheckpointPushes
@@ -253,6 +307,11 @@ class Supervisor:
             return state
 
 
+def _written(request: StageRequest, private: Path, limits: StageLimits) -> WrittenFiles:
+    folders = [request.attempt_dir, private]
+    return WrittenFiles(folders, limits, fills_caches=request.stage is Stage.PREPARE)
+
+
 def _record_events(events: list[StageEvent], recorder: EventRecorder) -> Finished | Failed | None:
     """Record all events except the one that ends the stage, which is returned."""
     outcome: Finished | Failed | None = None
@@ -261,6 +320,21 @@ def _record_events(events: list[StageEvent], recorder: EventRecorder) -> Finishe
             outcome = event
         else:
             recorder.add(event)
+    return outcome
+
+
+def _believed(
+    request: StageRequest, outcome: Finished | Failed | None, recorder: EventRecorder
+) -> Finished | Failed | None:
+    """The outcome, unless the stage has named files that are not the job's."""
+    if recorder.refusal is not None:
+        message = f"The stage reported a file that is not the job's: {recorder.refusal!r}"[:500]
+        return Failed(failure=Failure.of(FailureCode.STAGE_UNTRUSTWORTHY, message))
+    if isinstance(outcome, Finished):
+        try:
+            stage_views.require_own(request, outcome)
+        except StageError as error:
+            return Failed(failure=error.failure)
     return outcome
 
 

@@ -16,7 +16,7 @@ from worker.processes import fork_client
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
 from worker.processes.spawn import Launch, Process
-from worker.processes.stage_command import stage_environment
+from worker.processes.stage_environment import stage_environment
 
 _MODULE = "worker.doctor.forked_product"
 _REMEDY = (

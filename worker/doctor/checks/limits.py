@@ -10,6 +10,7 @@ import psutil
 
 from service.settings import Settings
 from worker.devices.cpus import cores
+from worker.devices.memory import container_limit
 from worker.doctor.check import Context, Finding, not_run, ok, warning
 
 _GIB: Final = 1024**3
@@ -20,11 +21,6 @@ _MIN_SHM: Final = 1 * _GIB
 _MIN_DISK: Final = 20 * _GIB
 _MIN_MEMORY: Final = 4 * _GIB
 _MIN_FILES: Final = 4096
-# cgroups v2 and v1: the container's limit in bytes, or `max`.
-_MEMORY_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 def shared_memory(_: Context, folder: Path = _SHM) -> Finding:
@@ -77,16 +73,6 @@ def memory(_: Context) -> Finding:
             **data,
         )
     return ok(f"{summary}; {cores()} CPU(s)", **data)
-
-
-def container_limit(files: tuple[Path, ...] = _MEMORY_LIMITS) -> int | None:
-    """Bytes that the container's processes may use together; None without a limit."""
-    for file in files:
-        if file.is_file():
-            text = file.read_text(encoding="ascii").strip()
-            # cgroups v1 writes "no limit" as a number near the size of the address space.
-            return int(text) if text.isdecimal() and int(text) < 1 << 60 else None
-    return None
 
 
 def open_files(_: Context) -> Finding:

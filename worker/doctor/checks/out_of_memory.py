@@ -38,7 +38,8 @@ def training(context: Context) -> Finding:
     if problem is not None:
         return problem
     halved = jobs.train(prelude=limited, on_oom="halve_batch", **_OPTIONS)
-    small = jobs.train(per_device_train_batch_size=_BATCH // 2, gradient_accumulation_steps=2)
+    halves = {"per_device_train_batch_size": _BATCH // 2, "gradient_accumulation_steps": 2}
+    small = jobs.train(**(_OPTIONS | halves))
     for ended in (halved, small):
         if not ended.finished:
             return failed("halving batches fails", reason=ended.ending, remedy=_REMEDY)

@@ -1,0 +1,29 @@
+"""Files that hold a secret: made once, and readable by their owner alone."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write(path: Path, content: str) -> None:
+    """Replace the file; who reads meanwhile finds the old content or the new one, whole."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    partial.replace(path)
+
+
+def read_or_make(path: Path, make: Callable[[], str]) -> str:
+    """The content of the file; made by `make` unless another process was faster."""
+    if not path.exists():
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        write(partial, make())
+        try:
+            path.hardlink_to(partial)
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+    return path.read_text("utf-8").strip()

@@ -1,0 +1,13 @@
+"""The first thing that each process of the service does."""
+
+from service import inherited_secrets
+from service.prctl import forbid_inspection
+from service.settings import get_settings
+
+
+def begin() -> None:
+    """Read the secrets that the parent has passed on, and keep them from other processes of this
+    user. Before anything is forked or started."""
+    inherited_secrets.adopt()
+    if not get_settings().allow_debuggers:
+        forbid_inspection()

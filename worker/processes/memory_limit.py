@@ -1,0 +1,31 @@
+"""A limit on the memory that a block of code may add, so that it fails instead of the machine."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_STATM: Final = Path("/proc/self/statm")
+_DATA: Final = 5  # the field of `statm` that RLIMIT_DATA limits
+
+
+@contextmanager
+def added_memory(limit: int) -> Iterator[None]:
+    """Allocations of more than `limit` bytes in addition to those that this process has fail: in
+    Python with a MemoryError. Code that is written in Rust ends the process instead."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_soft_limit(before, limit), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _soft_limit(given: tuple[int, int], limit: int) -> int:
+    try:
+        used = int(_STATM.read_text().split()[_DATA]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):  # no /proc: the operator's limit has to do
+        return given[0]
+    bounds = [used + limit, *(each for each in given if each != resource.RLIM_INFINITY)]
+    return min(bounds)

@@ -1,0 +1,24 @@
+"""The command that starts another one within a view."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from worker.sandbox.view import View
+
+
+@contextmanager
+def confined(command: list[str], view: View | None) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """`command` in a form that confines itself first, and the descriptors that it must inherit."""
+    if view is None or not view.layers:
+        yield command, ()
+        return
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, view.to_json().encode())
+        os.close(writer)
+        program = [sys.executable, "-P", "-m", "worker.sandbox.run_confined", str(reader)]
+        yield [*program, *command], (reader,)
+    finally:
+        os.close(reader)

@@ -1,0 +1,178 @@
+"""Watches what a stage and all that it has started use, and ends them when it is too much."""
+
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final, Self
+
+import structlog
+
+from service.contract.failures import RULES, Failure, FailureCode
+from worker.devices import memory
+from worker.supervision.limits.process_tree import Process, ProcessTree
+from worker.supervision.limits.sizes import size
+from worker.supervision.limits.stage_limits import GIB, StageLimits
+from worker.supervision.limits.written_files import WrittenFiles
+
+log = structlog.get_logger(__name__)
+
+_LONGEST_PAUSE: Final = 0.5
+_SHORTEST_PAUSE: Final = 0.02
+_FASTEST: Final = 4 * GIB
+"""Bytes in a second: no process fills memory or a disk faster than about so."""
+_SCAN_SECONDS: Final = 30.0
+_NEW_TASKS: Final = 32
+_LESS_FREE: Final = 256 * 1024**2
+_YIELD_SECONDS: Final = 0.4
+_NAMED: Final = 3
+_ADVICE: Final = (
+    RULES[FailureCode.OUT_OF_MEMORY].action
+    + " Or, if the machine has more, raise FINETUNE_STAGE_MEMORY_BYTES, restart, then "
+    "`finetune retry JOB`."
+)
+_ODD: Final = re.compile(r"[^\w.:+-]+")
+
+
+class ResourceWatch:
+    """On a thread, as long as the context lasts; `pid` must not be reaped before its end.
+
+    It looks more often the closer the stage is to a limit. Processes are looked for only when the
+    machine has more tasks or less memory than before, and memory is counted exactly only when an
+    upper bound exceeds the limit: most looks are a few small reads.
+    """
+
+    def __init__(self, pid: int, limits: StageLimits, files: WrittenFiles) -> None:
+        self._tree = ProcessTree(pid)
+        self._limits = limits
+        self._files = files
+        self._scanned_at = float("-inf")
+        self._tasks, self._free = 0, 0
+        self._unmapped = 0
+        self._counted: tuple[int, int] | None = None
+        """The upper bound when memory was last counted exactly, and the result."""
+        self._short_since: float | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="limits", daemon=True)
+        self.breach: Failure | None = None
+        """Why the stage was ended, if it was."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if sys.platform == "linux":
+            self._tree.kill()  # also those that have left the stage's group
+
+    def _run(self) -> None:
+        pause = 0.0
+        if sys.platform != "linux":
+            return
+        while self.breach is None and not self._stop.wait(pause):
+            try:
+                self.breach, headroom = self._look()
+            except OSError as error:
+                log.warning("limits.unread", error=str(error))
+                headroom = _FASTEST
+            pause = max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, headroom / _FASTEST))
+        if self.breach is not None:
+            log.warning("stage.over_limit", code=self.breach.code, **self.breach.details)
+            while self._tree.kill() and not self._stop.wait(_SHORTEST_PAUSE):
+                continue
+
+    def _look(self) -> tuple[Failure | None, int]:
+        """What is over its limit, and how many bytes are left until something could be."""
+        limits, free = self._limits, memory.free_bytes()
+        self._scan_if_changed(free)
+        used = self._used_bytes()
+        fault = self._fault(used, free) or self._files.fault()
+        memory_left = min(limits.memory_bytes - used, free - limits.memory_reserve_bytes)
+        return fault, min(memory_left, self._files.headroom)
+
+    def _scan_if_changed(self, free: int) -> None:
+        tasks, now = _tasks_of_machine(), time.monotonic()
+        is_due = now - self._scanned_at > _SCAN_SECONDS
+        less_free = max(_LESS_FREE, self._limits.memory_bytes // 32)
+        if is_due or tasks - self._tasks > _NEW_TASKS or self._free - free > less_free:
+            self._tree.scan()
+            self._unmapped = self._tree.unmapped_bytes()
+            self._scanned_at, self._tasks, self._free = now, tasks, free
+        self._tasks, self._free = min(self._tasks, tasks), max(self._free, free)
+
+    def _used_bytes(self) -> int:
+        """Exact, or an upper bound if that is below the limit."""
+        bound = self._tree.resident_bytes() + self._unmapped
+        if bound <= self._limits.memory_bytes:
+            self._counted = None
+            return bound
+        if self._counted is None or bound - self._counted[0] > self._limits.memory_bytes // 50:
+            exact = sum(self._tree.used_bytes().values()) + self._unmapped
+            self._counted = bound, exact
+        return self._counted[1]
+
+    def _fault(self, used: int, free: int) -> Failure | None:
+        limits = self._limits
+        if self._tree.threads > limits.processes:
+            return _too_many_processes(self._tree.threads, limits.processes)
+        if used > limits.memory_bytes:
+            most = f"more than the {size(limits.memory_bytes)} that FINETUNE_STAGE_MEMORY_BYTES"
+            return self._too_much_memory(f"{most} allows it", limits.memory_bytes)
+        if free < limits.memory_reserve_bytes and self._is_first_to_go():
+            short = f"and only {size(free)} of the machine's were left"
+            return self._too_much_memory(short, limits.memory_bytes)
+        if free >= limits.memory_reserve_bytes:
+            self._short_since = None
+        return None
+
+    def _is_first_to_go(self) -> bool:
+        """Whether to end this stage when the machine's memory runs out: of several that run here,
+        each in its own worker process, the largest waits the shortest time."""
+        used = sum(self._tree.used_bytes().values()) + self._tree.unmapped_bytes()
+        if used < self._limits.memory_reserve_bytes:
+            return False
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        share = min(1.0, used / memory.total_bytes())
+        return now - self._short_since >= _YIELD_SECONDS * (1 - share)
+
+    def _too_much_memory(self, compared: str, limit: int) -> Failure:
+        largest = Counter[str]()
+        for process, count in self._tree.used_bytes().items():
+            largest[_shown(process)] += count
+        unmapped = self._tree.unmapped_bytes()
+        if unmapped:
+            largest["files in memory"] = unmapped
+        used = largest.total()
+        named = ", ".join(f"{name} {size(count)}" for name, count in largest.most_common(_NAMED))
+        return Failure.of(
+            FailureCode.OUT_OF_MEMORY,
+            f"The stage used {size(used)} of memory, {compared}: {named}",
+            action=_ADVICE,
+            limit_bytes=limit,
+            used_bytes=used,
+            processes=dict(largest.most_common(_NAMED)),
+        )
+
+
+def _too_many_processes(count: int, most: int) -> Failure:
+    return Failure.of(
+        FailureCode.PROCESS_LIMIT,
+        f"The stage had {count} processes and threads; FINETUNE_STAGE_PROCESSES allows {most}",
+        limit=most,
+        processes=count,
+    )
+
+
+def _shown(process: Process) -> str:
+    """A process chooses its own name."""
+    return _ODD.sub("?", process.name) or "?"
+
+
+def _tasks_of_machine() -> int:
+    """Processes and threads, without looking at each."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])

@@ -1,0 +1,56 @@
+"""What a job is given of its project: the Hub token that it may use, and room for its files."""
+
+from pydantic import SecretStr
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.states import Stage
+from service.secret_box import SecretBox, SecretUnreadableError
+from service.settings import Settings
+from service.store import project_secrets, quotas
+from service.store.claims import Claim
+from service.store.database import Database
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import Scope
+
+
+def settings_for(database: Database, settings: Settings, claim: Claim) -> Settings:
+    """The worker's settings with the token that the job may use: its own, or else the operator's
+    for a job of the default project. Raises StageError(secret_unavailable)."""
+    name = claim.spec.hub_token_secret
+    if name is None:
+        is_operators = claim.project_id == DEFAULT_PROJECT
+        return settings if is_operators else settings.model_copy(update={"hub_token": None})
+    hub = claim.spec.hub
+    if claim.stage is Stage.TRAIN and not (hub is not None and hub.pushes_while_training):
+        return settings
+    value = _secret(database, settings, claim, name)
+    return settings.model_copy(update={"hub_token": SecretStr(value)})
+
+
+def _secret(database: Database, settings: Settings, claim: Claim, name: str) -> str:
+    with database.read() as session:
+        sealed = project_secrets.sealed(session, Scope(claim.project_id), name)
+    try:
+        if sealed is None:
+            raise SecretUnreadableError(f"The project has no secret {name!r} any more.")
+        return SecretBox(settings.secrets_file).open(claim.project_id, name, sealed)
+    except SecretUnreadableError as error:
+        raise StageError(FailureCode.SECRET_UNAVAILABLE, str(error), secret=name) from None
+
+
+def require_room(database: Database, claim: Claim) -> None:
+    """`prepare` and `train` do not begin while the project stores more than it may; a finished
+    model is published all the same. Raises StageError(quota_exceeded)."""
+    if claim.stage is Stage.PUBLISH:
+        return
+    with database.read() as session:
+        over = quotas.over_bytes(session, claim.project_id)
+    if over is not None:
+        used, limit = over
+        raise StageError(
+            FailureCode.QUOTA_EXCEEDED,
+            f"The project stores {used:,} bytes and may store {limit:,}.",
+            quota="max_bytes",
+            used=used,
+            limit=limit,
+        )

@@ -1,0 +1,217 @@
+"""What each stage sees: the least that it needs (docs/sandbox.md has the table).
+
+A stage's result is input from a stranger: before a later stage is shown a folder that `prepare`
+named, `require_own` has found it where the job's files are.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from service.contract import prepared_data
+from service.contract.events import Finished
+from service.contract.failures import FailureCode, StageError
+from service.contract.stages import (
+    BaseJob,
+    PrepareResult,
+    PublishResult,
+    StageRequest,
+    TrainResult,
+)
+from service.contract.states import Stage
+from service.settings import Settings
+from worker.sandbox import layers, machine
+from worker.sandbox.view import View
+
+_DOWNLOADS: Final = ("hub", "datasets")
+_MEASURED: Final = (prepared_data.COMPILED, "equivalence")
+_CPU_LOCK: Final = Path("devices") / "cpu.lock"
+_CHECKPOINT_SETTINGS: Final = "hub"
+"""In an attempt's folder: `hub_repository.settings_dir`, a module that loads the Hub's library."""
+_SHARED_MEMORY: Final = Path("/dev/shm")
+_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+_ALWAYS: Final = (53, 80, 443)
+"""DNS over TCP, and where the Hub's own storage answers, which has other names."""
+
+
+def require_sandbox(settings: Settings) -> None:
+    """Raises StageError(sandbox_incomplete) if FINETUNE_SANDBOX is `require` and cannot be had."""
+    try:
+        layers.require(settings)
+    except layers.SandboxError as error:
+        raise StageError(FailureCode.SANDBOX_INCOMPLETE, str(error)) from error
+
+
+def of_stage(
+    settings: Settings,
+    request: StageRequest,
+    environment: Mapping[str, str],
+    *,
+    private: Path | None = None,
+    stage: Stage | None = None,
+) -> View:
+    """`private`: the stage's own temporary folder. `stage`: publish for a push while training,
+    whose request is the training's; it writes nothing into the attempt.
+    """
+    stage = stage or request.stage
+    own = [request.attempt_dir] if stage is request.stage else []
+    write = [*own, *([private] if private else []), *_writable(request, environment, stage)]
+    for folder in write:
+        _make(folder)
+    return View(
+        layers.used(settings),
+        read=(
+            *machine.readable(environment),
+            *settings.sandbox_read,
+            request.workspace,
+            *_readable(request, environment, stage),
+        ),
+        write=(*write, _SHARED_MEMORY),
+        listed=machine.import_folders(),
+        devices=machine.devices(with_gpus=stage is Stage.TRAIN and bool(request.gpus)),
+        network=stage is not Stage.TRAIN,
+        ports=tuple(_ports(request, environment, stage)),
+        ranks=request.spec.resources.processes > 1,
+        guarded=tuple(_guarded(request, environment)),
+    )
+
+
+def _guarded(request: StageRequest, environment: Mapping[str, str]) -> Iterator[Path]:
+    """All folders that some stage can write into."""
+    yield request.workspace.parent
+    yield Path(environment["HF_HOME"])
+    yield from (request.downloads / name for name in _DOWNLOADS)
+    yield from (request.cache_dir / name for name in (prepared_data.FOLDER, *_MEASURED))
+
+
+def _writable(
+    request: StageRequest, environment: Mapping[str, str], stage: Stage
+) -> Iterator[Path]:
+    cache, hub_home = request.cache_dir, Path(environment["HF_HOME"])
+    match stage:
+        case Stage.PREPARE:
+            yield from (request.downloads / name for name in _DOWNLOADS)
+            yield cache / prepared_data.FOLDER
+            yield hub_home
+        case Stage.TRAIN:
+            yield from (cache / name for name in _MEASURED)
+            yield cache / _CPU_LOCK
+        case Stage.PUBLISH:
+            yield hub_home / "xet"
+
+
+def _readable(
+    request: StageRequest, environment: Mapping[str, str], stage: Stage
+) -> Iterator[Path]:
+    yield Path(environment["HF_HOME"]) / "modules"
+    if stage is Stage.PREPARE:
+        yield from (*request.data_roots, *request.model_roots, *request.files.values())
+        if request.resume_source is not None:
+            yield request.resume_source.folder
+        yield from _of_other_job(request.base_job)
+    if request.resume_from is not None:
+        yield request.resume_from
+    if request.prepared is not None:
+        yield request.prepared.prepared_dir
+        yield from _of_other_job(request.prepared.base_job)
+        for folder in {request.prepared.model_dir, request.prepared.tokenizer_dir}:
+            yield from _with_links(folder, request)
+
+
+def _of_other_job(base: BaseJob | None) -> Iterator[Path]:
+    if base is not None:
+        yield base.folder
+        yield base.folder.parents[1] / _CHECKPOINT_SETTINGS
+        if base.finished is not None:
+            yield base.finished
+
+
+def _with_links(folder: Path, request: StageRequest) -> Iterator[Path]:
+    """A snapshot of the Hub's cache, and a model with another configuration, consist of links."""
+    yield folder
+    allowed = _roots(request)
+    if folder.is_dir():
+        for path in folder.rglob("*"):
+            target = path.resolve()
+            if path.is_symlink() and _is_within(target, allowed):
+                yield target
+
+
+def require_own(request: StageRequest, outcome: Finished) -> None:
+    """Raises StageError(stage_untrustworthy) if the result names files that are not the job's."""
+    try:
+        if request.stage is Stage.PREPARE:
+            _require_own_inputs(request, PrepareResult.model_validate(outcome.result))
+        elif request.stage is Stage.TRAIN:
+            _require_own_output(request, TrainResult.model_validate(outcome.result))
+        else:
+            PublishResult.model_validate(outcome.result)
+    except ValidationError as error:
+        message = f"The result of `{request.stage}` has another form than it must have"
+        raise StageError(FailureCode.STAGE_UNTRUSTWORTHY, message) from error
+
+
+def _require_own_output(request: StageRequest, result: TrainResult) -> None:
+    folder = request.workspace / (result.output_dir or "")
+    if not folder.resolve().is_relative_to(request.workspace.resolve()):
+        message = f"`train` has reported a model outside of its job's folder: {folder}"
+        raise StageError(FailureCode.STAGE_UNTRUSTWORTHY, message)
+
+
+def _require_own_inputs(request: StageRequest, result: PrepareResult) -> None:
+    allowed = _roots(request)
+    named = {result.prepared_dir, result.model_dir, result.tokenizer_dir}
+    if result.resume_source is not None:
+        named.add(result.resume_source.folder)
+    foreign = sorted(str(path) for path in named if not _is_within(path.resolve(), allowed))
+    if foreign or result.base_job not in (None, request.base_job):
+        raise StageError(
+            FailureCode.STAGE_UNTRUSTWORTHY,
+            "`prepare` has reported files that are not this job's",
+            files=foreign[:5],
+        )
+
+
+def _roots(request: StageRequest) -> list[Path]:
+    """Where a job's inputs may be."""
+    others = [*_of_other_job(request.base_job)]
+    if request.prepared is not None:
+        others += _of_other_job(request.prepared.base_job)
+    caches = [request.downloads / name for name in _DOWNLOADS]
+    caches.append(request.cache_dir / prepared_data.FOLDER)
+    return [path.resolve() for path in (request.workspace, *caches, *request.model_roots, *others)]
+
+
+def _is_within(path: Path, roots: list[Path]) -> bool:
+    return any(path.is_relative_to(root) for root in roots)
+
+
+def _ports(request: StageRequest, environment: Mapping[str, str], stage: Stage) -> Iterator[int]:
+    if stage is Stage.TRAIN:
+        return
+    yield from _ALWAYS
+    urls = [environment.get("HF_ENDPOINT"), request.hub_endpoint]
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    urls += [os.environ.get(each) for name in names for each in (name, name.lower())]
+    if stage is Stage.PUBLISH:
+        urls.append(request.mlflow_uri)
+    for url in urls:
+        parts = urlsplit(url or "")
+        port = parts.port or _PORTS.get(parts.scheme)
+        if port is not None:
+            yield port
+
+
+def _make(path: Path) -> None:
+    """Before the view holds: a stage can fill a folder that exists, but not make one beside it."""
+    if path.suffix == ".lock":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    else:
+        with suppress(FileExistsError):  # a stage has put something else there
+            path.mkdir(parents=True, exist_ok=True)
