@@ -21,21 +21,31 @@ from service.jobs import removal, stage_outputs
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import uploads
 from service.settings import Settings
-from service.store import files, follow_ups, jobs, lineage, queries, retention, user_actions
+from service.store import (
+    files,
+    follow_ups,
+    jobs,
+    lineage,
+    queries,
+    quotas,
+    retention,
+    user_actions,
+)
 from service.store.database import Database
 from service.store.models import JobRow
+from service.store.scope import Scope
 
 log = structlog.get_logger(__name__)
 
 
-def cancel(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
+def cancel(database: Database, dispatcher: Dispatcher, scope: Scope, job_id: str) -> JobState:
     """Cancel at once, or have the supervisor stop the stage. Returns the job's new state.
 
     Raises JobNotFoundError, and JobEndedError when there is nothing left to cancel. Asking again
     while the job is being cancelled changes nothing.
     """
     with database.write() as session:
-        row = _living(session, job_id)
+        row = _living(session, scope, job_id)
         state, priority = user_actions.cancel(session, row), row.priority
     if state is JobState.CANCELLED:
         # If the job has a run in MLflow already, a worker ends it too.
@@ -43,22 +53,22 @@ def cancel(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
     return state
 
 
-def pause(database: Database, job_id: str) -> JobState:
+def pause(database: Database, scope: Scope, job_id: str) -> JobState:
     """Pause at once, or have the supervisor stop the stage at a checkpoint. Returns the state.
 
     Raises JobNotFoundError, JobEndedError, and WrongStateError while the job is being cancelled.
     """
     with database.write() as session:
-        return user_actions.pause(session, _not_cancelling(session, job_id))
+        return user_actions.pause(session, _not_cancelling(session, scope, job_id))
 
 
-def resume(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
+def resume(database: Database, dispatcher: Dispatcher, scope: Scope, job_id: str) -> JobState:
     """Queue a paused job, or withdraw a pause that has not happened yet. Returns the state.
 
     Raises JobNotFoundError, JobEndedError, and WrongStateError while the job is being cancelled.
     """
     with database.write() as session:
-        row = _not_cancelling(session, job_id)
+        row = _not_cancelling(session, scope, job_id)
         was, state = row.state, user_actions.resume(session, row)
         message = jobs.Message(row.id, row.queue, row.priority)
     if was == JobState.PAUSED:
@@ -66,7 +76,9 @@ def resume(database: Database, dispatcher: Dispatcher, job_id: str) -> JobState:
     return state
 
 
-def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str) -> JobState:
+def retry(
+    database: Database, dispatcher: Dispatcher, settings: Settings, scope: Scope, job_id: str
+) -> JobState:
     """Queue a failed or cancelled job at the stage that failed, its checkpoints kept.
 
     When what that stage needs is gone it begins at the earlier stage that makes it
@@ -76,12 +88,13 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
     """
     with database.write() as session:
         retention.lock_products(session)
-        row = _locked(session, job_id)
+        row = _locked(session, scope, job_id)
         _require(row, Action.RETRY, "Only a failed or cancelled job can be retried")
         if row.spec_version > SPEC_VERSION:
             raise WrongStateError("A newer version of the service made the job.", state=row.state)
         _require_files_of_follow_up(session, row)
         stage, missing = _first_stage(session, row, Stage(row.stage), settings)
+        quotas.require_queue_room(session, [row.project_id])
         state = user_actions.retry(session, row, stage, missing)
         message = jobs.Message(row.id, row.queue, row.priority)
     _enqueue(database, dispatcher, message)
@@ -89,7 +102,12 @@ def retry(database: Database, dispatcher: Dispatcher, settings: Settings, job_id
 
 
 def promote(
-    database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str, step: int
+    database: Database,
+    dispatcher: Dispatcher,
+    settings: Settings,
+    scope: Scope,
+    job_id: str,
+    step: int,
 ) -> JobState:
     """Make a checkpoint the model of an ended job, and publish it. Returns the state.
 
@@ -100,8 +118,8 @@ def promote(
     wanted = Promote(step=step)
     with database.write() as session:
         retention.lock_products(session)
-        row = _locked(session, job_id)
-        _require_checkpoint(session, job_id, step)
+        row = _locked(session, scope, job_id)
+        _require_checkpoint(session, scope, job_id, step)
         published = row.results.get(Stage.TRAIN, {}).get("model_step") == step
         if row.state == JobState.SUCCEEDED and published:
             return JobState(row.state)
@@ -113,7 +131,12 @@ def promote(
 
 
 def publish(
-    database: Database, dispatcher: Dispatcher, settings: Settings, job_id: str, hub: HubSpec
+    database: Database,
+    dispatcher: Dispatcher,
+    settings: Settings,
+    scope: Scope,
+    job_id: str,
+    hub: HubSpec,
 ) -> JobState:
     """Have an ended job push its finished model to `hub`. Returns the state.
 
@@ -123,7 +146,7 @@ def publish(
     wanted = Publish(hub=hub)
     with database.write() as session:
         retention.lock_products(session)
-        row = _locked(session, job_id)
+        row = _locked(session, scope, job_id)
         if not _may_follow(row, wanted):
             return JobState(row.state)
         if not row.results.get(Stage.TRAIN, {}).get("output_dir"):
@@ -151,6 +174,7 @@ def _follow_up(
     if row.spec_version > SPEC_VERSION:
         raise WrongStateError("A newer version of the service made the job.", state=row.state)
     stage, missing = _first_stage(session, row, wanted.stage, settings)
+    quotas.require_queue_room(session, [row.project_id])
     follow_ups.begin(session, row, wanted, stage, missing)
     return jobs.Message(row.id, row.queue, row.priority)
 
@@ -160,12 +184,13 @@ def _first_stage(
 ) -> tuple[Stage, list[str]]:
     """Where to begin so that `stage` has what it needs; what is missing. Data that `prepare` needs
     again is there then: DataGoneError, SourceJobError."""
-    lost = lineage.hold(session, row.id)
+    scope = Scope(row.project_id)
+    lost = lineage.hold(session, scope, row.id)
     stage, missing = stage_outputs.first_stage(row, stage, settings, lost)
     if stage is Stage.PREPARE:
         spec = JobSpec.accepted(row.spec)
-        lineage.use(session, spec)
-        files.use(session, uploads(spec))
+        lineage.use(session, scope, spec)
+        files.use(session, scope, uploads(spec))
     return stage, missing
 
 
@@ -173,16 +198,16 @@ def _require_files_of_follow_up(session: Session, row: JobRow) -> None:
     """A follow-up uses the job's earlier results and does not repeat the stages that made them."""
     wanted = follow_up.parsed(row.follow_up)
     if isinstance(wanted, Promote):
-        _require_checkpoint(session, row.id, wanted.step)
+        _require_checkpoint(session, Scope(row.project_id), row.id, wanted.step)
     elif wanted is not None and row.workspace_pruned_at is not None:
         raise ArtifactGoneError(
             "The job's finished model was removed to make room: clone the job to make it again."
         )
 
 
-def _require_checkpoint(session: Session, job_id: str, step: int) -> None:
+def _require_checkpoint(session: Session, scope: Scope, job_id: str, step: int) -> None:
     """Raises CheckpointNotFoundError or CheckpointGoneError."""
-    if queries.checkpoint(session, job_id, step).pruned_at is not None:
+    if queries.checkpoint(session, scope, job_id, step).pruned_at is not None:
         raise CheckpointGoneError(
             f"The checkpoint of step {step} was removed to make room: see "
             f"GET /v1/jobs/{job_id}/checkpoints for those that are left.",
@@ -190,36 +215,36 @@ def _require_checkpoint(session: Session, job_id: str, step: int) -> None:
         )
 
 
-def delete(database: Database, settings: Settings, job_id: str) -> None:
+def delete(database: Database, settings: Settings, scope: Scope, job_id: str) -> None:
     """Delete an ended job and its folder; its run in MLflow and its repository on the Hub stay.
 
     Raises JobNotFoundError, WrongStateError for a job that has not ended, and JobInUseError while
     one that has not ended begins with its model.
     """
     with database.write() as session:
-        row = _locked(session, job_id)
+        row = _locked(session, scope, job_id)
         _require(row, Action.DELETE, "Only an ended job can be deleted, so cancel it first")
-        lineage.require_unused(session, job_id)
+        lineage.require_unused(session, scope, job_id)
         folder = user_actions.remove(session, row)
     removal.remove_paths(database, settings.home, [folder])
 
 
-def _locked(session: Session, job_id: str) -> JobRow:
-    row = jobs.lock(session, job_id)
+def _locked(session: Session, scope: Scope, job_id: str) -> JobRow:
+    row = jobs.lock(session, scope, job_id)
     if row is None:
         raise JobNotFoundError(job_id)
     return row
 
 
-def _living(session: Session, job_id: str) -> JobRow:
-    row = _locked(session, job_id)
+def _living(session: Session, scope: Scope, job_id: str) -> JobRow:
+    row = _locked(session, scope, job_id)
     if JobState(row.state) in ENDED:
         raise JobEndedError(f"The job has already ended: {row.state}.", state=row.state)
     return row
 
 
-def _not_cancelling(session: Session, job_id: str) -> JobRow:
-    row = _living(session, job_id)
+def _not_cancelling(session: Session, scope: Scope, job_id: str) -> JobRow:
+    row = _living(session, scope, job_id)
     if row.state == JobState.CANCELLING:
         raise WrongStateError("The job is being cancelled.", state=row.state)
     return row
@@ -240,7 +265,7 @@ def _enqueue(database: Database, dispatcher: Dispatcher, message: jobs.Message) 
 def _mark_sent(database: Database, job_id: str, again_in: float) -> None:
     """The message is sent already: if this fails, the job only gets a second one."""
     try:
-        with database.write() as session:
+        with database.write(audited=False) as session:
             jobs.mark_sent(session, [job_id], again_in)
     except SQLAlchemyError as error:
         log.warning("message.sent_mark_failed", job_id=job_id, error=str(error))

@@ -16,11 +16,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract import prepared_data
 from service.errors import UploadInUseError, UploadNotFoundError
-from service.jobs import removal
+from service.jobs import disk_space, removal
 from service.settings import Settings
-from service.store import files, jobs, retention
+from service.store import audit, files, jobs, quotas, retention, usage
 from service.store.database import Database
 from service.store.retention import EndedJob
+from service.store.scope import EVERYTHING
 
 log = structlog.get_logger(__name__)
 
@@ -94,10 +95,19 @@ class Retention:
         with self._database.read() as session:
             scheduled_removals = retention.scheduled_removals(session, _BATCH)
         removal.remove_paths(self._database, self._settings.home, scheduled_removals)
+        self._account()
         self._prune_workspaces()
         self._prune_uploads()
         self._prune_prepared("prepared data", prepared_data.FOLDER)
         self._prune_prepared("compiled code", prepared_data.COMPILED)
+        disk_space.make_reserve(self._settings)
+
+    def _account(self) -> None:
+        """Note what projects store, and forget old entries of the audit log."""
+        with self._database.write() as session:
+            stored = quotas.all_stored_bytes(session)
+            usage.note_bytes(session, stored, jobs.clock(session))
+            audit.forget(session, self._settings.audit_days)
 
     # ---- workspaces ---------------------------------------------------------------------------
 
@@ -150,7 +160,7 @@ class Retention:
     def _remove_upload(self, item: Item) -> bool:
         try:
             with self._database.write() as session:
-                path = files.remove(session, item.key)
+                path = files.remove(session, EVERYTHING, item.key)
         except UploadInUseError:
             return False
         except UploadNotFoundError:

@@ -56,9 +56,20 @@ def _gone_of_prepare(job: JobRow, settings: Settings, lost: Collection[str]) -> 
     if prepared.resume_source is not None:
         needed.append(("checkpoint_of_other_job", prepared.resume_source.folder))
     for name, path in needed:
-        in_lost = any(path.is_relative_to(settings.workspace(each)) for each in lost)
-        if in_lost or _is_gone(path, job, settings):
+        places = [path, *_linked(path, settings)]
+        in_lost = any(
+            place.is_relative_to(settings.workspace(each)) for each in lost for place in places
+        )
+        if in_lost or _is_gone(path, job, settings) or not all(map(Path.exists, places[1:])):
             yield name
+
+
+def _linked(folder: Path, settings: Settings) -> list[Path]:
+    """The weights of another job that the links in `folder` lead to."""
+    if not folder.is_relative_to(settings.home) or not folder.is_dir():
+        return []
+    targets = (path.readlink() for path in folder.iterdir() if path.is_symlink())
+    return [target for target in targets if target.is_relative_to(settings.home)]
 
 
 def _is_gone(path: Path, job: JobRow, settings: Settings) -> bool:

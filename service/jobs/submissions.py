@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Generic, TypeVar
 
@@ -17,10 +17,12 @@ from service.contract.routing import queue_for
 from service.contract.spec import JobSpec
 from service.contract.states import STAGE_ORDER
 from service.jobs.dispatch import Dispatcher
-from service.store import files, idempotency, jobs, lineage, queries
+from service.store import audit, files, idempotency, jobs, lineage, queries, quotas
 from service.store.database import Database, is_outage
 from service.store.jobs import New
 from service.store.models import JobRow
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import Scope
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -49,6 +51,7 @@ class Submissions:
     def submit(
         self,
         spec: JobSpec,
+        project_id: str = DEFAULT_PROJECT,
         *,
         idempotency_key: str | None = None,
         request_sha256: str | None = None,
@@ -59,9 +62,13 @@ class Submissions:
         is compared.
 
         Raises IdempotencyKeyReusedError, IdempotencyInFlightError, DataGoneError when a file that
-        the spec names does not exist, and SourceJobError when another job's model does not.
+        the spec names does not exist, SourceJobError when another job's model does not, and
+        QuotaExceededError and ProjectArchivedError where the project takes no such job.
         """
-        new = New(jobs.new_job_id(), spec, cloned_from, notices)
+        by = audit.current()
+        new = New(jobs.new_job_id(), project_id, spec, cloned_from, notices, by)
+        if by is not None:
+            by.target, by.project_id = new.job_id, project_id
         if idempotency_key is not None:
             made = self._make_once(new, idempotency_key, request_sha256 or _digest(spec))
         elif uploads(spec) or lineage.sources(spec):  # may wait for a removal
@@ -72,45 +79,65 @@ class Submissions:
             self._dispatcher.enqueue_soon(made.job_id, made.job.queue, made.job.priority)
         return made
 
-    def earlier(self, key: str, request_sha256: str) -> str | None:
+    def earlier(self, project_id: str, key: str, request_sha256: str) -> str | None:
         """The job that this key and request made; called before the body is validated.
 
         A spec that was valid then may be invalid now: a file may have been deleted. Raises
         IdempotencyKeyReusedError.
         """
         with self._database.read() as session:
-            return idempotency.job_of(session, key, request_sha256)
+            return idempotency.job_of(session, project_id, key, request_sha256)
 
     def _make_once(self, new: New, key: str, digest: str) -> Submitted:
-        with self._database.write() as session:
-            earlier = idempotency.earlier_job(session, key, digest)
+        with self._database.write(audited=False) as session:
+            earlier = idempotency.earlier_job(session, new.project_id, key, digest)
             if earlier is not None:
                 return Submitted(earlier)
             (made,) = self._insert(session, [new])
-            idempotency.remember(session, key, digest, new.job_id)
+            idempotency.remember(session, new.project_id, key, digest, new.job_id)
         return made
 
     def _make(self, new: Sequence[New]) -> list[Submitted]:
-        with self._database.write() as session:
+        with self._database.write(audited=False) as session:
             return self._insert(session, new)
 
     def _insert(self, session: Session, new: Sequence[New]) -> list[Submitted]:
         for one in new:
-            lineage.use(session, one.spec)
-            files.use(session, uploads(one.spec))
-        places = [(queue_for(STAGE_ORDER[0], one.spec), one.spec.priority) for one in new]
-        arrivals = {place: queries.arrival(session, *place) for place in dict.fromkeys(places)}
-        now = arrivals[places[-1]].now
+            scope = Scope(one.project_id)
+            lineage.use(session, scope, one.spec)
+            files.use(session, scope, uploads(one.spec))
+        arrivals = _arrivals(session, new)
+        if any(arrival.has_limits for arrival in arrivals):
+            new = _within_limits(session, new)
+            arrivals = _arrivals(session, new)
+        now = arrivals[-1].now
         rows = jobs.insert_all(session, new, now=now, due_in=self._dispatcher.head_start)
         lineage.note(session, [(one.job_id, one.spec) for one in new])
+        audit.write_all(session, [one.by for one in new], now)
         made = []
-        for row, place in zip(rows, places, strict=True):
+        for row, arrival in zip(rows, arrivals, strict=True):
             mine = (row.priority, row.id)  # all were queued at the same time
             ahead = sum(r.queue == row.queue and (r.priority, r.id) < mine for r in rows)
-            made.append(
-                Submitted(row.id, row, queries.Place(arrivals[place].position + ahead, now))
-            )
+            made.append(Submitted(row.id, row, queries.Place(arrival.position + ahead, now)))
         return made
+
+
+def _arrivals(session: Session, new: Sequence[New]) -> list[queries.Arrival]:
+    wanted = [
+        (one.project_id, queue_for(STAGE_ORDER[0], one.spec), one.spec.priority) for one in new
+    ]
+    found = {each: queries.arrival(session, *each) for each in dict.fromkeys(wanted)}
+    return [found[each] for each in wanted]
+
+
+def _within_limits(session: Session, new: Sequence[New]) -> list[New]:
+    """The jobs with the priorities that their projects allow. Raises QueueQuotaError,
+    PriorityQuotaError, ProjectArchivedError."""
+    highest = quotas.require_queue_room(session, [one.project_id for one in new])
+    return [
+        replace(one, spec=quotas.allowed_priority(one.spec, highest.get(one.project_id)))
+        for one in new
+    ]
 
 
 class GroupCommit(Generic[Given, Made]):

@@ -8,12 +8,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
-from service.contract.routing import gpus_of
+from service.contract.routing import CPU_QUEUE, gpus_of
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import HELD, JobState, Stage
-from service.store import jobs
+from service.store import fair_queue, fair_shares, jobs, quotas
 from service.store.database import db_now
-from service.store.models import AttemptRow, JobRow
+from service.store.fair_queue import Pool, Waiting
+from service.store.models import AttemptRow, JobRow, ProjectRow
+from service.store.scope import EVERYTHING, Scope
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Claim:
     """What a worker knows about the job that it has claimed."""
 
     job_id: str
+    project_id: str
     epoch: int
     worker_id: str
     stage: Stage
@@ -38,6 +41,15 @@ class Claim:
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that the attempt has; none: the CPU."""
 
+    @property
+    def scope(self) -> Scope:
+        """What the job may use."""
+        return Scope(self.project_id)
+
+
+class _OverQuotaError(Exception):
+    """The claim is taken back."""
+
 
 def claim(
     session: Session,
@@ -48,43 +60,80 @@ def claim(
     gpus: Sequence[str],
     lease_seconds: float,
 ) -> Claim | None:
-    """Claim the job for one attempt of the stage it waits for; None: someone else has it.
+    """Claim the job for one attempt of the stage it waits for; None: someone else has it, or its
+    project has all the GPUs that its quota allows.
 
     `queues`: one of which it waits in; `gpus`: UUIDs of those that the attempt gets.
     """
+    owner = fair_shares.owner_of(session, job_id, len(gpus))
+    if owner is None:
+        return None
+    if not owner.has_share:
+        fair_shares.begin(session, owner.project, len(gpus))
+    wanted = _Wanted(job_id, worker_id, queues, tuple(gpus), lease_seconds)
+    if owner.max_gpus is None or not gpus:
+        return _claim(session, wanted)
+    try:
+        with session.begin_nested():
+            claimed = _claim(session, wanted)
+            # After the job's row, as everywhere: two transactions never wait for each other.
+            _require_within_quota(session, owner.project)
+    except _OverQuotaError:
+        return None
+    return claimed
+
+
+def _require_within_quota(session: Session, project: str) -> None:
+    limit = quotas.locked(session, project).max_gpus
+    if limit is not None and fair_shares.gpus_in_use(session, project) > limit:
+        raise _OverQuotaError
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    job_id: str
+    worker_id: str
+    queues: Sequence[str]
+    gpus: tuple[str, ...]
+    lease_seconds: float
+
+
+def _claim(session: Session, wanted: _Wanted) -> Claim | None:
     row = jobs.move(
         session,
-        job_id,
+        wanted.job_id,
         JobState.QUEUED,
         JobState.RUNNING,
         "stage_started",
-        *_claimable(len(gpus)),
-        JobRow.queue.in_(queues),
+        *_claimable(len(wanted.gpus)),
+        JobRow.queue.in_(wanted.queues),
         epoch=JobRow.epoch + 1,
         stage_attempt=JobRow.stage_attempt + 1,
-        worker_id=worker_id,
-        lease_until=db_now(lease_seconds),
-        data={"worker": worker_id, "gpus": list(gpus)},
+        worker_id=wanted.worker_id,
+        lease_until=db_now(wanted.lease_seconds),
+        data={"worker": wanted.worker_id, "gpus": list(wanted.gpus)},
     )
     if row is None:
         return None
     session.add(
         AttemptRow(
-            job_id=job_id,
+            job_id=row.id,
             epoch=row.epoch,
             stage=row.stage,
             number=row.stage_attempt,
-            worker_id=worker_id,
+            worker_id=wanted.worker_id,
+            gpus=len(wanted.gpus),
             started_at=row.updated_at,
         )
     )
     session.flush()
-    return _claim_of(session, row, worker_id, tuple(gpus))
+    return _claim_of(session, row, wanted.worker_id, wanted.gpus)
 
 
 def _claim_of(session: Session, row: JobRow, worker_id: str, gpus: tuple[str, ...]) -> Claim:
     return Claim(
         job_id=row.id,
+        project_id=row.project_id,
         epoch=row.epoch,
         worker_id=worker_id,
         stage=Stage(row.stage),
@@ -109,33 +158,84 @@ def _claimable(gpus: int) -> list[ColumnElement[bool]]:
     ]
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A job that can be claimed with this many GPUs."""
+def first_of_projects(session: Session, queue: str, gpus: int) -> list[str]:
+    """The first job in the queue of each project, of those that so many GPUs are enough for."""
+    first = (
+        select(JobRow.id)
+        .where(
+            JobRow.project_id == ProjectRow.id,
+            JobRow.state == JobState.QUEUED,
+            JobRow.queue == queue,
+            *_claimable(gpus),
+        )
+        .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
+        .limit(1)
+    )
+    found = session.scalars(select(first.scalar_subquery()).select_from(ProjectRow))
+    return [job_id for job_id in found if job_id is not None]
 
-    job_id: str
-    queue: str
-    gpus: int
-    waited_seconds: float
+
+def next_in(session: Session, woken_by: str, queue: str) -> str:
+    """Which job of a queue a worker without GPUs takes, that the message of `woken_by` has reached:
+    that one if no other project has jobs in the queue, because messages come in its order."""
+    firsts = first_of_projects(session, queue, gpus=0)
+    if len(firsts) < 2:
+        return woken_by
+    ordered = in_order(session, firsts, Pool.CPU)
+    return ordered[0].job_id if ordered else woken_by
+
+
+def first_of_project(session: Session, project: str) -> str | None:
+    """The next job of a project that waits for GPUs, if it has a quota of them."""
+    query = (
+        select(JobRow.id)
+        .join(ProjectRow, ProjectRow.id == JobRow.project_id)
+        .where(
+            JobRow.project_id == project,
+            JobRow.state == JobState.QUEUED,
+            JobRow.queue != CPU_QUEUE,
+            ProjectRow.max_gpus.is_not(None),
+        )
+        .order_by(JobRow.priority, JobRow.queued_at, JobRow.id)
+        .limit(1)
+    )
+    return session.scalar(query)
 
 
 def first_waiting(session: Session, queues: Iterable[str]) -> list[Waiting]:
-    """The first job of each queue that has one, in the order they should start."""
-    order = (JobRow.priority, JobRow.queued_at, JobRow.id)
-    found: list[JobRow] = []
-    for queue in queues:
-        query = select(JobRow).where(
-            JobRow.state == JobState.QUEUED, JobRow.queue == queue, *_claimable(gpus_of(queue))
-        )
-        found += session.scalars(query.order_by(*order).limit(1))
-    now = jobs.clock(session)
-    return [
-        Waiting(row.id, row.queue, gpus_of(row.queue), (now - row.queued_at).total_seconds())
-        for row in sorted(found, key=lambda row: (row.priority, row.queued_at, row.id))
+    """The first job of each project in each queue that has one, in the order they should start;
+    without those that are over their project's quota."""
+    firsts = [
+        job_id for queue in queues for job_id in first_of_projects(session, queue, gpus_of(queue))
     ]
+    return in_order(session, firsts, Pool.GPU)
+
+
+def in_order(session: Session, job_ids: Sequence[str], pool: Pool) -> list[Waiting]:
+    """These waiting jobs as they should start in this pool of workers."""
+    if not job_ids:
+        return []
+    now = jobs.clock(session)
+    rows = session.scalars(select(JobRow).where(JobRow.id.in_(job_ids)))
+    waiting = [
+        Waiting(
+            job_id=row.id,
+            project=row.project_id,
+            queue=row.queue,
+            gpus=gpus_of(row.queue) if pool is Pool.GPU else 0,
+            priority=row.priority,
+            queued_at=row.queued_at,
+            waited_seconds=(now - row.queued_at).total_seconds(),
+        )
+        for row in rows
+    ]
+    shares = fair_shares.read(session, pool, {job.project for job in waiting})
+    return fair_queue.in_order(waiting, shares)
 
 
 def _stage_used_seconds(session: Session, row: JobRow) -> float:
+    if row.stage_attempt == 1:
+        return 0.0
     query = (
         select(AttemptRow)
         .where(
@@ -159,7 +259,7 @@ def is_committed(session: Session, claimed: Claim) -> bool:
     The start time tells it from a claim with the same epoch by another process of this worker.
     Waits for the row: that COMMIT may still be on its way on a connection that we have lost.
     """
-    jobs.lock(session, claimed.job_id)
+    jobs.lock(session, EVERYTHING, claimed.job_id)
     attempt = session.get(AttemptRow, (claimed.job_id, claimed.epoch))
     return (
         attempt is not None
@@ -192,4 +292,4 @@ def requested_state(session: Session, job_id: str, epoch: int) -> JobState | Non
 
 def held(session: Session, job_id: str, epoch: int) -> JobRow | None:
     """The locked row, if this epoch still holds it."""
-    return jobs.lock(session, job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD))
+    return jobs.lock(session, EVERYTHING, job_id, JobRow.epoch == epoch, JobRow.state.in_(HELD))

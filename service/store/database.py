@@ -1,6 +1,6 @@
 """Engine and sessions for SQLite and Postgres, and the database's own clock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from sqlalchemy import (
     event,
     make_url,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
@@ -68,6 +69,13 @@ def _now_postgres(element: db_now, _compiler: Any, **_: Any) -> str:
 def _now_sqlite(element: db_now, _compiler: Any, **_: Any) -> str:
     # Six digits, as SQLAlchemy writes them, so that text comparison is time comparison.
     return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '{element.offset:+.3f} seconds') || '000')"
+
+
+def insert_or(session: Session, table: type[Any]) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that can say what to do on a conflict: both databases do it in the same words."""
+    if session.get_bind().dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
 
 
 def is_outage(error: BaseException) -> bool:
@@ -128,12 +136,19 @@ class Database:
         self._read_only = self.engine.execution_options(read_only=True)
         self._read = sessionmaker(self._read_only, expire_on_commit=False)
         self._one_statement = _without_transactions(self.engine)
+        self.before_commit: Callable[[Session], None] | None = None
+        """Adds to each transaction that writes; the API has the audit log written here."""
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
-        """A transaction that commits at the end and rolls back on any exception."""
+    def write(self, *, audited: bool = True) -> Iterator[Session]:
+        """A transaction that commits at the end and rolls back on any exception.
+
+        `audited`: False for a change that is not what the user has asked for.
+        """
         with self._write.begin() as session:
             yield session
+            if audited and self.before_commit is not None:
+                self.before_commit(session)
 
     @contextmanager
     def read(self) -> Iterator[Session]:

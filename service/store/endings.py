@@ -11,10 +11,11 @@ from service.contract import next_steps
 from service.contract.failures import RULES, Failure, FailureCode
 from service.contract.spec import JobSpec
 from service.contract.states import ENDED, HELD, JobState, Stage, next_stage
-from service.store import jobs
+from service.store import fair_shares, jobs, usage
 from service.store.claims import held
 from service.store.database import db_now
 from service.store.models import AttemptRow, JobRow
+from service.store.scope import EVERYTHING
 
 MAX_BACKOFF_SECONDS = 600.0
 
@@ -82,7 +83,7 @@ def settled(session: Session, job_id: str, epoch: int) -> JobState | None:
     None when it was not written, or when the reconciler wrote that the attempt was lost. Waits for
     the row, as claims.is_committed.
     """
-    jobs.lock(session, job_id)
+    jobs.lock(session, EVERYTHING, job_id)
     attempt = session.get(AttemptRow, (job_id, epoch))
     if attempt is None or attempt.outcome in (None, "lost"):
         return None
@@ -97,7 +98,9 @@ def expired(session: Session, limit: int) -> list[str]:
 
 def expire(session: Session, job_id: str, policy: Policy) -> JobState | None:
     """Take the job from a worker whose lease has run out; None when it has not, after all."""
-    row = jobs.lock(session, job_id, JobRow.state.in_(HELD), JobRow.lease_until < db_now())
+    row = jobs.lock(
+        session, EVERYTHING, job_id, JobRow.state.in_(HELD), JobRow.lease_until < db_now()
+    )
     if row is None or row.lease_until is None:
         return None
     lost = Failure.of(
@@ -129,7 +132,11 @@ def _apply(
         grace = 0.0 if ending.outcome == "lost" else jobs.TRACKING_GRACE_SECONDS
         values |= {"ended_at": db_now(), "tracking_retry_at": db_now(grace)}
     data = {"stage": row.stage, "seconds": round(seconds, 3), **step.data}
+    # Usage (the end of a job is counted in `move`, too) before shares, in every transaction: in
+    # another order two endings could wait for each other.
+    usage.add_attempt(session, row.project_id, attempt)
     jobs.move(session, row.id, JobState(row.state), step.to, step.event, data=data, **values)
+    fair_shares.charge(session, row.project_id, attempt.gpus, seconds)
     return step.to
 
 

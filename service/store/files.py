@@ -14,6 +14,7 @@ from service.errors import DataGoneError, UploadInUseError, UploadNotFoundError
 from service.store import retention
 from service.store.database import db_now
 from service.store.models import FileRow, JobRow
+from service.store.scope import Scope
 
 _FILE_ID = re.compile(r"file-[A-Za-z0-9]{1,64}")
 # SQLite takes 32,766 parameters in a statement.
@@ -41,10 +42,18 @@ def _path(file_id: str) -> str:
 
 
 def add(
-    session: Session, *, file_id: str, filename: str, purpose: str, size: int, sha256: str
+    session: Session,
+    project_id: str,
+    *,
+    file_id: str,
+    filename: str,
+    purpose: str,
+    size: int,
+    sha256: str,
 ) -> FileRow:
     row = FileRow(
         id=file_id,
+        project_id=project_id,
         filename=filename,
         purpose=purpose,
         bytes=size,
@@ -58,10 +67,10 @@ def add(
     return row
 
 
-def get(session: Session, file_id: str) -> FileRow:
+def get(session: Session, scope: Scope, file_id: str) -> FileRow:
     """Raises UploadNotFoundError."""
     row = session.get(FileRow, file_id) if is_id(file_id) else None
-    if row is None:
+    if row is None or not scope.has(row.project_id):
         raise _not_found(file_id)
     return row
 
@@ -72,6 +81,7 @@ def _not_found(file_id: str) -> UploadNotFoundError:
 
 def page(
     session: Session,
+    scope: Scope,
     *,
     after: str | None,
     limit: int,
@@ -80,7 +90,7 @@ def page(
     id_prefix: str | None = None,
 ) -> tuple[list[FileRow], bool]:
     """Up to `limit` rows by time of upload beyond the id `after`, and whether there are more."""
-    statement = select(FileRow).limit(limit + 1)
+    statement = select(FileRow).where(scope.of(FileRow.project_id)).limit(limit + 1)
     if purpose is not None:
         statement = statement.where(FileRow.purpose == purpose)
     if id_prefix is not None:
@@ -98,17 +108,18 @@ def page(
     return rows[:limit], len(rows) > limit
 
 
-def existing(session: Session, ids: Iterable[str]) -> set[str]:
+def existing(session: Session, scope: Scope, ids: Iterable[str]) -> set[str]:
     """Those of `ids` that exist."""
     wanted = sorted(set(ids))
     found: set[str] = set()
     for start in range(0, len(wanted), _IDS_PER_QUERY):
         part = wanted[start : start + _IDS_PER_QUERY]
-        found.update(session.scalars(select(FileRow.id).where(FileRow.id.in_(part))))
+        known = select(FileRow.id).where(FileRow.id.in_(part), scope.of(FileRow.project_id))
+        found.update(session.scalars(known))
     return found
 
 
-def use(session: Session, ids: Iterable[str]) -> None:
+def use(session: Session, scope: Scope, ids: Iterable[str]) -> None:
     """Note that a job needs these files from now on; DataGoneError names those that do not exist.
 
     Until the transaction ends none of them can be removed, and after it the job protects them.
@@ -117,8 +128,8 @@ def use(session: Session, ids: Iterable[str]) -> None:
     for start in range(0, len(wanted), _IDS_PER_QUERY):
         part = wanted[start : start + _IDS_PER_QUERY]
         # Locked in one order by all, or two of them might wait for each other.
-        locked = select(FileRow.id).where(FileRow.id.in_(part)).order_by(FileRow.id)
-        found = set(session.scalars(locked.with_for_update()))
+        locked = select(FileRow.id).where(FileRow.id.in_(part), scope.of(FileRow.project_id))
+        found = set(session.scalars(locked.order_by(FileRow.id).with_for_update()))
         gone = [file_id for file_id in part if file_id not in found]
         if gone:
             raise DataGoneError(f"No uploaded file has the id {', '.join(gone)}.", missing=gone)
@@ -128,7 +139,7 @@ def use(session: Session, ids: Iterable[str]) -> None:
         )
 
 
-def remove(session: Session, file_id: str) -> str:
+def remove(session: Session, scope: Scope, file_id: str) -> str:
     """Delete the file's row; returns its path, relative to the home, to remove after COMMIT.
 
     Raises UploadNotFoundError, or UploadInUseError while a job that has not ended names it.
@@ -137,11 +148,11 @@ def remove(session: Session, file_id: str) -> str:
     if is_id(file_id):
         # Locked before the jobs are looked through: whoever makes one that needs it comes earlier
         # and is seen, or later and misses the file.
-        locked = select(FileRow).where(FileRow.id == file_id).with_for_update()
-        row = session.scalars(locked).one_or_none()
+        locked = select(FileRow).where(FileRow.id == file_id, scope.of(FileRow.project_id))
+        row = session.scalars(locked.with_for_update()).one_or_none()
     if row is None:
         raise _not_found(file_id)
-    job_id = _job_that_needs(session, file_id)
+    job_id = _job_that_needs(session, Scope(row.project_id), file_id)
     if job_id is not None:
         raise UploadInUseError(
             f"Job {job_id} has not ended and needs the file; cancel it or wait.", job_id=job_id
@@ -151,13 +162,14 @@ def remove(session: Session, file_id: str) -> str:
     return _path(file_id)
 
 
-def _job_that_needs(session: Session, file_id: str) -> str | None:
+def _job_that_needs(session: Session, scope: Scope, file_id: str) -> str | None:
     # The spec is JSON text in both databases and an id is letters and digits between quotes.
     open_states: Collection[str] = [state for state in JobState if state not in ENDED]
     return session.scalar(
         select(JobRow.id)
         .where(
             JobRow.state.in_(open_states),
+            scope.of(JobRow.project_id),
             cast(JobRow.spec, String).contains(f'"{file_id}"', autoescape=True),
         )
         .limit(1)

@@ -29,6 +29,7 @@ from service.store.models import (
     JobRow,
     MetricRow,
 )
+from service.store.scope import EVERYTHING
 
 # Their steps count examples and start at 0 again in every attempt: no sign of progress.
 _REPEATED = frozenset({Phase.BASELINE, Phase.EVALUATING, Phase.PREDICTING})
@@ -68,7 +69,7 @@ def is_committed(session: Session, job_id: str, recorded: Recorded) -> bool:
     Of a batch without events nothing is known, and it may be written twice: progress, metrics
     and checkpoints are the same after the second time. Waits for the row, as claims.is_committed.
     """
-    jobs.lock(session, job_id)
+    jobs.lock(session, EVERYTHING, job_id)
     event = session.get(EventRow, (job_id, recorded.last_event))
     return event is not None and event.at == recorded.at
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: the same request twice makes one job."""
+"""Idempotency keys: the same request twice makes one job. Each project has its own."""
 
 from hashlib import sha256
 
@@ -10,7 +10,7 @@ from service.store import jobs
 from service.store.models import IdempotencyRow
 
 
-def earlier_job(session: Session, key: str, request_sha256: str) -> str | None:
+def earlier_job(session: Session, project_id: str, key: str, request_sha256: str) -> str | None:
     """The job that this key made; from here to the end of the transaction the key is ours.
 
     Raises IdempotencyInFlightError while another transaction has the key (Postgres; SQLite lets
@@ -18,18 +18,18 @@ def earlier_job(session: Session, key: str, request_sha256: str) -> str | None:
     key came with another request.
     """
     if session.get_bind().dialect.name == "postgresql":
-        number = int.from_bytes(sha256(key.encode()).digest()[:8], signed=True)
+        number = int.from_bytes(sha256(f"{project_id}\n{key}".encode()).digest()[:8], signed=True)
         mine = session.scalar(text("SELECT pg_try_advisory_xact_lock(:n)"), {"n": number})
         if not mine:
             raise IdempotencyInFlightError(
                 "A request with this Idempotency-Key is being handled; ask again in a moment."
             )
-    return job_of(session, key, request_sha256)
+    return job_of(session, project_id, key, request_sha256)
 
 
-def job_of(session: Session, key: str, request_sha256: str) -> str | None:
+def job_of(session: Session, project_id: str, key: str, request_sha256: str) -> str | None:
     """The job that this key made. Raises IdempotencyKeyReusedError when the request was another."""
-    row = session.get(IdempotencyRow, key)
+    row = session.get(IdempotencyRow, (project_id, key))
     if row is None:
         return None
     if row.request_sha256 != request_sha256:
@@ -39,9 +39,10 @@ def job_of(session: Session, key: str, request_sha256: str) -> str | None:
     return row.job_id
 
 
-def remember(session: Session, key: str, request_sha256: str, job_id: str) -> None:
+def remember(session: Session, project_id: str, key: str, request_sha256: str, job_id: str) -> None:
     session.add(
         IdempotencyRow(
+            project_id=project_id,
             key=key,
             request_sha256=request_sha256,
             job_id=job_id,

@@ -17,6 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
 from service.contract.states import JobState, Stage
 from service.store.models import JobLabelRow, JobRow
+from service.store.scope import Scope
 
 _RARE: Final = 1000
 """Ids that may be read off an index to learn that a filter matches no more than so many jobs."""
@@ -51,11 +52,13 @@ def as_utc(moment: datetime | None) -> datetime | None:
 
 
 def list_jobs(
-    session: Session, wanted: JobFilter, *, after: str | None, limit: int
+    session: Session, scope: Scope, wanted: JobFilter, *, after: str | None, limit: int
 ) -> tuple[list[JobRow], bool]:
     """Up to `limit` jobs, newest first, older than the id `after`; and whether there are more."""
-    statement = _newest_first(wanted, after).where(*_on_row(wanted), *_created(wanted))
-    indexes = list(_indexes(wanted))
+    statement = _newest_first(wanted, after).where(
+        scope.of(JobRow.project_id), *_on_row(wanted), *_created(wanted)
+    )
+    indexes = list(_indexes(scope, wanted))
     rare = _rarest(session, indexes, wanted, after) if len(indexes) > 1 else None
     if rare is not None:
         statement = statement.where(JobRow.id.in_(rare))
@@ -63,11 +66,15 @@ def list_jobs(
     return rows[:limit], len(rows) > limit
 
 
-def best_metrics(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def best_metrics(
+    session: Session, scope: Scope, job_ids: Sequence[str]
+) -> dict[str, dict[str, Any]]:
     """Name, value and step of each job's best evaluation, of those that have chosen a metric."""
     trained = JobRow.results[Stage.TRAIN.value]
     names = ("metric_for_best_model", "best_metric", "best_step")
-    query = select(JobRow.id, *(trained[name] for name in names)).where(JobRow.id.in_(job_ids))
+    query = select(JobRow.id, *(trained[name] for name in names)).where(
+        JobRow.id.in_(job_ids), scope.of(JobRow.project_id)
+    )
     return {
         job_id: {"name": name, "value": value, "step": step}
         for job_id, name, value, step in session.execute(query)
@@ -107,17 +114,22 @@ def _on_row(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
         yield JobRow.name == wanted.name
 
 
-def _indexes(wanted: JobFilter) -> Iterator[tuple[InstrumentedAttribute[str], Any]]:
+def _indexes(
+    scope: Scope, wanted: JobFilter
+) -> Iterator[tuple[InstrumentedAttribute[str], ColumnElement[bool]]]:
     """Each filter as an index that yields ids: the column of the ids, and the condition."""
     for condition in _on_row(wanted):
-        yield JobRow.id, condition
-    for key, value in dict.fromkeys(wanted.metadata):
+        yield JobRow.id, scope.of(JobRow.project_id) & condition
+    labels = dict.fromkeys(wanted.metadata)
+    if labels and scope.project is not None:  # other projects may have the same labels
+        yield JobRow.id, scope.of(JobRow.project_id)
+    for key, value in labels:
         yield JobLabelRow.job_id, _is_label(key, value)
 
 
 def _rarest(
     session: Session,
-    indexes: Sequence[tuple[InstrumentedAttribute[str], Any]],
+    indexes: Sequence[tuple[InstrumentedAttribute[str], ColumnElement[bool]]],
     wanted: JobFilter,
     after: str | None,
 ) -> list[str] | None:

@@ -29,9 +29,13 @@ from service.contract.events import Notice
 from service.contract.failures import Failure, FailureCode
 from service.contract.routing import queue_for
 from service.contract.spec import SPEC_VERSION, JobSpec
-from service.contract.states import STAGE_ORDER, TRANSITIONS, JobState, Stage
+from service.contract.states import ENDED, STAGE_ORDER, TRANSITIONS, JobState, Stage
+from service.store import usage
+from service.store.audit import Entry as AuditEntry
 from service.store.database import db_now
 from service.store.models import Base, EventRow, JobLabelRow, JobRow
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import Scope
 
 _CLOCK: Final = select(db_now())
 _INSERT_JOB: Final = insert_into(JobRow.__table__)  # type: ignore[arg-type]
@@ -78,15 +82,20 @@ class New:
     """A job to be made."""
 
     job_id: str
+    project_id: str
     spec: JobSpec
     cloned_from: str | None = None
     notices: Sequence[Notice] = ()
     """What its user should know about it from the beginning."""
+    by: AuditEntry | None = None
+    """Who makes it, for the audit log."""
 
 
-def insert(session: Session, job_id: str, spec: JobSpec) -> JobRow:
+def insert(
+    session: Session, job_id: str, spec: JobSpec, project_id: str = DEFAULT_PROJECT
+) -> JobRow:
     """A queued job, due at once; as `insert_all`."""
-    return insert_all(session, [New(job_id, spec)], now=clock(session))[0]
+    return insert_all(session, [New(job_id, project_id, spec)], now=clock(session))[0]
 
 
 def insert_all(
@@ -99,7 +108,7 @@ def insert_all(
     """
     rows, events = [], []
     for one in new:
-        row = _new(one.job_id, one.spec, now, one.cloned_from)
+        row = _new(one, now)
         row.next_publish_at += timedelta(seconds=due_in)
         said = {"to": row.state, "stage": row.stage}
         origins = {"cloned_from": one.cloned_from, "base_job": one.spec.base_job}
@@ -137,10 +146,11 @@ def _names(table: type[Base]) -> tuple[tuple[str, str], ...]:
     return tuple((a.key, a.columns[0].name) for a in table.__mapper__.column_attrs)
 
 
-def _new(job_id: str, spec: JobSpec, now: datetime, cloned_from: str | None) -> JobRow:
-    stage = STAGE_ORDER[0]
+def _new(new: New, now: datetime) -> JobRow:
+    spec, stage = new.spec, STAGE_ORDER[0]
     return JobRow(
-        id=job_id,
+        id=new.job_id,
+        project_id=new.project_id,
         name=spec.name,
         task=spec.task.type,
         spec=spec.model_dump(mode="json"),
@@ -148,7 +158,7 @@ def _new(job_id: str, spec: JobSpec, now: datetime, cloned_from: str | None) -> 
         metadata_=dict(spec.metadata),
         created_at=now,
         updated_at=now,
-        cloned_from=cloned_from,
+        cloned_from=new.cloned_from,
         state=JobState.QUEUED,
         last_metrics={},
         results={},
@@ -179,9 +189,10 @@ def waiting_for(stage: Stage, spec: JobSpec, now: datetime) -> dict[str, Any]:
     }
 
 
-def lock(session: Session, job_id: str, *where: ColumnElement[bool]) -> JobRow | None:
+def lock(session: Session, scope: Scope, job_id: str, *where: ColumnElement[bool]) -> JobRow | None:
     """The job's row, ours until the transaction ends; None when it is not there or not so."""
-    query = select(JobRow).where(JobRow.id == job_id, *where).with_for_update()
+    query = select(JobRow).where(JobRow.id == job_id, scope.of(JobRow.project_id), *where)
+    query = query.with_for_update()
     return session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
 
 
@@ -234,6 +245,8 @@ def move(
     said = {"from": expected, "to": to, "stage": row.stage, **(data or {})}
     append_event(session, row, event, said, row.updated_at)
     session.flush()
+    if to in ENDED:
+        usage.add_end(session, row.project_id, to, row.updated_at)
     return row
 
 

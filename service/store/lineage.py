@@ -12,6 +12,7 @@ from service.contract.states import ENDED, JobState, Stage
 from service.errors import JobInUseError, SourceJobError
 from service.store import jobs
 from service.store.models import CheckpointRow, JobRow, JobSourceRow
+from service.store.scope import Scope
 
 MOST_SHOWN: Final = 100
 _LIVE: Final = [state.value for state in JobState if state not in ENDED]
@@ -32,9 +33,9 @@ class Source:
 # ---- what there is ------------------------------------------------------------------------------
 
 
-def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Source:
+def model_of(session: Session, scope: Scope, job_id: str, checkpoint: str | int | None) -> Source:
     """The finished model of a job, or the model of one of its checkpoints. SourceJobError."""
-    row = _finished_job(session, job_id)
+    row = _finished_job(session, scope, job_id)
     spec = JobSpec.accepted(row.spec)
     if not spec.trains:
         made_no_model = f"job {job_id} made no model: its `mode` is `{spec.mode}`"
@@ -59,22 +60,27 @@ def model_of(session: Session, job_id: str, checkpoint: str | int | None) -> Sou
     return Source(row, None, trained["output_dir"], trained.get("weights_sha256", ""))
 
 
-def checkpoint_of(session: Session, job_id: str, checkpoint: str | int) -> Source:
+def checkpoint_of(session: Session, scope: Scope, job_id: str, checkpoint: str | int) -> Source:
     """A checkpoint to continue the training of a job from. SourceJobError."""
-    row = _finished_job(session, job_id)
+    row = _finished_job(session, scope, job_id)
     mode = JobSpec.accepted(row.spec).mode
     if mode != "train":
         _refuse("no_model", f"job {job_id} has no training to continue: its `mode` is `{mode}`")
     return _checkpoint(session, row, checkpoint)
 
 
-def spec_of(session: Session, job_id: str) -> JobSpec | None:
-    row = session.get(JobRow, job_id)
+def spec_of(session: Session, scope: Scope, job_id: str) -> JobSpec | None:
+    row = _job(session, scope, job_id)
     return JobSpec.accepted(row.spec) if row is not None else None
 
 
-def _finished_job(session: Session, job_id: str) -> JobRow:
+def _job(session: Session, scope: Scope, job_id: str) -> JobRow | None:
     row = session.get(JobRow, job_id)
+    return row if row is not None and scope.has(row.project_id) else None
+
+
+def _finished_job(session: Session, scope: Scope, job_id: str) -> JobRow:
+    row = _job(session, scope, job_id)
     if row is None:
         _refuse("unknown_job", f"there is no job {job_id}")
     if JobState(row.state) not in ENDED and Stage.TRAIN not in row.results:
@@ -152,18 +158,18 @@ def sources(spec: JobSpec) -> list[str]:
     return sorted(job_id for job_id in found if job_id is not None)
 
 
-def use(session: Session, spec: JobSpec) -> None:
+def use(session: Session, scope: Scope, spec: JobSpec) -> None:
     """Require what the job begins with, and hold its sources until the transaction ends.
 
     After it the job protects them, if it is noted with `note` or noted already. SourceJobError.
     """
     for source_id in sources(spec):
-        jobs.lock(session, source_id)
+        jobs.lock(session, scope, source_id)
     if spec.model.job is not None:
-        model_of(session, spec.model.job, spec.model.checkpoint)
+        model_of(session, scope, spec.model.job, spec.model.checkpoint)
     resumed = spec.training.resume_from
     if resumed is not None:
-        checkpoint_of(session, resumed.job, resumed.checkpoint)
+        checkpoint_of(session, scope, resumed.job, resumed.checkpoint)
 
 
 def note(session: Session, new: Iterable[tuple[str, JobSpec]]) -> None:
@@ -177,29 +183,33 @@ def note(session: Session, new: Iterable[tuple[str, JobSpec]]) -> None:
     session.flush()
 
 
-def hold(session: Session, job_id: str) -> set[str]:
+def hold(session: Session, scope: Scope, job_id: str) -> set[str]:
     """Lock the sources of a job until the transaction ends; those whose files are lost."""
-    query = select(JobSourceRow.source_id).where(JobSourceRow.job_id == job_id)
+    query = select(JobSourceRow.source_id).where(
+        JobSourceRow.job_id == job_id, scope.of_job(JobSourceRow.job_id)
+    )
     lost = set()
     for source_id in sorted(session.scalars(query)):
-        row = jobs.lock(session, source_id)
+        row = jobs.lock(session, scope, source_id)
         if row is None or row.workspace_pruned_at is not None:
             lost.add(source_id)
     return lost
 
 
-def derived(session: Session, job_id: str, *, only_live: bool = False) -> list[str]:
+def derived(session: Session, scope: Scope, job_id: str, *, only_live: bool = False) -> list[str]:
     """Ids of jobs that began with this one, the oldest first; MOST_SHOWN at most."""
-    query: Any = select(JobSourceRow.job_id).where(JobSourceRow.source_id == job_id)
+    query: Any = select(JobSourceRow.job_id).where(
+        JobSourceRow.source_id == job_id, scope.of_job(JobSourceRow.job_id)
+    )
     if only_live:
         query = query.join(JobRow, JobRow.id == JobSourceRow.job_id)
         query = query.where(JobRow.state.in_(_LIVE))
     return list(session.scalars(query.order_by(JobSourceRow.job_id).limit(MOST_SHOWN)))
 
 
-def require_unused(session: Session, job_id: str) -> None:
+def require_unused(session: Session, scope: Scope, job_id: str) -> None:
     """JobInUseError while a job that has not ended begins with this one, which is locked."""
-    needed_by = derived(session, job_id, only_live=True)
+    needed_by = derived(session, scope, job_id, only_live=True)
     if needed_by:
         raise JobInUseError(
             f"Jobs that have not ended begin with what {job_id} made: {', '.join(needed_by)}. "

@@ -3,27 +3,19 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, MetaData, String, Text, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
 
-from service.store.database import UtcDateTime
-
-NAMING_CONVENTION = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-
-
-class Base(DeclarativeBase):
-    metadata = MetaData(naming_convention=NAMING_CONVENTION)
-    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy's own declaration)
-        datetime: UtcDateTime(),
-        dict[str, Any]: JSON(none_as_null=True),
-        list[Any]: JSON(),
-    }
+# Alembic and the other readers of the schema find every table here.
+from service.store.base import Base as Base
+from service.store.owner_models import ApiKeyRow as ApiKeyRow
+from service.store.owner_models import MemberRow as MemberRow
+from service.store.owner_models import ProjectRow as ProjectRow
+from service.store.owner_models import project_column
+from service.store.team_models import AuditRow as AuditRow
+from service.store.team_models import FairShareRow as FairShareRow
+from service.store.team_models import SecretRow as SecretRow
+from service.store.team_models import UsageDayRow as UsageDayRow
 
 
 class JobRow(Base):
@@ -31,6 +23,7 @@ class JobRow(Base):
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     """`job-` and a time-ordered hex: sorting by id is sorting by creation."""
+    project_id: Mapped[str] = project_column()
     name: Mapped[str | None] = mapped_column(String(200))
     task: Mapped[str] = mapped_column(String(64))
     spec: Mapped[dict[str, Any]]
@@ -110,6 +103,17 @@ class JobRow(Base):
             sqlite_where=text("state = 'queued'"),
             postgresql_where=text("state = 'queued'"),
         ),
+        # The first job of each project in a queue.
+        Index(
+            "ix_jobs_waiting_of_project",
+            "queue",
+            "project_id",
+            "priority",
+            "queued_at",
+            "id",
+            sqlite_where=text("state = 'queued'"),
+            postgresql_where=text("state = 'queued'"),
+        ),
         Index(
             "ix_jobs_leased",
             "lease_until",
@@ -126,6 +130,10 @@ class JobRow(Base):
         Index("ix_jobs_state_id", "state", "id"),
         Index("ix_jobs_task_id", "task", "id"),
         Index("ix_jobs_name_id", "name", "id"),
+        Index("ix_jobs_project_id_id", "project_id", "id"),
+        Index("ix_jobs_project_id_state_id", "project_id", "state", "id"),
+        Index("ix_jobs_project_id_task_id", "project_id", "task", "id"),
+        Index("ix_jobs_project_id_name_id", "project_id", "name", "id"),
     )
 
 
@@ -161,6 +169,8 @@ class AttemptRow(Base):
     stage: Mapped[str] = mapped_column(String(16))
     number: Mapped[int]
     worker_id: Mapped[str] = mapped_column(String(100))
+    gpus: Mapped[int] = mapped_column(server_default=text("0"))
+    """How many it was given; without one it runs on the CPU."""
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     outcome: Mapped[str | None] = mapped_column(String(16))
@@ -237,6 +247,7 @@ class FileRow(Base):
     __tablename__ = "files"
 
     id: Mapped[str] = mapped_column(String(70), primary_key=True)
+    project_id: Mapped[str] = project_column()
     filename: Mapped[str] = mapped_column(String(500))
     purpose: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int] = mapped_column(BigInteger)
@@ -244,6 +255,8 @@ class FileRow(Base):
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
     """When a job that names it was last made or retried."""
+
+    __table_args__ = (Index("ix_files_project_id_id", "project_id", "id"),)
 
 
 class RemovalRow(Base):
@@ -263,22 +276,11 @@ class IdempotencyRow(Base):
 
     __tablename__ = "idempotency_keys"
 
+    project_id: Mapped[str] = project_column(primary_key=True)
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime]
-
-
-class ApiKeyRow(Base):
-    """The key itself is shown once and never stored."""
-
-    __tablename__ = "api_keys"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(200))
-    sha256: Mapped[str] = mapped_column(String(64), unique=True)
-    created_at: Mapped[datetime]
-    revoked_at: Mapped[datetime | None]
 
 
 class WorkerRow(Base):

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sqlalchemy import (
     Select,
     bindparam,
+    exists,
     func,
     literal_column,
     select,
@@ -24,14 +25,17 @@ from service.store.models import (
     EventRow,
     JobRow,
     MetricRow,
+    ProjectRow,
     WorkerRow,
 )
+from service.store.quotas import LIMITS_JOBS
+from service.store.scope import Scope, within
 
 _Row = TypeVar("_Row")
 
 
 # Statements of every poll are built once: that takes SQLAlchemy longer than to run them.
-_JOB: Final = select(JobRow).where(JobRow.id == bindparam("job_id"))
+_JOB: Final = select(JobRow).where(JobRow.id == bindparam("job_id"), within(JobRow.project_id))
 _QUEUED: Final = (
     JobRow.state == literal_column(f"'{JobState.QUEUED}'"),
     JobRow.queue == bindparam("queue"),
@@ -48,15 +52,22 @@ _EARLIER: Final = select(func.count()).where(
 _NOW_AND_AHEAD: Final = select(
     db_now(), _MORE_URGENT.scalar_subquery() + _EARLIER.scalar_subquery()
 )
-_NOW_AND_WAITING: Final = select(db_now(), func.count()).where(
+_HAS_LIMITS: Final = exists().where(ProjectRow.id == bindparam("project_id"), LIMITS_JOBS)
+_ARRIVAL: Final = select(db_now(), func.count(), _HAS_LIMITS).where(
     *_QUEUED,
     JobRow.priority <= bindparam("priority"),
 )
 _ATTEMPTS: Final = (
-    select(AttemptRow).where(AttemptRow.job_id == bindparam("job_id")).order_by(AttemptRow.epoch)
+    select(AttemptRow)
+    .join(JobRow, JobRow.id == AttemptRow.job_id)
+    .where(AttemptRow.job_id == bindparam("job_id"), within(JobRow.project_id))
+    .order_by(AttemptRow.epoch)
 )
 _ARTIFACTS: Final = (
-    select(ArtifactRow).where(ArtifactRow.job_id == bindparam("job_id")).order_by(ArtifactRow.name)
+    select(ArtifactRow)
+    .join(JobRow, JobRow.id == ArtifactRow.job_id)
+    .where(ArtifactRow.job_id == bindparam("job_id"), within(JobRow.project_id))
+    .order_by(ArtifactRow.name)
 )
 
 
@@ -67,11 +78,19 @@ class Place(NamedTuple):
     now: datetime
 
 
-def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, Place | None]:
+class Arrival(NamedTuple):
+    """What a new job meets at the database's time `now`."""
+
+    position: int
+    """Its place in its queue; 1 is next."""
+    now: datetime
+    has_limits: bool
+    """Whether its project has limits that new jobs must keep (service/store/quotas.py)."""
+
+
+def job_in_queue(session: Session, scope: Scope, job_id: str) -> tuple[JobRow, Place | None]:
     """The job, and its place in its queue if it is queued. Raises JobNotFoundError."""
-    row = session.scalars(_JOB, {"job_id": job_id}).one_or_none()
-    if row is None:
-        raise JobNotFoundError(job_id)
+    row = get_job(session, scope, job_id)
     if row.state != JobState.QUEUED:
         return row, None
     place = {"queue": row.queue, "priority": row.priority, "queued_at": row.queued_at}
@@ -80,53 +99,56 @@ def job_in_queue(session: Session, job_id: str) -> tuple[JobRow, Place | None]:
     return row, Place(ahead + 1, now)
 
 
-def arrival(session: Session, queue: str, priority: int) -> Place:
-    """The place in its queue of a job that comes now: behind all of its priority."""
-    given = {"queue": queue, "priority": priority}
-    # One statement for both and without the ORM, which takes longer than the statement.
-    now, waiting = session.connection().execute(_NOW_AND_WAITING, given).one()
-    return Place(waiting + 1, now)
+def arrival(session: Session, project_id: str, queue: str, priority: int) -> Arrival:
+    """Of a job that comes now: its place is behind all of its priority."""
+    given = {"project_id": project_id, "queue": queue, "priority": priority}
+    # One statement for all and without the ORM, which takes longer than the statement.
+    now, waiting, has_limits = session.connection().execute(_ARRIVAL, given).one()
+    return Arrival(waiting + 1, now, has_limits)
 
 
-def get_job(session: Session, job_id: str) -> JobRow:
+def get_job(session: Session, scope: Scope, job_id: str) -> JobRow:
     """Raises JobNotFoundError."""
-    row = session.get(JobRow, job_id)
+    row = session.scalars(_JOB, {"job_id": job_id, **scope.given}).one_or_none()
     if row is None:
         raise JobNotFoundError(job_id)
     return row
 
 
-def job_exists(session: Session, job_id: str) -> None:
+def job_exists(session: Session, scope: Scope, job_id: str) -> None:
     """Raises JobNotFoundError if it does not."""
-    if session.scalar(select(JobRow.id).where(JobRow.id == job_id)) is None:
+    query = select(JobRow.id).where(JobRow.id == job_id, scope.of(JobRow.project_id))
+    if session.scalar(query) is None:
         raise JobNotFoundError(job_id)
 
 
-def attempts(session: Session, job_id: str) -> list[AttemptRow]:
+def attempts(session: Session, scope: Scope, job_id: str) -> list[AttemptRow]:
     """The oldest first."""
-    return list(session.scalars(_ATTEMPTS, {"job_id": job_id}))
+    return list(session.scalars(_ATTEMPTS, {"job_id": job_id, **scope.given}))
 
 
 # ---- what a job has written -------------------------------------------------------------------
 
 
-def events(session: Session, job_id: str, *, after: int, limit: int) -> tuple[list[EventRow], bool]:
+def events(
+    session: Session, scope: Scope, job_id: str, *, after: int, limit: int
+) -> tuple[list[EventRow], bool]:
     """Numbered events above `after`, in order; and whether there are more."""
     statement = (
         select(EventRow)
-        .where(EventRow.job_id == job_id, EventRow.seq > after)
+        .where(EventRow.job_id == job_id, EventRow.seq > after, scope.of_job(EventRow.job_id))
         .order_by(EventRow.seq)
     )
     return _page(session, statement, limit)
 
 
 def metrics(
-    session: Session, job_id: str, *, after: int, limit: int, kind: str | None
+    session: Session, scope: Scope, job_id: str, *, after: int, limit: int, kind: str | None
 ) -> tuple[list[MetricRow], bool]:
     """Numbered points above `after`, in order of arrival; and whether there are more."""
     statement = (
         select(MetricRow)
-        .where(MetricRow.job_id == job_id, MetricRow.seq > after)
+        .where(MetricRow.job_id == job_id, MetricRow.seq > after, scope.of_job(MetricRow.job_id))
         .order_by(MetricRow.seq)
     )
     if kind is not None:
@@ -135,61 +157,70 @@ def metrics(
 
 
 def checkpoints(
-    session: Session, job_id: str, *, after: int, limit: int
+    session: Session, scope: Scope, job_id: str, *, after: int, limit: int
 ) -> tuple[list[CheckpointRow], bool]:
     """Checkpoints of steps above `after`, in order, the pruned ones included."""
     statement = (
         select(CheckpointRow)
-        .where(CheckpointRow.job_id == job_id, CheckpointRow.step > after)
+        .where(
+            CheckpointRow.job_id == job_id,
+            CheckpointRow.step > after,
+            scope.of_job(CheckpointRow.job_id),
+        )
         .order_by(CheckpointRow.step)
     )
     return _page(session, statement, limit)
 
 
-def checkpoint(session: Session, job_id: str, step: int) -> CheckpointRow:
+def checkpoint(session: Session, scope: Scope, job_id: str, step: int) -> CheckpointRow:
     """One of them, pruned or not. Raises JobNotFoundError or CheckpointNotFoundError."""
-    job_exists(session, job_id)
+    job_exists(session, scope, job_id)
     row = session.get(CheckpointRow, (job_id, step))
     if row is None:
         raise CheckpointNotFoundError(f"Job {job_id} has no checkpoint of step {step}.", step=step)
     return row
 
 
-def newest_checkpoint(session: Session, job_id: str) -> int | None:
+def newest_checkpoint(session: Session, scope: Scope, job_id: str) -> int | None:
     """Step of the newest one that was not pruned."""
     query = select(func.max(CheckpointRow.step)).where(
-        CheckpointRow.job_id == job_id, CheckpointRow.pruned_at.is_(None)
+        CheckpointRow.job_id == job_id,
+        CheckpointRow.pruned_at.is_(None),
+        scope.of_job(CheckpointRow.job_id),
     )
     return session.scalar(query)
 
 
-def evaluation(session: Session, job_id: str, step: int) -> dict[str, Any]:
+def evaluation(session: Session, scope: Scope, job_id: str, step: int) -> dict[str, Any]:
     """The numbers of the evaluation at this step; empty when there was none."""
     query = select(MetricRow.values).where(
-        MetricRow.job_id == job_id, MetricRow.kind == "eval", MetricRow.step == step
+        MetricRow.job_id == job_id,
+        MetricRow.kind == "eval",
+        MetricRow.step == step,
+        scope.of_job(MetricRow.job_id),
     )
     return session.scalar(query) or {}
 
 
 def artifacts(
-    session: Session, job_id: str, *, after: str | None, limit: int
+    session: Session, scope: Scope, job_id: str, *, after: str | None, limit: int
 ) -> tuple[list[ArtifactRow], bool]:
     """Artifacts by name, beyond the name `after`."""
-    statement = _ARTIFACTS.params(job_id=job_id)
+    statement = _ARTIFACTS.params(job_id=job_id, **scope.given)
     if after is not None:
         statement = statement.where(ArtifactRow.name > after)
     return _page(session, statement, limit)
 
 
-def artifacts_under(session: Session, job_id: str, folder: str) -> list[ArtifactRow]:
+def artifacts_under(session: Session, scope: Scope, job_id: str, folder: str) -> list[ArtifactRow]:
     """Artifacts by name, those whose name starts with `folder`, which ends in a slash."""
     starts = ArtifactRow.name.startswith(folder, autoescape=True)
-    return list(session.scalars(_ARTIFACTS.where(starts), {"job_id": job_id}))
+    return list(session.scalars(_ARTIFACTS.where(starts), {"job_id": job_id, **scope.given}))
 
 
-def artifact(session: Session, job_id: str, name: str) -> ArtifactRow:
+def artifact(session: Session, scope: Scope, job_id: str, name: str) -> ArtifactRow:
     """Raises JobNotFoundError or ArtifactNotFoundError."""
-    job_exists(session, job_id)
+    job_exists(session, scope, job_id)
     # Postgres refuses a NUL in any text, and no artifact has one in its name.
     row = None if "\x00" in name else session.get(ArtifactRow, (job_id, name))
     if row is None:
@@ -205,11 +236,16 @@ def _page(session: Session, statement: Select[_Row], limit: int) -> tuple[list[_
 # ---- workers and counts -----------------------------------------------------------------------
 
 
-def notices_of_submission(session: Session, job_id: str) -> list[EventRow]:
+def notices_of_submission(session: Session, scope: Scope, job_id: str) -> list[EventRow]:
     """The notices that the job's history began with, before any worker had it."""
     statement = (
         select(EventRow)
-        .where(EventRow.job_id == job_id, EventRow.type == "notice", EventRow.epoch == 0)
+        .where(
+            EventRow.job_id == job_id,
+            EventRow.type == "notice",
+            EventRow.epoch == 0,
+            scope.of_job(EventRow.job_id),
+        )
         .order_by(EventRow.seq)
     )
     return list(session.scalars(statement))
@@ -233,11 +269,11 @@ def live_workers(session: Session, within_seconds: float) -> list[WorkerRow]:
     return list(session.scalars(statement))
 
 
-def running_jobs(session: Session) -> list[RunningJob]:
+def running_jobs(session: Session, scope: Scope) -> list[RunningJob]:
     """What workers hold now, by worker and job."""
     statement = (
         select(JobRow.worker_id, JobRow.id, JobRow.stage, JobRow.name)
-        .where(JobRow.state.in_(sorted(HELD)))
+        .where(JobRow.state.in_(sorted(HELD)), scope.of(JobRow.project_id))
         .order_by(JobRow.worker_id, JobRow.id)
     )
     return [
@@ -247,16 +283,18 @@ def running_jobs(session: Session) -> list[RunningJob]:
     ]
 
 
-def count_by_state(session: Session) -> dict[str, int]:
-    statement = select(JobRow.state, func.count()).group_by(JobRow.state)
+def count_by_state(session: Session, scope: Scope) -> dict[str, int]:
+    statement = (
+        select(JobRow.state, func.count()).where(scope.of(JobRow.project_id)).group_by(JobRow.state)
+    )
     return _counts(session, statement)
 
 
-def queue_depths(session: Session) -> dict[str, int]:
+def queue_depths(session: Session, scope: Scope) -> dict[str, int]:
     """Queue → jobs that wait in it."""
     statement = (
         select(JobRow.queue, func.count())
-        .where(JobRow.state == JobState.QUEUED.value)
+        .where(JobRow.state == JobState.QUEUED.value, scope.of(JobRow.project_id))
         .group_by(JobRow.queue)
     )
     return _counts(session, statement)

@@ -16,6 +16,7 @@ from service.contract.states import ENDED, HELD, JobState, Stage
 from service.store import jobs, lineage
 from service.store.database import db_now
 from service.store.models import AttemptRow, CheckpointRow, FileRow, JobRow, RemovalRow
+from service.store.scope import EVERYTHING
 
 # Any constant that no other advisory lock of ours has.
 _POSTGRES_LOCK = 0x4B454550
@@ -97,12 +98,13 @@ def prune_workspace(session: Session, job: EndedJob) -> list[str]:
     """
     row = jobs.lock(
         session,
+        EVERYTHING,
         job.id,
         JobRow.state.in_(sorted(ENDED)),
         JobRow.ended_at == job.ended_at,
         JobRow.workspace_pruned_at.is_(None),
     )
-    if row is None or lineage.derived(session, job.id, only_live=True):
+    if row is None or lineage.derived(session, EVERYTHING, job.id, only_live=True):
         return []
     now = jobs.clock(session)
     row.workspace_pruned_at = now

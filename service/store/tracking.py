@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.states import Stage
 from service.store.database import db_now
-from service.store.models import ArtifactRow, AttemptRow, FileRow, JobRow, MetricRow
+from service.store.models import ArtifactRow, AttemptRow, FileRow, JobRow, MetricRow, ProjectRow
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class TrackedJob:
     """A job's row as the shipping needs it, read at one moment."""
 
     id: str
+    project: str
+    """The name of the project that owns it."""
     spec: dict[str, Any]
     state: str
     created_at: datetime
@@ -48,13 +50,16 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
         .scalar_subquery()
     )
     row = session.execute(
-        select(JobRow, db_now().label("now"), trained_at).where(JobRow.id == job_id)
+        select(JobRow, db_now().label("now"), trained_at, ProjectRow.name)
+        .join(ProjectRow, ProjectRow.id == JobRow.project_id)
+        .where(JobRow.id == job_id)
     ).one_or_none()
     if row is None:
         return None
-    job, now, trained = row
+    job, now, trained, project = row
     return TrackedJob(
         id=job.id,
+        project=project,
         spec=job.spec,
         state=job.state,
         created_at=job.created_at,

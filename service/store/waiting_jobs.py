@@ -1,13 +1,17 @@
 """What explains the waiting of a page of jobs, in a few statements for all of them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.contract.routing import gpus_of
 from service.contract.states import JobState
-from service.store.models import AttemptRow, JobRow
+from service.store import fair_shares
+from service.store.models import AttemptRow, JobRow, ProjectRow
+from service.store.scope import Scope
 
 COUNTED: Final = 1000
 """Places that are counted from the front of a queue; the jobs behind wait long anyway."""
@@ -36,12 +40,36 @@ def _places(session: Session, queue: str) -> dict[str, int]:
     return {job_id: place for place, job_id in enumerate(session.scalars(first), start=1)}
 
 
+@dataclass(frozen=True)
+class GpuQuota:
+    """Of a project, and what it has in use."""
+
+    limit: int
+    in_use: int
+
+
+def gpu_quotas(session: Session, jobs: Iterable[JobRow]) -> dict[str, GpuQuota]:
+    """Project → its quota of GPUs, of those whose jobs wait for GPUs and that have one."""
+    wanted = {job.project_id for job in jobs if gpus_of(job.queue)}
+    if not wanted:
+        return {}
+    limits = select(ProjectRow.id, ProjectRow.max_gpus).where(
+        ProjectRow.id.in_(wanted), ProjectRow.max_gpus.is_not(None)
+    )
+    return {
+        project: GpuQuota(limit or 0, fair_shares.gpus_in_use(session, project))
+        for project, limit in session.execute(limits)
+    }
+
+
 def was_tried(job: JobRow) -> bool:
     """Whether an attempt at the stage that the job waits for came before."""
     return job.stage_attempt > 0
 
 
-def last_failures(session: Session, jobs: Sequence[JobRow]) -> dict[str, dict[str, Any]]:
+def last_failures(
+    session: Session, scope: Scope, jobs: Sequence[JobRow]
+) -> dict[str, dict[str, Any]]:
     """Job → why its last attempt failed, for those that were tried and failed."""
     tried = [job.id for job in jobs if was_tried(job)]
     if not tried:
@@ -50,7 +78,11 @@ def last_failures(session: Session, jobs: Sequence[JobRow]) -> dict[str, dict[st
     query = (
         select(AttemptRow.job_id, AttemptRow.failure)
         .join(JobRow, JobRow.id == AttemptRow.job_id)
-        .where(JobRow.id.in_(tried), AttemptRow.epoch >= JobRow.epoch - 1)
+        .where(
+            JobRow.id.in_(tried),
+            scope.of(JobRow.project_id),
+            AttemptRow.epoch >= JobRow.epoch - 1,
+        )
         .order_by(AttemptRow.job_id, AttemptRow.epoch)
     )
     newest = {row.job_id: row.failure for row in session.execute(query)}

@@ -19,6 +19,7 @@ from service.settings import Settings
 from service.store import claims
 from service.store.database import Database, db_now
 from service.store.models import EventRow, JobRow
+from service.store.scope import EVERYTHING
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, put
 
@@ -36,17 +37,17 @@ def count(database: Database) -> int:
 class TestCancel:
     def test_a_waiting_job_ends_at_once(self, database: Database, unreachable: Dispatcher) -> None:
         job_id = make_job(database)
-        assert cancel(database, unreachable, job_id) is JobState.CANCELLED
+        assert cancel(database, unreachable, EVERYTHING, job_id) is JobState.CANCELLED
         with pytest.raises(JobEndedError):
-            cancel(database, unreachable, job_id)
+            cancel(database, unreachable, EVERYTHING, job_id)
 
     def test_asking_twice_changes_nothing(
         self, database: Database, unreachable: Dispatcher
     ) -> None:
         job_id = make_job(database)
         claim_job(database, job_id)
-        assert cancel(database, unreachable, job_id) is JobState.CANCELLING
-        assert cancel(database, unreachable, job_id) is JobState.CANCELLING
+        assert cancel(database, unreachable, EVERYTHING, job_id) is JobState.CANCELLING
+        assert cancel(database, unreachable, EVERYTHING, job_id) is JobState.CANCELLING
         with database.read() as session:
             types = list(session.scalars(select(EventRow.type).order_by(EventRow.seq)))
         assert types == ["submitted", "stage_started", "cancel_requested"]
@@ -56,12 +57,12 @@ class TestCancel:
         job_id = make_job(database)
         put(database, job_id, state=state)
         with pytest.raises(JobEndedError) as caught:
-            cancel(database, unreachable, job_id)
+            cancel(database, unreachable, EVERYTHING, job_id)
         assert caught.value.extra == {"state": state}
 
     def test_an_unknown_job(self, database: Database, unreachable: Dispatcher) -> None:
         with pytest.raises(JobNotFoundError):
-            cancel(database, unreachable, "job-unknown")
+            cancel(database, unreachable, EVERYTHING, "job-unknown")
 
 
 class TestRaces:
@@ -98,7 +99,9 @@ class TestRaces:
         self, database: Database, unreachable: Dispatcher, settings: Settings
     ) -> None:
         job_id = self.failed(database)
-        outcomes = self.at_once(*[partial(retry, database, unreachable, settings, job_id)] * 6)
+        outcomes = self.at_once(
+            *[partial(retry, database, unreachable, settings, EVERYTHING, job_id)] * 6
+        )
         assert outcomes.count(JobState.QUEUED) == 1
         assert outcomes.count(WrongStateError) == 5
         with database.read() as session:
@@ -113,8 +116,8 @@ class TestRaces:
             workspace = settings.workspace(job_id)
             workspace.mkdir(parents=True)
             outcomes = self.at_once(
-                partial(retry, database, unreachable, settings, job_id),
-                partial(delete, database, settings, job_id),
+                partial(retry, database, unreachable, settings, EVERYTHING, job_id),
+                partial(delete, database, settings, EVERYTHING, job_id),
             )
             with database.read() as session:
                 kept = session.get(JobRow, job_id)
@@ -134,6 +137,6 @@ class TestRaces:
                         session, job_id, "w", queues=["cpu"], gpus=(), lease_seconds=60
                     )
 
-            paused, claimed = self.at_once(partial(pause, database, job_id), claim)
+            paused, claimed = self.at_once(partial(pause, database, EVERYTHING, job_id), claim)
             assert paused == get(database, job_id).state
             assert paused == (JobState.PAUSED if claimed is None else JobState.PAUSING)

@@ -18,6 +18,7 @@ from service.settings import Settings
 from service.store import endings, lineage
 from service.store.database import Database
 from service.store.endings import Ending
+from service.store.scope import EVERYTHING
 from tests.stages.support import REQUEST, Running
 from tests.support.factories import POLICY, claim_job, make_job, make_spec
 from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, put
@@ -52,7 +53,7 @@ def test_it_runs_and_is_retried(
     put(database, job_id, spec=earlier_spec)
     failure = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
     assert end(database, job_id, Ending.failed(failure)) is JobState.FAILED
-    assert commands.retry(database, unreachable, settings, job_id) is JobState.QUEUED
+    assert commands.retry(database, unreachable, settings, EVERYTHING, job_id) is JobState.QUEUED
     assert end(database, job_id, Ending.finished({"rows": 3})) is JobState.QUEUED
     assert get(database, job_id).stage == "train"
     claimed = claim_job(database, job_id)
@@ -66,9 +67,9 @@ def test_other_jobs_use_its_results(
     put(database, job_id, spec=earlier_spec)
     add_checkpoint(database, job_id, 10)
     with database.write() as session:
-        assert lineage.model_of(session, job_id, None).path == TRAINED["output_dir"]
-        assert lineage.checkpoint_of(session, job_id, 10).step == 10
-        spec = lineage.spec_of(session, job_id)
+        assert lineage.model_of(session, EVERYTHING, job_id, None).path == TRAINED["output_dir"]
+        assert lineage.checkpoint_of(session, EVERYTHING, job_id, 10).step == 10
+        spec = lineage.spec_of(session, EVERYTHING, job_id)
     assert spec is not None
     assert spec.training.metric_for_best_model == "bleu"
 

@@ -23,6 +23,7 @@ from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.endings import Ending
 from service.store.models import JobRow
+from service.store.scope import EVERYTHING
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import add_checkpoint, get, history_of, put
 
@@ -76,13 +77,19 @@ class Service:
         return get(self.database, self.job_id)
 
     def promote(self, step: int = 10) -> JobState:
-        return commands.promote(self.database, self.unreachable, self.settings, self.job_id, step)
+        return commands.promote(
+            self.database, self.unreachable, self.settings, EVERYTHING, self.job_id, step
+        )
 
     def publish(self, hub: HubSpec = HUB) -> JobState:
-        return commands.publish(self.database, self.unreachable, self.settings, self.job_id, hub)
+        return commands.publish(
+            self.database, self.unreachable, self.settings, EVERYTHING, self.job_id, hub
+        )
 
     def retry(self) -> JobState:
-        return commands.retry(self.database, self.unreachable, self.settings, self.job_id)
+        return commands.retry(
+            self.database, self.unreachable, self.settings, EVERYTHING, self.job_id
+        )
 
     def claim(self) -> Claim:
         return claim_job(self.database, self.job_id)
@@ -144,9 +151,12 @@ class TestPromote:
 
     def test_a_pause_a_cancel_and_another_action(self, service: Service) -> None:
         service.promote()
-        commands.pause(service.database, service.job_id)
-        commands.resume(service.database, service.unreachable, service.job_id)
-        assert commands.cancel(service.database, service.unreachable, service.job_id) == "cancelled"
+        commands.pause(service.database, EVERYTHING, service.job_id)
+        commands.resume(service.database, service.unreachable, EVERYTHING, service.job_id)
+        assert (
+            commands.cancel(service.database, service.unreachable, EVERYTHING, service.job_id)
+            == "cancelled"
+        )
         assert service.promote(20) is JobState.QUEUED
         assert service.claim().follow_up == {"action": "promote", "step": 20}
 

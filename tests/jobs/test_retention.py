@@ -18,6 +18,7 @@ from service.settings import Settings
 from service.store import history, retention
 from service.store.database import Database, db_now
 from service.store.models import CheckpointRow, RemovalRow
+from service.store.scope import EVERYTHING
 from tests.jobs.retention import DAY, HOUR, retention_of
 from tests.jobs.schema import schema_statements
 from tests.support.factories import claim_job, make_job
@@ -153,7 +154,7 @@ class TestWorkspaces:
         job_id = ended_job(database, home, days=9)
         with database.read() as session:
             [seen] = retention.ended_jobs(session)
-        retry(database, unreachable, Settings(home=home), job_id)
+        retry(database, unreachable, Settings(home=home), EVERYTHING, job_id)
         with database.write() as session:
             assert retention.prune_workspace(session, seen) == []
         claim_job(database, job_id)
@@ -180,7 +181,8 @@ class TestWorkspaces:
         with database.read() as session:
             [seen] = retention.ended_jobs(session)
         retrying = threading.Thread(
-            target=retry, args=(database, unreachable, Settings(home=home), job_id)
+            target=retry,
+            args=(database, unreachable, Settings(home=home), EVERYTHING, job_id),
         )
         with database.write() as session:
             folders = retention.prune_workspace(session, seen)

@@ -17,6 +17,7 @@ from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow
+from service.store.scope import EVERYTHING
 from tests.jobs.retention import DAY, retention_of
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, put
@@ -185,6 +186,6 @@ class TestPrepared:
             sweeping = threading.Thread(target=sweep)
             sweeping.start()
             barrier.wait()
-            retry(database, unreachable, settings, job_id)
+            retry(database, unreachable, settings, EVERYTHING, job_id)
             sweeping.join(20)
             assert get(database, job_id).stage == ("train" if folder.is_dir() else "prepare")

@@ -13,6 +13,8 @@ from service.jobs.dispatch import Dispatcher
 from service.store import files, jobs
 from service.store.database import Database, db_now
 from service.store.models import FileRow, RemovalRow
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import EVERYTHING
 from tests.jobs.retention import DAY, retention_of
 from tests.support.factories import make_spec, submit
 from tests.support.job_rows import put
@@ -23,7 +25,13 @@ class TestUploads:
         file_id = files.new_id()
         with database.write() as session:
             files.add(
-                session, file_id=file_id, filename="a", purpose="fine-tune", size=size, sha256="0"
+                session,
+                DEFAULT_PROJECT,
+                file_id=file_id,
+                filename="a",
+                purpose="fine-tune",
+                size=size,
+                sha256="0",
             )
             session.execute(
                 update(FileRow).where(FileRow.id == file_id).values(created_at=db_now(-days * DAY))
@@ -67,7 +75,7 @@ class TestUploads:
     def test_a_deleted_file_that_a_crash_left(self, database: Database, home: Path) -> None:
         file_id = self.add(database, home, days=0)
         with database.write() as session:
-            assert files.remove(session, file_id) == f"files/{file_id}"
+            assert files.remove(session, EVERYTHING, file_id) == f"files/{file_id}"
         assert (home / "files" / file_id).is_file()
         retention_of(database, home).step()
         assert self.left(database, home) == set()
@@ -77,7 +85,7 @@ class TestUploads:
     ) -> None:
         needed, first, second = (self.add(database, home, days=days) for days in (9, 8, 7))
         job_id = submit(database, unreachable, make_spec(**self.names(needed))).job_id
-        pause(database, job_id)
+        pause(database, EVERYTHING, job_id)
         with database.write() as session:
             session.execute(update(FileRow).values(last_used_at=None))
         limits = {"retention_upload_bytes": 20, "retention_upload_days": 8.5}
@@ -93,7 +101,7 @@ class TestUploads:
         sweeps = retention_of(database, home, retention_upload_days=8)
         sweeping = threading.Thread(target=sweeps.step)
         with database.write() as session:
-            files.use(session, [file_id])
+            files.use(session, EVERYTHING, [file_id])
             jobs.insert(session, jobs.new_job_id(), make_spec(**self.names(file_id)))
             sweeping.start()
             sweeping.join(0.3)
@@ -101,4 +109,4 @@ class TestUploads:
         sweeping.join(10)
         assert self.left(database, home) == {file_id}
         with database.write() as session, pytest.raises(UploadInUseError):
-            files.remove(session, file_id)
+            files.remove(session, EVERYTHING, file_id)

@@ -1,10 +1,12 @@
 """New jobs are created once for each key, completely or not at all, and in groups."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +21,21 @@ from service.errors import (
     IdempotencyKeyReusedError,
     UploadInUseError,
 )
+from service.jobs import commands
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import GroupCommit, Submissions, Submitted
 from service.settings import Settings
 from service.store import files, idempotency, jobs, queries
 from service.store.database import Database
 from service.store.models import JobLabelRow, JobRow
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import EVERYTHING
+from tests.support.databases import on_postgres
 from tests.support.factories import make_spec, submit
-from tests.support.job_rows import get
+from tests.support.job_rows import get, put
+from tests.support.projects import limit
 from tests.support.services import wait_until
+from tests.support.statements import sent
 
 
 def count(database: Database) -> int:
@@ -160,7 +168,7 @@ class TestIdempotency:
     def test_in_flight_on_postgres(self, postgres_url: str, unreachable: Dispatcher) -> None:
         database = Database(postgres_url)
         with database.write() as session:
-            assert idempotency.earlier_job(session, "in-flight", "a") is None
+            assert idempotency.earlier_job(session, DEFAULT_PROJECT, "in-flight", "a") is None
             with pytest.raises(IdempotencyInFlightError):
                 submit(database, unreachable, make_spec(), idempotency_key="in-flight")
             # Another key does not wait.
@@ -175,7 +183,13 @@ class TestUploads:
         file_id = files.new_id()
         with database.write() as session:
             files.add(
-                session, file_id=file_id, filename="a", purpose="fine-tune", size=1, sha256="0"
+                session,
+                DEFAULT_PROJECT,
+                file_id=file_id,
+                filename="a",
+                purpose="fine-tune",
+                size=1,
+                sha256="0",
             )
         return file_id
 
@@ -223,10 +237,10 @@ class TestUploads:
 
         def remove_kept() -> None:
             with database.write() as session:
-                files.remove(session, kept)
+                files.remove(session, EVERYTHING, kept)
 
         with database.write() as session:
-            files.use(session, [kept])
+            files.use(session, EVERYTHING, [kept])
             jobs.insert(session, jobs.new_job_id(), self.spec_of(kept))
             late = threading.Thread(target=attempt, args=(remove_kept,))
             late.start()
@@ -234,7 +248,7 @@ class TestUploads:
             assert late.is_alive()
         late.join(10)
         with database.write() as session:
-            files.remove(session, removed)
+            files.remove(session, EVERYTHING, removed)
             late = threading.Thread(
                 target=attempt, args=(lambda: submit(database, unreachable, self.spec_of(removed)),)
             )
@@ -285,6 +299,36 @@ class Crowd:
         return self._waiting() == number
 
 
+@on_postgres
+class TestLimits:
+    def locked(self, statements: list[str]) -> list[str]:
+        """The tables whose rows were locked, in this order."""
+        found = (re.search(r"FROM (\w+).*FOR UPDATE", each, re.S) for each in statements)
+        return [match.group(1) for match in found if match]
+
+    def test_the_project_is_locked_after_files_and_jobs(
+        self, database: Database, unreachable: Dispatcher, tmp_path: Path
+    ) -> None:
+        """In another order a new job and a retry could wait for each other."""
+        limit(database, max_queued_jobs=1)
+        spec = TestUploads().spec_of(TestUploads().file(database))
+        with sent(database) as statements:
+            made = submit(database, unreachable, spec)
+        assert self.locked(statements) == ["files", "projects"]
+        put(database, made.job_id, state="failed")
+        settings = Settings(home=tmp_path)
+        with sent(database) as statements:
+            commands.retry(database, unreachable, settings, EVERYTHING, made.job_id)
+        assert self.locked(statements) == ["jobs", "files", "projects"]
+
+    def test_a_project_without_limits_is_neither_read_again_nor_locked(
+        self, database: Database, unreachable: Dispatcher
+    ) -> None:
+        with sent(database) as statements:
+            submit(database, unreachable, make_spec())
+        assert [each.split()[0] for each in statements] == ["SELECT", "INSERT", "INSERT"]
+
+
 class TestGroupCommit:
     def test_those_that_come_during_a_transaction_share_the_next(
         self, database: Database, unreachable: Dispatcher
@@ -299,11 +343,11 @@ class TestGroupCommit:
             row = get(database, one.job_id)
             assert (row.name, row.priority) == (spec.name, spec.priority)
             with database.read() as session:
-                _, place = queries.job_in_queue(session, one.job_id)
+                _, place = queries.job_in_queue(session, EVERYTHING, one.job_id)
                 assert place is not None
                 assert one.place is not None
                 assert place.position == one.place.position
-                events, _ = queries.events(session, one.job_id, after=0, limit=9)
+                events, _ = queries.events(session, EVERYTHING, one.job_id, after=0, limit=9)
                 labels = session.scalars(
                     select(JobLabelRow.value).where(JobLabelRow.job_id == one.job_id)
                 )

@@ -8,7 +8,8 @@ from service.contract.states import JobState
 from service.store import claims
 from service.store.claims import Claim
 from service.store.database import Database, db_now
-from service.store.models import AttemptRow
+from service.store.models import AttemptRow, JobRow
+from tests.support.databases import on_postgres
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, history_of, put
 from tests.support.services import wait_until
@@ -165,7 +166,7 @@ class TestClaim:
             assert claims.is_committed(session, other)
             assert not claims.is_committed(session, lost[0])
 
-    @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+    @on_postgres
     def test_a_commit_that_is_on_its_way_is_waited_for(self, database: Database) -> None:
         job_id = make_job(database)
         answers: list[bool] = []
@@ -225,3 +226,14 @@ class TestBeat:
         with database.write() as session:
             assert claims.renew(session, job_id, 0, 60) is None
         assert get(database, job_id).lease_until is None
+
+
+class TestStoredByAnEarlierRelease:
+    def test_a_spec_out_of_todays_bounds_is_claimed(self, database: Database) -> None:
+        job_id = make_job(database)
+        with database.write() as session:
+            row = session.get_one(JobRow, job_id)
+            row.spec = {**row.spec, "training": {**row.spec["training"], "max_steps": 10**15}}
+        claimed = try_claim(database, job_id)
+        assert claimed is not None
+        assert claimed.spec.training.max_steps == 10**15

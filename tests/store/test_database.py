@@ -1,7 +1,7 @@
 """A single statement needs no transaction of its own; writes have one."""
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
@@ -13,18 +13,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.store import keys
 from service.store.database import Database, is_outage
+from tests.support.statements import sent
 
 
 class TestConnect:
     def test_sends_the_statement_alone(self, database: Database) -> None:
-        statements: list[str] = []
-
-        def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-            statements.append(statement)
-
-        event.listen(database.engine, "before_cursor_execute", note)
-        with database.connect() as connection:
-            assert keys.who(connection, "ft-none").is_open
+        with sent(database) as statements, database.connect() as connection:
+            assert keys.who(connection, "ft-none") is None
             raw = connection.connection.dbapi_connection
             assert raw is not None
             if database.engine.dialect.name == "sqlite":
@@ -40,12 +35,12 @@ class TestConnect:
             connection.execute(text("SELECT 1"))
         try:
             with database.write() as session:
-                keys.create(session, "mine")
+                _, made = keys.create(session, "mine")
                 raise KeyError
         except KeyError:
             pass
         with database.connect() as connection:
-            assert keys.who(connection, None).is_open
+            assert keys.who(connection, made) is None
 
 
 CAUSE = Exception("cause")

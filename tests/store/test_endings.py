@@ -12,6 +12,7 @@ from service.store.endings import Ending
 from service.store.models import AttemptRow
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import TRAINED, get, history_of, put, snapshot
+from tests.support.statements import sent
 
 NETWORK = Failure.of(FailureCode.NETWORK, "The network is down.")
 BAD_ROW = Failure.of(FailureCode.UNREADABLE_ROW, "Row 7 has no answer.", row=7)
@@ -92,6 +93,25 @@ class TestFinished:
             session.get_one(AttemptRow, (job_id, 1)).started_at = db_now(-50)
         end(database, claimed, Ending.finished({}))
         assert get(database, job_id).used_seconds == pytest.approx(150, abs=1)
+
+    def test_usage_is_written_before_shares_whether_the_job_ends_or_not(
+        self, database: Database
+    ) -> None:
+        """In different orders two endings of one project would wait for each other."""
+        job_id = make_job(database)
+        for stage, state in (("train", JobState.QUEUED), ("publish", JobState.SUCCEEDED)):
+            put(database, job_id, stage=stage)
+            claimed = claim_job(database, job_id)
+            with sent(database) as statements:
+                assert end(database, claimed, Ending.finished(TRAINED)) is state
+            tables = [
+                table
+                for statement in statements
+                for table in ("usage_days", "fair_shares")
+                if f"INTO {table}" in statement or f"UPDATE {table}" in statement
+            ]
+            assert tables == sorted(tables, reverse=True)
+            assert {"usage_days", "fair_shares"} == set(tables)
 
 
 class TestFailed:

@@ -10,6 +10,7 @@ from service.store import job_list
 from service.store.database import Database
 from service.store.job_list import JobFilter, list_jobs
 from service.store.models import JobLabelRow, JobRow
+from service.store.scope import EVERYTHING
 from tests.api.factories import START, add_job, spec
 
 
@@ -63,7 +64,7 @@ class TestListJobs:
             after = dice.choice([None, dice.choice(rows).id])
             expected = [row.id for row in rows if matches(row, wanted, after)]
             with database.read() as session:
-                found, more = list_jobs(session, wanted, after=after, limit=10)
+                found, more = list_jobs(session, EVERYTHING, wanted, after=after, limit=10)
             assert [row.id for row in found] == expected[:10], wanted
             assert more == (len(expected) > 10)
 

@@ -12,6 +12,7 @@ from service.settings import Settings
 from service.store import jobs, lineage, retention
 from service.store.database import Database, db_now
 from service.store.retention import EndedJob
+from service.store.scope import EVERYTHING
 from tests.support.factories import make_spec, submit
 from tests.support.job_rows import TRAINED, add_checkpoint, finished_job, get, history_of, put
 
@@ -29,7 +30,7 @@ class TestModelOf:
     def test_the_finished_model_is_the_default(self, sqlite_database: Database) -> None:
         job_id = finished_job(sqlite_database)
         with sqlite_database.read() as session:
-            found = lineage.model_of(session, job_id, None)
+            found = lineage.model_of(session, EVERYTHING, job_id, None)
         assert (found.step, found.path, found.sha256) == (None, TRAINED["output_dir"], "a" * 64)
 
     @pytest.mark.parametrize(("wanted", "step"), [("best", 10), ("last", 30), (20, 20)])
@@ -39,7 +40,7 @@ class TestModelOf:
             add_checkpoint(sqlite_database, job_id, each, best=each == 10)
         add_checkpoint(sqlite_database, job_id, 40, pruned_at=db_now())
         with sqlite_database.read() as session:
-            found = lineage.model_of(session, job_id, wanted)
+            found = lineage.model_of(session, EVERYTHING, job_id, wanted)
         assert (found.step, found.path) == (step, f"attempts/2/checkpoints/{step}")
 
     @pytest.mark.parametrize(
@@ -88,13 +89,13 @@ class TestModelOf:
             sqlite_database.read() as session,
             pytest.raises(SourceJobError, match=words) as caught,
         ):
-            lineage.model_of(session, job_id, wanted)
+            lineage.model_of(session, EVERYTHING, job_id, wanted)
         assert caught.value.extra["reason"] == reason
         assert job_id in caught.value.detail
 
     def test_a_job_that_does_not_exist(self, sqlite_database: Database) -> None:
         with sqlite_database.read() as session, pytest.raises(SourceJobError) as caught:
-            lineage.model_of(session, "job-0", None)
+            lineage.model_of(session, EVERYTHING, "job-0", None)
         assert caught.value.extra["reason"] == "unknown_job"
 
     def test_a_merged_adapter_and_a_cancelled_jobs_checkpoint_can_be_had(
@@ -104,14 +105,16 @@ class TestModelOf:
         cancelled = finished_job(sqlite_database, state="cancelled", results={})
         add_checkpoint(sqlite_database, cancelled, 10)
         with sqlite_database.read() as session:
-            assert lineage.model_of(session, merged, None).step is None
-            assert lineage.model_of(session, cancelled, "last").step == 10
+            assert lineage.model_of(session, EVERYTHING, merged, None).step is None
+            assert lineage.model_of(session, EVERYTHING, cancelled, "last").step == 10
 
 
 class TestPublicName:
     def name(self, database: Database, job_id: str, *, whole: bool = True) -> Any:
         with database.read() as session:
-            return lineage.public_name(lineage.model_of(session, job_id, None), whole=whole)
+            return lineage.public_name(
+                lineage.model_of(session, EVERYTHING, job_id, None), whole=whole
+            )
 
     def test_the_repository_that_it_was_pushed_to(self, sqlite_database: Database) -> None:
         pushed = {"hub_url": "https://huggingface.co/org/mlm", "hub_commit": "c" * 40}
@@ -140,7 +143,7 @@ class TestLineage:
         derived = [row.data for row in history_of(database, base) if row.type == "derived"]
         assert derived == [{"job": one}, {"job": two}]
         with database.read() as session:
-            assert lineage.derived(session, base) == [one, two]
+            assert lineage.derived(session, EVERYTHING, base) == [one, two]
 
     def test_a_removed_source_is_looked_up_again_when_the_job_is_created(
         self, database: Database, unreachable: Dispatcher
@@ -157,7 +160,7 @@ class TestLineage:
         ended_at = get(database, base).ended_at
         assert ended_at is not None
         with pytest.raises(JobInUseError, match=job_id) as caught:
-            commands.delete(database, settings, base)
+            commands.delete(database, settings, EVERYTHING, base)
         assert caught.value.extra == {"jobs": [job_id]}
         with database.write() as session:
             assert retention.prune_workspace(session, EndedJob(base, ended_at)) == []
@@ -166,7 +169,7 @@ class TestLineage:
         with database.write() as session:
             retention.prune_workspace(session, EndedJob(base, ended_at))
         assert get(database, base).workspace_pruned_at is not None
-        commands.delete(database, settings, base)
+        commands.delete(database, settings, EVERYTHING, base)
 
     def test_deleting_a_derived_job_forgets_it(
         self, database: Database, unreachable: Dispatcher, tmp_path: Any
@@ -174,9 +177,9 @@ class TestLineage:
         base = finished_job(database)
         job_id = begun_with(database, unreachable, base)
         put(database, job_id, state=JobState.FAILED, ended_at=db_now())
-        commands.delete(database, Settings(home=tmp_path), job_id)
+        commands.delete(database, Settings(home=tmp_path), EVERYTHING, job_id)
         with database.read() as session:
-            assert lineage.derived(session, base) == []
+            assert lineage.derived(session, EVERYTHING, base) == []
 
 
 class TestResumeFrom:
@@ -200,18 +203,18 @@ class TestResumeFrom:
         assert history_of(database, job_id)[0].data["base_job"] == base
         assert history_of(database, base)[-1].data == {"job": job_id}
         with pytest.raises(JobInUseError, match=job_id):
-            commands.delete(database, Settings(home=tmp_path), base)
+            commands.delete(database, Settings(home=tmp_path), EVERYTHING, base)
         with database.write() as session:
             assert retention.prune_workspace(session, EndedJob(base, ended_at)) == []
         put(database, job_id, state=JobState.CANCELLED, ended_at=db_now())
-        commands.delete(database, Settings(home=tmp_path), base)
+        commands.delete(database, Settings(home=tmp_path), EVERYTHING, base)
 
     def test_one_job_can_be_both_sources(self, database: Database, unreachable: Dispatcher) -> None:
         base = finished_job(database)
         add_checkpoint(database, base, 10)
         job_id = self.continuing(database, unreachable, base, model={"job": base})
         with database.read() as session:
-            assert lineage.derived(session, base) == [job_id]
+            assert lineage.derived(session, EVERYTHING, base) == [job_id]
 
     def test_a_removed_source_is_looked_up_again_when_the_job_is_created(
         self, database: Database, unreachable: Dispatcher
@@ -224,7 +227,7 @@ class TestResumeFrom:
         base = finished_job(sqlite_database, spec={"peft": {"method": "lora"}})
         add_checkpoint(sqlite_database, base, 10)
         with sqlite_database.read() as session:
-            assert lineage.checkpoint_of(session, base, "last").step == 10
+            assert lineage.checkpoint_of(session, EVERYTHING, base, "last").step == 10
 
     def test_a_job_that_does_not_train_has_none(self, sqlite_database: Database) -> None:
         data = {"source": "hub", "name": "squad", "test": "test"}
@@ -233,7 +236,7 @@ class TestResumeFrom:
             sqlite_database.read() as session,
             pytest.raises(SourceJobError, match="its `mode` is `predict`") as caught,
         ):
-            lineage.checkpoint_of(session, base, "last")
+            lineage.checkpoint_of(session, EVERYTHING, base, "last")
         assert caught.value.extra["reason"] == "no_model"
 
 
@@ -269,7 +272,7 @@ class TestRetry:
     ) -> None:
         base = finished_job(database)
         job_id = self.failed(database, unreachable, tmp_path, base)
-        commands.retry(database, unreachable, Settings(home=tmp_path), job_id)
+        commands.retry(database, unreachable, Settings(home=tmp_path), EVERYTHING, job_id)
         assert (get(database, job_id).state, get(database, job_id).stage) == ("queued", "train")
 
     @pytest.mark.parametrize("change", ["deleted", "pruned"])
@@ -280,12 +283,12 @@ class TestRetry:
         base = finished_job(database)
         job_id = self.failed(database, unreachable, tmp_path, base)
         with database.write() as session:
-            row = jobs.lock(session, base)
+            row = jobs.lock(session, EVERYTHING, base)
             assert row is not None
             if change == "deleted":
                 session.delete(row)
             else:
                 row.workspace_pruned_at = jobs.clock(session)
         with pytest.raises(SourceJobError):
-            commands.retry(database, unreachable, Settings(home=tmp_path), job_id)
+            commands.retry(database, unreachable, Settings(home=tmp_path), EVERYTHING, job_id)
         assert get(database, job_id).state == "failed"

@@ -11,6 +11,7 @@ from service.store import claims, jobs, retention, user_actions
 from service.store.database import Database, db_now
 from service.store.endings import Ending, end
 from service.store.models import ArtifactRow, AttemptRow, Base, JobRow, RemovalRow
+from service.store.scope import EVERYTHING
 from tests.support.factories import POLICY, claim_job, make_job
 from tests.support.job_rows import get, history_of, put
 
@@ -20,7 +21,7 @@ TRAINED = {"output_dir": "attempts/2/output", "metrics": {"f1": 1.0}}
 
 def act(database: Database, job_id: str, name: str, *arguments: Any) -> str:
     with database.write() as session:
-        row = jobs.lock(session, job_id)
+        row = jobs.lock(session, EVERYTHING, job_id)
         assert row is not None
         state: str = getattr(user_actions, name)(session, row, *arguments)
     return state
@@ -229,7 +230,7 @@ class TestRemove:
 
         def remove_and_fail() -> None:
             with database.write() as session:
-                row = jobs.lock(session, job_id)
+                row = jobs.lock(session, EVERYTHING, job_id)
                 assert row is not None
                 user_actions.remove(session, row)
                 raise RuntimeError

@@ -1,0 +1,168 @@
+"""The audit log: who did what to what, when and from where. Rows are only ever added.
+
+A request's entry is written in the transaction that makes its change, so neither exists without the
+other: `Database.write` calls `record` before it commits. Only refusals have one of their own.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal
+
+from sqlalchemy import delete, event, select
+from sqlalchemy import insert as insert_into
+from sqlalchemy.orm import Session
+
+from service.store.database import db_now
+from service.store.models import AuditRow, JobRow
+from service.store.scope import Scope
+
+KEPT_AT_LEAST_DAYS: Final = 30
+"""The database refuses to remove younger rows."""
+_FORGOTTEN_AT_ONCE: Final = 10_000
+_INSERT: Final = insert_into(AuditRow.__table__)  # type: ignore[arg-type]
+_LONGEST: Final = {"action": 64, "target": 200, "client": 64, "code": 64, "key_name": 200}
+
+
+@dataclass
+class Entry:
+    """Who acts, and what they do; `is_written` once it is in the log."""
+
+    action: str
+    target: str | None = None
+    project_id: str | None = None
+    key_id: str | None = None
+    key_name: str | None = None
+    role: str | None = None
+    client: str | None = None
+    request_id: str | None = None
+    is_written: bool = False
+
+    def mark_written(self) -> None:
+        self.is_written = True
+
+
+_CURRENT: Final[ContextVar[Entry | None]] = ContextVar("audit_entry", default=None)
+
+
+def current() -> Entry | None:
+    """The entry of what this thread or task is doing for somebody."""
+    return _CURRENT.get()
+
+
+def begin(entry: Entry) -> None:
+    """From now on this task, and the threads that it starts, act for somebody."""
+    _CURRENT.set(entry)
+
+
+def about(target: str) -> None:
+    """Name what the present request has made, where its path does not."""
+    entry = current()
+    if entry is not None:
+        entry.target = target
+
+
+def record(session: Session) -> None:
+    """Write the present entry with the transaction that is about to commit."""
+    entry = current()
+    if entry is None or entry.is_written:
+        return
+    if entry.project_id is None and (entry.target or "").startswith("job-"):
+        # An operator acts on jobs of all projects.
+        owner = select(JobRow.project_id).where(JobRow.id == entry.target)
+        entry.project_id = session.scalar(owner)
+    write_all(session, [entry], _now(session))
+    # Not earlier: when COMMIT fails, the request may try once more (service/jobs/disk_space.py).
+    event.listen(session, "after_commit", lambda _: entry.mark_written(), once=True)
+
+
+def write_all(session: Session, entries: Sequence[Entry | None], at: datetime) -> None:
+    """Write entries in one statement, without the ORM: part of every POST."""
+    rows = [_row(entry, at, "done", None) for entry in entries if entry is not None]
+    if rows:
+        session.connection().execute(_INSERT, rows)
+
+
+def refuse(session: Session, entry: Entry, code: str | None) -> None:
+    """Write that a request was refused. Not at what it was aimed: that is the client's text."""
+    row = _row(replace(entry, target=None), _now(session), "refused", code)
+    session.connection().execute(_INSERT, [row])
+
+
+def _now(session: Session) -> datetime:
+    now: datetime = session.connection().execute(select(db_now())).scalar_one()
+    return now
+
+
+def _row(
+    entry: Entry, at: datetime, outcome: Literal["done", "refused"], code: str | None
+) -> dict[str, str | datetime | None]:
+    row: dict[str, str | datetime | None] = {
+        "id": f"audit-{time.time_ns():016x}{secrets.token_hex(6)}",
+        "at": at,
+        "project_id": entry.project_id,
+        "key_id": entry.key_id,
+        "key_name": entry.key_name,
+        "role": entry.role,
+        "action": entry.action,
+        "target": entry.target,
+        "outcome": outcome,
+        "code": code,
+        "client": entry.client,
+        "request_id": entry.request_id,
+    }
+    return {name: _storable(name, value) for name, value in row.items()}
+
+
+def _storable(name: str, value: str | datetime | None) -> str | datetime | None:
+    """Cut to the column; Postgres refuses a NUL in any text."""
+    if not isinstance(value, str):
+        return value
+    return value.replace("\x00", "")[: _LONGEST.get(name, len(value))]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """None: any."""
+
+    action: str | None = None
+    target: str | None = None
+    key_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def page(
+    session: Session, scope: Scope, wanted: Wanted, *, after: str | None, limit: int
+) -> tuple[list[AuditRow], bool]:
+    """The newest first, beyond the id `after`; and whether there are more."""
+    query = select(AuditRow)
+    if scope.project is not None:
+        query = query.where(AuditRow.project_id == scope.project)
+    for column, value in (
+        (AuditRow.action, wanted.action),
+        (AuditRow.target, wanted.target),
+        (AuditRow.key_id, wanted.key_id),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if wanted.since is not None:
+        query = query.where(AuditRow.at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(AuditRow.at < wanted.until)
+    if after is not None:
+        query = query.where(AuditRow.id < after)
+    rows = list(session.scalars(query.order_by(AuditRow.id.desc()).limit(limit + 1)))
+    return rows[:limit], len(rows) > limit
+
+
+def forget(session: Session, days: int) -> int:
+    """Remove what is older, a part at a time; how many rows."""
+    kept = max(days, KEPT_AT_LEAST_DAYS) * 86400 + 60
+    # The first ids are the oldest rows. No index has the times, and a sweep must not read the log.
+    oldest = select(AuditRow.id).order_by(AuditRow.id).limit(_FORGOTTEN_AT_ONCE)
+    gone = delete(AuditRow).where(AuditRow.id.in_(oldest), AuditRow.at < db_now(-kept))
+    return len(session.scalars(gone.returning(AuditRow.id)).all())
