@@ -1,5 +1,6 @@
 """Domain errors: each has an HTTP status and a stable code; one handler renders them all."""
 
+import math
 from typing import Any, ClassVar
 
 
@@ -75,3 +76,74 @@ class UploadNotFoundError(DomainError):
 
 class UploadInUseError(DomainError):
     status, code, title = 409, "file_in_use", "A job that has not ended needs the file"
+
+
+class QuotaExceededError(DomainError):
+    """`quota`, `limit` and `used` say which quota of the project, and its numbers."""
+
+    status, code, title = 429, "quota_exceeded", "The project's quota is used up"
+
+
+class QueueQuotaError(QuotaExceededError):
+    title = "The project has too many queued jobs"
+
+
+class RateQuotaError(QuotaExceededError):
+    title = "The project sends too many requests"
+
+    def __init__(self, wait_seconds: float) -> None:
+        self.retry_after = math.ceil(wait_seconds)
+        super().__init__(
+            "The project's requests per second are used up: wait, and send fewer at once.",
+            quota="max_requests_per_second",
+        )
+
+
+class PriorityQuotaError(QuotaExceededError):
+    status, title = 422, "The project may not ask for this priority"
+
+
+class StorageQuotaError(QuotaExceededError):
+    status, title = 413, "The project's storage is used up"
+
+
+class SecretNotFoundError(DomainError):
+    status, code, title = 404, "secret_not_found", "Secret not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The project has no secret {name[:100]!r}.")
+
+
+class SecretsKeyError(DomainError):
+    status, code, title = 503, "secrets_key_unreadable", "The key of the secrets cannot be used"
+
+
+class ForbiddenError(DomainError):
+    status, code, title = 403, "forbidden", "The key does not allow this"
+
+
+class ProjectNotFoundError(DomainError):
+    status, code, title = 404, "project_not_found", "Project not found"
+
+    def __init__(self, id_or_name: str) -> None:
+        super().__init__(f"There is no project {id_or_name[:100]!r}.")
+
+
+class ProjectExistsError(DomainError):
+    status, code, title = 409, "project_exists", "The name is taken"
+
+
+class ProjectArchivedError(DomainError):
+    status, code, title = 409, "project_archived", "The project is archived"
+
+
+class MemberNotFoundError(DomainError):
+    status, code, title = 404, "member_not_found", "Member not found"
+
+
+class MemberExistsError(DomainError):
+    status, code, title = 409, "member_exists", "The name is taken"
+
+
+class KeyNotFoundError(DomainError):
+    status, code, title = 404, "key_not_found", "Key not found"

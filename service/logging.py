@@ -2,10 +2,14 @@
 
 import logging
 import sys
-from typing import Any
+import traceback
+from typing import Any, TextIO
 
 import structlog
+from structlog.typing import EventDict, ExcInfo
 
+from service import escaping
+from service.masking import mask
 from service.settings import Settings
 
 _SHARED: list[Any] = [
@@ -15,6 +19,13 @@ _SHARED: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.StackInfoRenderer(),
 ]
+
+_TALKATIVE = (
+    # Tells which dialect it speaks each time somebody asks /health/ready.
+    "alembic.runtime.migration",
+    # Tells of each request that is passed on to MLflow, which the access log has already.
+    "httpx",
+)
 
 
 def configure(settings: Settings) -> None:
@@ -46,14 +57,32 @@ def configure(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    # It tells which dialect it speaks each time somebody asks /health/ready.
-    logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
+    for talkative in _TALKATIVE:
+        logging.getLogger(talkative).setLevel(logging.WARNING)
 
 
 def _renderers(log_format: str) -> list[Any]:
     if log_format == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    # Plain tracebacks: the pretty ones print local variables, and with them secrets.
-    plain = structlog.dev.plain_traceback
+        return [structlog.processors.format_exc_info, _mask, structlog.processors.JSONRenderer()]
     colors = sys.stderr.isatty()
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    return [
+        _mask,
+        _one_line_each,
+        structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback),
+    ]
+
+
+def _mask(_logger: Any, _method: str, record: EventDict) -> EventDict:
+    return {name: mask(v) if isinstance(v, str) else v for name, v in record.items()}
+
+
+def _one_line_each(_logger: Any, _method: str, record: EventDict) -> EventDict:
+    """No value forges a line of the log; one that is no text is shown by its `repr`."""
+    return {name: escaping.log_line(v) if isinstance(v, str) else v for name, v in record.items()}
+
+
+def _traceback(stream: TextIO, info: ExcInfo) -> None:
+    """Plain: the pretty ones print local variables, and with them secrets. Indented, so that no
+    line of an exception's message looks like a record."""
+    lines = "".join(traceback.format_exception(*info)).rstrip().split("\n")
+    stream.write("\n" + "\n".join(f"    {escaping.line(mask(line))}" for line in lines))

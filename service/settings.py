@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -12,9 +12,17 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
+from service import inherited_secrets
 from service.contract import patterns
+from service.contract.states import Stage
 
 
 def _split_paths(value: object) -> object:
@@ -28,6 +36,15 @@ def _absolute(paths: list[Path]) -> list[Path]:
     return [path.expanduser().resolve() for path in paths]
 
 
+def _split_names(value: object) -> object:
+    """`A,B`, with or without blanks."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+Auth = Literal["required", "off"]
+Names = Annotated[list[str], NoDecode, BeforeValidator(_split_names)]
 Roots = Annotated[list[Path], NoDecode, BeforeValidator(_split_paths), AfterValidator(_absolute)]
 
 
@@ -42,21 +59,66 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(None, description="Default: SQLite under home.")
     redis_url: SecretStr | None = Field(None, description="The broker; `finetune up` starts one.")
     mlflow_uri: str | None = Field(None, description="Where workers reach the tracking server.")
+    mlflow_token_file: Path | None = Field(
+        None,
+        description="Holds the token of the tracking server; `up` makes it. With it the API serves "
+        "MLflow at /mlflow/ to whoever has a key.",
+    )
     mlflow_public_uri: str | None = Field(
-        None, description="Where users reach it; default: mlflow_uri."
+        None, description="Where users reach it; default: /mlflow/ of the API, or mlflow_uri."
     )
     public_url: str | None = Field(
         None, description="Where users reach the API, for links in MLflow; `up` fills it in."
     )
     hub_token: SecretStr | None = Field(None, description="Write access to the Hub.")
+    secrets_key_file: Path | None = Field(
+        None,
+        description="Keys that seal the projects' secrets; all API and worker processes need it. "
+        "Default: `secrets.key` under home.",
+    )
     hub_endpoint: str | None = Field(None, description="Another Hub; default: huggingface.co.")
     data_roots: Roots = Field(default_factory=list, description="Folders that specs may name.")
     model_roots: Roots = Field(default_factory=list, description="Likewise for models.")
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    allowed_hosts: Names = Field(
+        default_factory=list,
+        description="Names under which browsers may reach the API, besides localhost, addresses, "
+        "FINETUNE_HOST, this machine's name and that of FINETUNE_PUBLIC_URL; `*`: any.",
+    )
+    cors_origins: Names = Field(
+        default_factory=list,
+        description="Sites whose pages may use the API, such as https://app.example.org.",
+    )
+    trusted_proxies: Names = Field(
+        default_factory=list,
+        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto "
+        "are believed.",
+    )
+    auth: Auth = Field(
+        "required",
+        description="`required`: every request needs an API key. `off`: nobody needs one and "
+        "everybody is the operator; only with a loopback FINETUNE_HOST.",
+    )
     max_upload_bytes: int = Field(5 * 1024**3, ge=1)
     max_body_bytes: int = Field(1024**2, ge=1, description="Of any request except an upload.")
+    max_connections: int = Field(
+        1000, ge=8, description="Fewer where the process may open only few files (`ulimit -n`)."
+    )
+    max_requests: int = Field(
+        200, ge=1, description="In progress at once; more are answered with 503."
+    )
+    max_uploads: int = Field(16, ge=1, description="At once; more are answered with 429.")
+    reserved_disk_bytes: int = Field(
+        256 * 1024**2,
+        ge=0,
+        description="Uploads leave so much of the disk under home free, or a twentieth of a small "
+        "disk.",
+    )
+    max_prepared_bytes: int = Field(
+        100 * 1024**3, ge=1, description="Of the prepared rows of one split, on the disk."
+    )
 
     lease_seconds: float = Field(60, gt=0)
     beat_seconds: float = Field(10, gt=0)
@@ -76,6 +138,30 @@ class Settings(BaseSettings):
     stop_grace_seconds: float = Field(10, gt=0, description="From SIGTERM to SIGKILL of a stage.")
     hung_seconds: float = Field(
         600, gt=0, description="A stage that reports nothing for this long is ended as hung."
+    )
+    prepare_timeout_seconds: float | None = Field(
+        6 * 3600,
+        gt=0,
+        description="Running time of `prepare` over all its attempts, in jobs that set no "
+        "`stage_timeout_seconds.prepare`.",
+    )
+    train_timeout_seconds: float | None = Field(
+        None, gt=0, description="The same for `train`; unset: no limit."
+    )
+    publish_timeout_seconds: float | None = Field(
+        6 * 3600, gt=0, description="The same for `publish`."
+    )
+    default_timeout_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Running time of all stages together, in jobs that set no `timeout_seconds`; "
+        "unset: no limit.",
+    )
+    longest_timeout_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="The most that any job may run, whatever its `timeout_seconds`; unset: no "
+        "limit.",
     )
     republish_seconds: float = Field(30, gt=0)
     reconcile_seconds: float = Field(1, gt=0)
@@ -104,6 +190,26 @@ class Settings(BaseSettings):
         None, ge=0, description="Of all prepared data together, and of all compiled code."
     )
 
+    stage_memory_bytes: int | None = Field(
+        None,
+        ge=64 * 1024**2,
+        description="Of one stage with all its processes; unset: nine tenths of the machine's "
+        "memory, less 1 GiB, at least half of it.",
+    )
+    stage_processes: int = Field(
+        4096, ge=16, description="Processes and threads of one stage together."
+    )
+    stage_disk_bytes: int | None = Field(
+        None,
+        ge=1024**2,
+        description="That one attempt of a stage writes into its folder and its temporary folder; "
+        "unset: what the disk has, less the part that is kept free.",
+    )
+    stage_file_bytes: int | None = Field(
+        None, ge=1024**2, description="Of one file that a stage writes; unset: as the above."
+    )
+    audit_days: int = Field(365, ge=30, description="How long entries of the audit log are kept.")
+
     gpus_per_worker: int | None = Field(
         None,
         ge=1,
@@ -128,12 +234,54 @@ class Settings(BaseSettings):
         "else the C library's, configured to keep freed memory; `system`: the C library's with "
         "its defaults; or the path of a library to preload.",
     )
+    stage_env: Names = Field(
+        default_factory=list,
+        description="Names of environment variables, separated by commas, that stages receive from "
+        "the worker besides those that libraries need.",
+    )
+    sandbox: Literal["auto", "require", "off"] = Field(
+        "auto",
+        description="Confine stages: `auto` as far as this machine can, and say what is missing; "
+        "`require`: refuse to start where something is missing; `off`: not at all.",
+    )
+    sandbox_layers: str = Field(
+        "landlock,namespaces",
+        pattern=patterns.SANDBOX_LAYERS,
+        description="Which mechanisms may be used; for machines where one of them is in the way.",
+    )
+    sandbox_read: Roots = Field(
+        default_factory=list,
+        description="More folders that every stage may read, for example of a CUDA toolkit.",
+    )
     system_metrics_seconds: float = Field(
         10, gt=0, description="Between two samples of a running stage's CPU, memory, disk and GPUs."
     )
 
+    allow_debuggers: bool = Field(
+        default=False,
+        description="Let other processes of the same user read the memory and the environment of "
+        "API, reconciler and workers, as py-spy and gdb do. Root always can.",
+    )
     log_format: str = Field("console", pattern=patterns.LOG_FORMAT)
     log_level: str = "INFO"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        passed_on = inherited_secrets.of_files(cls.secrets()) | inherited_secrets.settings()
+        return init_settings, env_settings, InitSettingsSource(settings_cls, passed_on)
+
+    @classmethod
+    def secrets(cls) -> list[str]:
+        """The settings that are secrets: they may also come from a pipe or a file."""
+        fields = cls.model_fields.items()
+        return [name for name, field in fields if SecretStr in get_args(field.annotation)]
 
     @model_validator(mode="after")
     def _an_old_attempt_ends_before_a_new_one_begins(self) -> Self:
@@ -157,6 +305,29 @@ class Settings(BaseSettings):
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.home / 'finetune.db'}"
 
+    def stage_timeout_seconds(self, stage: Stage) -> float | None:
+        match stage:
+            case Stage.PREPARE:
+                return self.prepare_timeout_seconds
+            case Stage.TRAIN:
+                return self.train_timeout_seconds
+            case Stage.PUBLISH:
+                return self.publish_timeout_seconds
+
+    @property
+    def mlflow_token(self) -> SecretStr | None:
+        if self.mlflow_token_file is None:
+            return None
+        return SecretStr(self.mlflow_token_file.read_text("utf-8").strip())
+
+    @property
+    def mlflow_users_url(self) -> str | None:
+        """Where users find MLflow, without a slash at the end."""
+        if self.mlflow_public_uri is None and self.mlflow_token_file and self.public_url:
+            return f"{self.public_url.rstrip('/')}/mlflow"
+        found = self.mlflow_public_uri or self.mlflow_uri
+        return found.rstrip("/") if found else None
+
     @property
     def alive_seconds(self) -> float:
         """A worker that has missed three heartbeats does not count as alive."""
@@ -170,6 +341,10 @@ class Settings(BaseSettings):
     @property
     def files_dir(self) -> Path:
         return self.home / "files"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.secrets_key_file or self.home / "secrets.key"
 
     @property
     def jobs_dir(self) -> Path:

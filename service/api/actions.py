@@ -22,8 +22,11 @@ from service.api.openapi import HUB_BODY, PATCH_BODY, problems
 from service.api.schemas.jobs import Job, JobDeleted, SubmittedJob
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
+from service.api.visitor import JobsWrite
 from service.jobs import commands
+from service.jobs.disk_space import with_reserve
 from service.store import queries
+from service.store.scope import Scope
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
@@ -33,31 +36,41 @@ _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = problems(401, 404, 409, 422,
 
 @router.post("/cancel", summary="Cancel a job", responses=_PROBLEMS)
 def cancel_job(
-    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
+    visitor: JobsWrite,
+    job_id: JobId,
+    database: DatabaseDep,
+    dispatcher: DispatcherDep,
+    settings: SettingsDep,
 ) -> Job:
     """A waiting job is cancelled at once; a running one is `cancelling` until it stops, within
     seconds.
 
     409 when the job has ended. Repeating the request while it is `cancelling` changes nothing.
     """
-    commands.cancel(database, dispatcher, job_id)
-    return read_page(database, job_id, settings)
+    with_reserve(settings, lambda: commands.cancel(database, dispatcher, visitor.scope, job_id))
+    return read_page(database, visitor.scope, job_id, settings)
 
 
 @router.post("/pause", summary="Pause a job", responses=_PROBLEMS)
-def pause_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Job:
+def pause_job(
+    visitor: JobsWrite, job_id: JobId, database: DatabaseDep, settings: SettingsDep
+) -> Job:
     """A waiting job is paused at once; a running one is `pausing` until it stops at a checkpoint.
 
     If the stage ends first, the job is paused before the next stage, or is done. 409 when the job
     has ended or is being cancelled. Repeating the request changes nothing.
     """
-    commands.pause(database, job_id)
-    return read_page(database, job_id, settings)
+    commands.pause(database, visitor.scope, job_id)
+    return read_page(database, visitor.scope, job_id, settings)
 
 
 @router.post("/resume", summary="Resume a paused job", responses=_PROBLEMS)
 def resume_job(
-    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
+    visitor: JobsWrite,
+    job_id: JobId,
+    database: DatabaseDep,
+    dispatcher: DispatcherDep,
+    settings: SettingsDep,
 ) -> Job:
     """The job returns to the queue and continues from its latest checkpoint, with the same results
     as without the pause.
@@ -65,13 +78,17 @@ def resume_job(
     While it is `pausing`, the pause is withdrawn. 409 when the job has ended or is being cancelled;
     a job that is not paused does not change.
     """
-    commands.resume(database, dispatcher, job_id)
-    return read_page(database, job_id, settings)
+    commands.resume(database, dispatcher, visitor.scope, job_id)
+    return read_page(database, visitor.scope, job_id, settings)
 
 
 @router.post("/retry", summary="Retry a failed or cancelled job", responses=_PROBLEMS)
 def retry_job(
-    job_id: JobId, database: DatabaseDep, dispatcher: DispatcherDep, settings: SettingsDep
+    visitor: JobsWrite,
+    job_id: JobId,
+    database: DatabaseDep,
+    dispatcher: DispatcherDep,
+    settings: SettingsDep,
 ) -> Job:
     """Repeats the stage that failed, from its checkpoints; its retries and its running time are
     counted from zero.
@@ -80,8 +97,8 @@ def retry_job(
     event `retried` names what was missing. 409 for a job in any other state, and (`data_gone`) when
     an uploaded file that is needed again was deleted.
     """
-    commands.retry(database, dispatcher, settings, job_id)
-    return read_page(database, job_id, settings)
+    commands.retry(database, dispatcher, settings, visitor.scope, job_id)
+    return read_page(database, visitor.scope, job_id, settings)
 
 
 @router.post(
@@ -96,6 +113,7 @@ def retry_job(
     },
 )
 def clone_job(
+    visitor: JobsWrite,
     job_id: JobId,
     body: ParsedBody,
     services: ServicesDep,
@@ -108,10 +126,11 @@ def clone_job(
     POST /v1/jobs. The original may be in any state and does not change.
     """
     with services.database.read() as session:
-        original = queries.get_job(session, job_id).spec
+        original = queries.get_job(session, visitor.scope, job_id)
     return submission.submit(
         services,
-        merged(original, body),
+        original.project_id,
+        merged(original.spec, body),
         idempotency_key,
         {"clone": job_id, "patch": body},
         cloned_from=job_id,
@@ -125,6 +144,7 @@ def clone_job(
     responses=problems(400, 401, 404, 409, 410, 413, 415, 422, 503),
 )
 def publish_job(
+    visitor: JobsWrite,
     job_id: JobId,
     body: ParsedBody,
     database: DatabaseDep,
@@ -139,21 +159,26 @@ def publish_job(
     when the job has not ended or has no model, 410 when the model was removed to make room.
     """
     with database.read() as session:
-        spec = queries.get_job(session, job_id).spec
+        job = queries.get_job(session, visitor.scope, job_id)
+        spec, owner = job.spec, Scope(job.project_id)
     findings = collect({**spec, "hub": body})
     if findings.faults or findings.spec is None or findings.spec.hub is None:
         raise InvalidSpecError(findings.faults or [_NO_HUB])
-    if faults := list(semantic.hub_token(settings, database)):
+    if findings.spec.hub_token_secret is None and (
+        faults := list(semantic.hub_token(settings, database, owner))
+    ):
         raise InvalidSpecError(faults)
-    commands.publish(database, dispatcher, settings, job_id, findings.spec.hub)
-    return read_page(database, job_id, settings)
+    commands.publish(database, dispatcher, settings, visitor.scope, job_id, findings.spec.hub)
+    return read_page(database, visitor.scope, job_id, settings)
 
 
 @router.delete("", summary="Delete an ended job", responses=_PROBLEMS)
-def delete_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> JobDeleted:
+def delete_job(
+    visitor: JobsWrite, job_id: JobId, database: DatabaseDep, settings: SettingsDep
+) -> JobDeleted:
     """Deletes its files, history and metrics; its run in MLflow and its repository on the Hub stay.
 
     409 when the job has not ended; 404 when it does not exist, or was deleted before.
     """
-    commands.delete(database, settings, job_id)
+    with_reserve(settings, lambda: commands.delete(database, settings, visitor.scope, job_id))
     return JobDeleted(id=job_id)

@@ -6,14 +6,18 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
+import structlog
 from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from service import logging
 from service.api import (
     actions,
     artifacts,
+    audit,
     checkpoints,
     docs,
     file_checks,
@@ -21,19 +25,32 @@ from service.api import (
     health,
     history,
     jobs,
+    keys,
+    leftovers,
+    login,
     metrics,
     model,
     openapi,
+    project_secrets,
+    projects,
     tasks,
+    usage,
     workers,
 )
+from service.api.accounting import NOTED, Accounting, RefusalLog
 from service.api.dependencies import Services
 from service.api.errors import add_handlers
+from service.api.limits import ConcurrencyLimit, UploadSlots
 from service.api.middleware import Authentication, BodyLimit, RequestContext
+from service.api.mlflow_proxy import PREFIX, MlflowProxy
+from service.api.mlflow_visitors import MlflowVisitors
+from service.api.other_sites import CORS, OtherSites
 from service.api.query_parameters import KNOWN_ONLY
+from service.jobs import disk_space
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
 from service.settings import Settings, get_settings
+from service.store import audit as audit_log
 from service.store.database import Database
 
 _DESCRIPTION: Final = (
@@ -51,16 +68,25 @@ _ROUTERS: Final = (
     file_checks,
     tasks,
     workers,
+    projects,
+    keys,
+    project_secrets,
+    usage,
+    audit,
 )
 # Probes and scrapers may add parameters of their own.
-_OPEN_ROUTERS: Final = (health, metrics, docs)
+_OPEN_ROUTERS: Final = (health, metrics, docs, login)
+_log = structlog.stdlib.get_logger(__name__)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The ASGI app; `uvicorn --factory service.api.app:create_app` calls it without settings."""
     settings = settings or get_settings()
     logging.configure(settings)
+    if settings.auth == "off":
+        _log.warning("auth.off", effect="every request may do everything, without a key")
     database, dispatcher = Database(settings.sqlalchemy_url), Dispatcher(settings)
+    database.before_commit = audit_log.record
     services = Services(settings, database, dispatcher, Submissions(database, dispatcher))
     counters = metrics.Metrics()
     app = FastAPI(
@@ -77,15 +103,28 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.services = services
     app.state.metrics = counters
+    app.state.upload_slots = UploadSlots(settings.max_uploads)
     add_handlers(app)
     # The last one added is the outermost.
-    app.add_middleware(Authentication, database=services.database)
+    app.add_middleware(Accounting)
+    app.add_middleware(Authentication, database=services.database, auth=settings.auth)
+    app.add_middleware(RefusalLog, database=services.database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+    app.add_middleware(OtherSites, settings=settings)
+    app.add_middleware(ConcurrencyLimit, most=settings.max_requests)
     app.add_middleware(RequestContext, metrics=counters)
     for room in _ROUTERS:
-        app.include_router(room.router, dependencies=[KNOWN_ONLY], responses=openapi.problems(422))
+        app.include_router(
+            room.router, dependencies=[KNOWN_ONLY, NOTED], responses=openapi.problems(422)
+        )
     for room in _OPEN_ROUTERS:
         app.include_router(room.router)
+    app.state.mlflow_visitors = MlflowVisitors(settings, database)
+    app.state.mlflow_proxy = MlflowProxy(settings, app.state.mlflow_visitors)
+    for path in (PREFIX, f"{PREFIX}/{{path:path}}"):
+        app.router.routes.append(Route(path, app.state.mlflow_proxy))
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app
 
@@ -94,10 +133,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     settings = services.settings
-    await to_thread.run_sync(files.remove_leftovers, settings.files_dir)
+    await to_thread.run_sync(leftovers.sweep, settings.files_dir)
+    await to_thread.run_sync(disk_space.make_reserve, settings)
     try:
         yield
     finally:
+        await app.state.mlflow_proxy.close()
         services.dispatcher.close()
         services.database.dispose()
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,8 @@ from typing import Any, BinaryIO, Final
 from fastapi.responses import StreamingResponse
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
+
+from service.safe_files import open_inside
 
 _BLOCK: Final = 1024**2
 _TAR: Final = "application/x-tar"
@@ -122,27 +123,9 @@ def archive_responses(folder: str, etag: str) -> Mapping[int | str, dict[str, An
     }
 
 
-def open_inside(root: Path, path: str) -> BinaryIO:
-    """A regular file under the root. OSError for a link or a path that leads out of it, which a
-    stage may have left there."""
-    if not is_inside(root, path):
-        raise OSError(f"{path} is not in the folder")
-    descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise OSError(f"{path} is not a regular file")
-    return file
-
-
 def lacks_descriptors(error: OSError) -> bool:
     """Whether it says nothing about the file: the server has too many open."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
-
-
-def is_inside(root: Path, path: str) -> bool:
-    """Whether the path is a file under the root itself, without links and `..`."""
-    return (root / path).resolve() == root.resolve() / path
 
 
 def _padded(size: int) -> int:

@@ -10,8 +10,9 @@ from service.api.download import DOWNLOAD_RESPONSES, send_file
 from service.api.openapi import problems
 from service.api.schemas.history import ArtifactPage
 from service.api.schemas.jobs import Artifact
+from service.api.visitor import JobsRead
 from service.contract import patterns
-from service.errors import ArtifactGoneError, ArtifactNotFoundError
+from service.errors import ArtifactGoneError
 from service.store import queries
 from service.store.models import ArtifactRow, JobRow
 
@@ -39,6 +40,7 @@ def require_files(job: JobRow) -> None:
 
 @router.get("", summary="List a job's artifacts", responses=problems(401, 404, 422, 503))
 def list_artifacts(
+    visitor: JobsRead,
     job_id: JobId,
     database: DatabaseDep,
     after: Annotated[
@@ -53,8 +55,8 @@ def list_artifacts(
 ) -> ArtifactPage:
     """By name: predictions, the finished model's files, the model card."""
     with database.read() as session:
-        queries.job_exists(session, job_id)
-        rows, has_more = queries.artifacts(session, job_id, after=after, limit=limit)
+        queries.job_exists(session, visitor.scope, job_id)
+        rows, has_more = queries.artifacts(session, visitor.scope, job_id, after=after, limit=limit)
     return ArtifactPage(data=[artifact_of(row) for row in rows], has_more=has_more)
 
 
@@ -65,6 +67,7 @@ def list_artifacts(
     responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 410, 416, 422, 503)},
 )
 def get_artifact(
+    visitor: JobsRead,
     job_id: JobId,
     path: Annotated[str, Path(description="Its `name`.", examples=["predictions.json"])],
     request: Request,
@@ -73,12 +76,7 @@ def get_artifact(
 ) -> Response:
     """Streamed; takes Range, If-Range and If-None-Match. 410 when it was removed to make room."""
     with database.read() as session:
-        row = queries.artifact(session, job_id, path)
-        job = queries.get_job(session, job_id)
+        row = queries.artifact(session, visitor.scope, job_id, path)
+        job = queries.get_job(session, visitor.scope, job_id)
     require_files(job)
-    workspace = settings.workspace(job_id).resolve()
-    # The name comes from the database; this guards against a link that a stage has written.
-    target = (workspace / row.path).resolve()
-    if not target.is_relative_to(workspace):
-        raise ArtifactNotFoundError(f"Job {job_id} has no artifact {path[:200]!r}.")
-    return send_file(request, target, row.name, row.sha256)
+    return send_file(request, settings.workspace(job_id), row.path, row.name, row.sha256)

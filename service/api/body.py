@@ -4,11 +4,13 @@ import json
 import math
 from typing import Any, Final, NoReturn
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from service.api.errors import (
     BodyTooLargeError,
+    ClientClosedError,
     InvalidJsonError,
     InvalidYamlError,
     UnsupportedMediaTypeError,
@@ -24,6 +26,12 @@ _LARGEST_YAML: Final = 128 * 1024
 _YAML: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
 
+_LARGE: Final = 64 * 1024
+"""Bytes of JSON that take a millisecond or more."""
+# Few, so that the others stay free for other requests.
+_PARSERS: Final = CapacityLimiter(2)
+
+
 class Unusable:
     """A number that JSON or the database cannot store. No field accepts it."""
 
@@ -37,13 +45,25 @@ class Unusable:
 async def read(request: Request) -> Any:
     """The body's value; numbers out of range and NaN are `Unusable`. Raises InvalidJsonError and
     InvalidYamlError."""
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise UnsupportedMediaTypeError("Send the body without a Content-Encoding.")
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "application/json" or media_type.endswith("+json"):
-        return parse_json(await request.body())
+        body = await _whole(request)
+        if len(body) < _LARGE:
+            return parse_json(body)
+        return await to_thread.run_sync(parse_json, body, limiter=_PARSERS)
     if media_type in _YAML or media_type.endswith("+yaml"):
         # On a thread, so that the other requests are answered in the meantime.
-        return await to_thread.run_sync(parse_yaml, await request.body())
+        return await to_thread.run_sync(parse_yaml, await _whole(request), limiter=_PARSERS)
     raise UnsupportedMediaTypeError("Send the body as application/json or application/yaml.")
+
+
+async def _whole(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise ClientClosedError("The body was not complete.") from None
 
 
 def parse_yaml(body: bytes) -> Any:

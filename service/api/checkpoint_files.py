@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from service.api.archive import Archive, Member, lacks_descriptors, open_inside
+from service.api.archive import Archive, Member, lacks_descriptors
 from service.errors import CheckpointGoneError
+from service.safe_files import open_inside
 
 MANIFEST: Final = "manifest.json"
 _LARGEST_MANIFEST: Final = 4 * 1024**2

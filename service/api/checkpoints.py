@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request, Response
 
-from service.api.archive import ArchiveResponse, archive_responses, is_inside
+from service.api.archive import ArchiveResponse, archive_responses
 from service.api.checkpoint_files import Entry, archive, entries
 from service.api.dependencies import DatabaseDep, DispatcherDep, JobId, SettingsDep
 from service.api.download import DOWNLOAD_RESPONSES, send_file
@@ -14,11 +14,13 @@ from service.api.job_page import read_page
 from service.api.openapi import problems
 from service.api.schemas.history import Checkpoint, CheckpointDetail, CheckpointFile
 from service.api.schemas.jobs import Job
+from service.api.visitor import JobsRead, JobsWrite
 from service.errors import ArtifactNotFoundError, CheckpointGoneError
 from service.jobs import commands
 from service.settings import Settings
 from service.store import queries
 from service.store.models import CheckpointRow
+from service.store.scope import Scope
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/checkpoints/{step}", tags=["jobs"])
 
@@ -27,13 +29,13 @@ Step = Annotated[int, Path(ge=0, le=2**31 - 1, description="Step of the checkpoi
 
 @router.get("", summary="One checkpoint", responses=problems(401, 404, 422, 503))
 def get_checkpoint(
-    job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
+    visitor: JobsRead, job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
 ) -> CheckpointDetail:
     """Its evaluation and its files; a checkpoint that was removed to make room has no files."""
     with database.read() as session:
-        row = queries.checkpoint(session, job_id, step)
-        newest = queries.newest_checkpoint(session, job_id)
-        metrics = queries.evaluation(session, job_id, step)
+        row = queries.checkpoint(session, visitor.scope, job_id, step)
+        newest = queries.newest_checkpoint(session, visitor.scope, job_id)
+        metrics = queries.evaluation(session, visitor.scope, job_id, step)
     base = f"/v1/jobs/{job_id}/checkpoints/{step}"
     files = _listed(row, settings)
     return CheckpointDetail(
@@ -54,6 +56,7 @@ def get_checkpoint(
     responses={**DOWNLOAD_RESPONSES, **problems(401, 404, 410, 416, 422, 503)},
 )
 def get_checkpoint_file(
+    visitor: JobsRead,
     job_id: JobId,
     step: Step,
     path: Annotated[str, Path(description="Its `name`.", examples=["model.safetensors"])],
@@ -62,11 +65,11 @@ def get_checkpoint_file(
     settings: SettingsDep,
 ) -> Response:
     """Streamed; takes Range, If-Range and If-None-Match. 410 when it was removed to make room."""
-    folder, files = _files(job_id, step, database, settings)
+    folder, files = _files(visitor.scope, job_id, step, database, settings)
     found = [file for file in files if file.name == path]
-    if not found or not is_inside(folder, path):
+    if not found:
         raise ArtifactNotFoundError(f"The checkpoint of step {step} has no file {path[:200]!r}.")
-    return send_file(request, folder / path, path, found[0].sha256)
+    return send_file(request, folder, path, path, found[0].sha256)
 
 
 @router.get(
@@ -79,10 +82,10 @@ def get_checkpoint_file(
     },
 )
 def get_checkpoint_archive(
-    job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
+    visitor: JobsRead, job_id: JobId, step: Step, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
     """All its files in one tar archive, built while it is sent; Content-Length is known."""
-    folder, files = _files(job_id, step, database, settings)
+    folder, files = _files(visitor.scope, job_id, step, database, settings)
     name = f"{job_id}-checkpoint-{step}.tar"
     return ArchiveResponse(archive(folder, files), filename=name, etag=files[-1].sha256)
 
@@ -93,6 +96,7 @@ def get_checkpoint_archive(
     responses=problems(401, 404, 409, 410, 422, 503),
 )
 def promote_checkpoint(
+    visitor: JobsWrite,
     job_id: JobId,
     step: Step,
     database: DatabaseDep,
@@ -106,16 +110,16 @@ def promote_checkpoint(
     and can be retried. Asking again while it does so, or when it has done so, changes nothing.
     409 when it has not ended, 410 when the checkpoint was removed to make room.
     """
-    commands.promote(database, dispatcher, settings, job_id, step)
-    return read_page(database, job_id, settings)
+    commands.promote(database, dispatcher, settings, visitor.scope, job_id, step)
+    return read_page(database, visitor.scope, job_id, settings)
 
 
 def _files(
-    job_id: str, step: int, database: DatabaseDep, settings: Settings
+    scope: Scope, job_id: str, step: int, database: DatabaseDep, settings: Settings
 ) -> tuple[FilePath, list[Entry]]:
     """The folder and its files. Raises CheckpointGoneError when it was removed."""
     with database.read() as session:
-        row = queries.checkpoint(session, job_id, step)
+        row = queries.checkpoint(session, scope, job_id, step)
     if row.pruned_at is not None:
         raise CheckpointGoneError(
             f"The checkpoint of step {step} was removed on {row.pruned_at:%Y-%m-%d} to make room "

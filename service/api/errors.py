@@ -13,11 +13,17 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from service import escaping
 from service.api.faults import constraints
 from service.api.problem_message import message_of
 from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault, Problem
-from service.errors import DomainError, IdempotencyInFlightError
+from service.errors import (
+    DomainError,
+    IdempotencyInFlightError,
+    QuotaExceededError,
+    RateQuotaError,
+)
 from service.store.database import is_outage
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -76,8 +82,32 @@ class ClientClosedError(DomainError):
     status, code, title = 400, "client_closed", "The client disconnected before the end of the body"
 
 
+class InvalidHttpError(DomainError):
+    status, code, title = 400, "invalid_http", "The request is not valid HTTP"
+
+
+class RequestTimeoutError(DomainError):
+    status, code, title = 408, "request_timeout", "The request took too long to arrive"
+
+
+class HeadersTooLargeError(DomainError):
+    status, code, title = 431, "headers_too_large", "The headers are too large"
+
+
 class UnauthorizedError(DomainError):
     status, code, title = 401, "unauthorized", "A valid API key is required"
+
+
+class UnknownHostError(DomainError):
+    status, code, title = 421, "unknown_host", "The request is for another host"
+
+
+class CrossSiteError(DomainError):
+    status, code, title = 403, "cross_site", "Pages of other sites may not use this service"
+
+
+class ForbiddenRouteError(DomainError):
+    status, code, title = 403, "forbidden", "The request is not allowed"
 
 
 class BodyTooLargeError(DomainError):
@@ -96,8 +126,24 @@ class TooManyChecksError(DomainError):
     status, code, title = 429, "too_many_checks", "Too many files are being checked"
 
 
+class TooManyUploadsError(DomainError):
+    status, code, title = 429, "too_many_uploads", "Too many files are being uploaded"
+
+
+class InsufficientStorageError(DomainError):
+    status, code, title = 507, "insufficient_storage", "There is not enough space on the disk"
+
+
+class OverloadedError(DomainError):
+    status, code, title = 503, "overloaded", "Too many requests are in progress"
+
+
 class NotReadyError(DomainError):
     status, code, title = 503, "not_ready", "A component is not ready"
+
+
+class MlflowUnavailableError(DomainError):
+    status, code, title = 503, "mlflow_unavailable", "MLflow is unreachable"
 
 
 class DatabaseUnavailableError(DomainError):
@@ -116,7 +162,7 @@ def problem_of(request_path: str, request_id: str, error: DomainError) -> Proble
         type=f"urn:finetune:problem:{error.code}",
         title=error.title,
         status=error.status,
-        detail=error.detail,
+        detail=escaping.terminal(error.detail),
         message=message_of(error.title, error.detail, error.extra.get("errors") or ()),
         code=error.code,
         # A path may hold anything once it is unquoted; JSON in UTF-8 may not.
@@ -141,6 +187,11 @@ def render(
 def _headers_for(error: DomainError) -> dict[str, str]:
     if error.status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": 'Bearer realm="finetune"'}
+    if isinstance(error, RateQuotaError):
+        return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, QuotaExceededError):
+        # Room in the queue is no matter of a moment.
+        return {"Retry-After": "30"}
     if error.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return {"Retry-After": "2"}
     if error.status == HTTPStatus.CONFLICT and not isinstance(error, IdempotencyInFlightError):

@@ -10,13 +10,20 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 
+from service.api.body import parse_json
 from service.api.dependencies import DatabaseDep, SettingsDep
-from service.api.errors import InvalidRequestError, InvalidSpecError, TooManyChecksError
+from service.api.errors import (
+    InvalidJsonError,
+    InvalidRequestError,
+    InvalidSpecError,
+    TooManyChecksError,
+)
 from service.api.faults.collect import collect
 from service.api.openapi import problems
 from service.api.redaction import shown
 from service.api.schemas.files import FileCheck
 from service.api.schemas.problems import Fault
+from service.api.visitor import FilesWrite
 from service.contract.dataset import MAX_BAD_FRACTION, DataFormat
 from service.contract.failures import Failure, FailureCode
 from service.contract.spec import JobSpec
@@ -69,6 +76,7 @@ _MaxBadFraction = Annotated[float, Query(ge=0, le=1, description="As in `dataset
     responses=problems(401, 404, 422, 429, 503),
 )
 def check_file(
+    visitor: FilesWrite,
     file_id: str,
     database: DatabaseDep,
     settings: SettingsDep,
@@ -84,7 +92,7 @@ def check_file(
     files are checked at a time.
     """
     with database.read() as session:
-        row = files.get(session, file_id)
+        row = files.get(session, visitor.scope, file_id)
     dataset = {"source": "upload", "train": [row.id], "format": data_format}
     dataset |= {"columns": _json("columns", columns), "on_bad_row": "skip"}
     spec = _spec(_task(task), dataset | {"max_bad_fraction": max_bad_fraction})
@@ -120,8 +128,8 @@ def _task(text: str) -> Any:
 
 def _json(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text.encode("utf-8", "surrogatepass"))
+    except InvalidJsonError:
         fault = Fault(
             path=f"query.{name}",
             code="invalid_value",

@@ -16,6 +16,7 @@ from service.api.schemas.history import (
     MetricPage,
     MetricPoint,
 )
+from service.api.visitor import JobsRead
 from service.contract.events import MetricKind
 from service.contract.states import ENDED
 from service.store import queries
@@ -33,17 +34,18 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 @router.get("/events", summary="The job's history")
 def list_events(
-    job_id: JobId, database: DatabaseDep, after: After = 0, limit: Limit = 100
+    visitor: JobsRead, job_id: JobId, database: DatabaseDep, after: After = 0, limit: Limit = 100
 ) -> EventPage:
     """In order, numbered without gaps. Next page: `after` = the last `seq`."""
     with database.read() as session:
-        queries.job_exists(session, job_id)
-        rows, has_more = queries.events(session, job_id, after=after, limit=limit)
+        queries.job_exists(session, visitor.scope, job_id)
+        rows, has_more = queries.events(session, visitor.scope, job_id, after=after, limit=limit)
     return EventPage(data=[Event.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/metrics", summary="The job's metrics")
 def list_metrics(
+    visitor: JobsRead,
     job_id: JobId,
     database: DatabaseDep,
     after: After = 0,
@@ -52,13 +54,16 @@ def list_metrics(
 ) -> MetricPage:
     """In order of arrival. `eval` at step 0 is the baseline. Not a number: `nan`, `inf`, `-inf`."""
     with database.read() as session:
-        queries.job_exists(session, job_id)
-        rows, has_more = queries.metrics(session, job_id, after=after, limit=limit, kind=kind)
+        queries.job_exists(session, visitor.scope, job_id)
+        rows, has_more = queries.metrics(
+            session, visitor.scope, job_id, after=after, limit=limit, kind=kind
+        )
     return MetricPage(data=[MetricPoint.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/checkpoints", summary="The job's checkpoints")
 def list_checkpoints(
+    visitor: JobsRead,
     job_id: JobId,
     database: DatabaseDep,
     after: Annotated[int, Query(ge=-1, le=2**31 - 1, description="Step of the last one.")] = -1,
@@ -66,13 +71,16 @@ def list_checkpoints(
 ) -> CheckpointPage:
     """Sorted by step, including those that were removed to make room."""
     with database.read() as session:
-        queries.job_exists(session, job_id)
-        rows, has_more = queries.checkpoints(session, job_id, after=after, limit=limit)
+        queries.job_exists(session, visitor.scope, job_id)
+        rows, has_more = queries.checkpoints(
+            session, visitor.scope, job_id, after=after, limit=limit
+        )
     return CheckpointPage(data=[Checkpoint.of(row) for row in rows], has_more=has_more)
 
 
 @router.get("/logs", summary="The job's log")
 def read_logs(
+    visitor: JobsRead,
     job_id: JobId,
     database: DatabaseDep,
     settings: SettingsDep,
@@ -82,5 +90,5 @@ def read_logs(
     """The output of all stages, by byte offset; no character is split."""
     # The state is read first: the file then has everything written before the end.
     with database.read() as session:
-        ended = queries.get_job(session, job_id).state in ENDED
-    return read_part(settings.workspace(job_id) / "job.log", offset, limit, ended=ended)
+        ended = queries.get_job(session, visitor.scope, job_id).state in ENDED
+    return read_part(settings.workspace(job_id), "job.log", offset, limit, ended=ended)

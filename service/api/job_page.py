@@ -14,18 +14,19 @@ from service.store import lineage, queries
 from service.store.database import Database
 from service.store.models import JobRow
 from service.store.queries import Place
+from service.store.scope import Scope
 
 ARTIFACTS_ON_PAGE = 100
 
 
-def read_page(database: Database, job_id: str, settings: Settings) -> Job:
+def read_page(database: Database, scope: Scope, job_id: str, settings: Settings) -> Job:
     """The job's current page. Raises JobNotFoundError."""
     with database.read() as session:
-        job, place = queries.job_in_queue(session, job_id)
+        job, place = queries.job_in_queue(session, scope, job_id)
         if job.epoch == 0:
             return _page_of_new(session, job, place, settings)
-        rows, _ = queries.artifacts(session, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
-        attempts = queries.attempts(session, job_id)
+        rows, _ = queries.artifacts(session, scope, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
+        attempts = queries.attempts(session, scope, job_id)
         return Job.build(
             job,
             queue_position=place and place.position,
@@ -40,7 +41,7 @@ def read_page(database: Database, job_id: str, settings: Settings) -> Job:
 def _derived(session: Session, job: JobRow) -> list[str]:
     """A job without a model has no derived jobs."""
     has_model = Stage.TRAIN in job.results or JobState(job.state) in ENDED
-    return lineage.derived(session, job.id) if has_model else []
+    return lineage.derived(session, Scope(job.project_id), job.id) if has_model else []
 
 
 def answer(

@@ -1,9 +1,10 @@
 """Submit, validate, list and read jobs."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
+from pydantic import StringConstraints
 
 from service.api import submission, waiting
 from service.api.dependencies import DatabaseDep, JobId, ParsedBody, ServicesDep, SettingsDep
@@ -15,6 +16,7 @@ from service.api.redaction import shown
 from service.api.schemas.jobs import Job, JobList, JobSummary, SubmittedJob, Validation
 from service.api.schemas.problems import Fault
 from service.api.submission import IdempotencyKey
+from service.api.visitor import JobsRead, JobsWrite
 from service.api.warnings import warnings
 from service.contract import patterns
 from service.contract.states import JobState
@@ -22,8 +24,9 @@ from service.store import job_list
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+_MOST_STATES: Final = 2 * len(JobState)
 Metadata = Annotated[
-    list[str],
+    list[Annotated[str, StringConstraints(max_length=64 + 1 + 512)]],
     Query(
         max_length=16,
         description="`key:value`; jobs that match all. The key ends at the first colon.",
@@ -41,12 +44,13 @@ Metadata = Annotated[
     responses={**submission.CREATED, **problems(400, 401, 409, 413, 415, 422, 503)},
 )
 def create_job(
+    visitor: JobsWrite,
     body: ParsedBody,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Queues a fine-tuning job. An invalid spec is answered with 422 and every fault at once."""
-    return submission.submit(services, body, idempotency_key, body)
+    return submission.submit(services, visitor.project, body, idempotency_key, body)
 
 
 @router.post(
@@ -56,10 +60,11 @@ def create_job(
     responses=problems(400, 401, 413, 415, 422, 503),
 )
 def validate_job(
+    visitor: JobsRead,
     body: ParsedBody,
     services: ServicesDep,
     pending_file: Annotated[
-        list[str],
+        list[Annotated[str, StringConstraints(max_length=100)]],
         Query(
             max_length=100,
             description="File ids that count as uploaded: to check a spec before its files are. "
@@ -69,7 +74,7 @@ def validate_job(
     ] = [],  # noqa: B006
 ) -> Validation:
     """Answers 200 with `valid: false` for a spec with faults."""
-    findings = submission.examine(body, services, pending_file)
+    findings = submission.examine(body, services, visitor.own, pending_file)
     if findings.faults or findings.spec is None:
         return Validation(valid=False, spec=None, errors=findings.faults, ignored=ignored(body))
     return Validation(
@@ -83,6 +88,7 @@ def validate_job(
 
 @router.get("", summary="List jobs", responses=problems(401, 422, 503))
 def list_jobs(
+    visitor: JobsRead,
     database: DatabaseDep,
     settings: SettingsDep,
     after: Annotated[
@@ -90,7 +96,10 @@ def list_jobs(
         Query(pattern=patterns.JOB_ID, description="The last id of the previous page."),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    state: Annotated[list[JobState], Query(description="Jobs in any of these states.")] = [],  # noqa: B006
+    state: Annotated[
+        list[JobState],
+        Query(max_length=_MOST_STATES, description="Jobs in any of these states."),
+    ] = [],  # noqa: B006
     task: Annotated[str | None, Query(max_length=64, pattern=patterns.NO_NUL)] = None,
     name: Annotated[str | None, Query(max_length=200, pattern=patterns.NO_NUL)] = None,
     metadata: Metadata = [],  # noqa: B006
@@ -112,9 +121,11 @@ def list_jobs(
         id_prefix=id_prefix,
     )
     with database.read() as session:
-        rows, has_more = job_list.list_jobs(session, wanted, after=after, limit=limit)
-        reasons = waiting.of_list(session, rows, settings)
-        best = job_list.best_metrics(session, [row.id for row in rows])
+        rows, has_more = job_list.list_jobs(
+            session, visitor.scope, wanted, after=after, limit=limit
+        )
+        reasons = waiting.of_list(session, visitor.scope, rows, settings)
+        best = job_list.best_metrics(session, visitor.scope, [row.id for row in rows])
     data = [JobSummary.of(row, settings, reasons.get(row.id), best.get(row.id)) for row in rows]
     return JobList(
         data=data,
@@ -146,6 +157,8 @@ def _labels(pairs: list[str]) -> list[tuple[str, str]]:
     summary="One job",
     responses=problems(401, 404, 422, 503),
 )
-def get_job(job_id: JobId, database: DatabaseDep, settings: SettingsDep) -> Response:
+def get_job(
+    visitor: JobsRead, job_id: JobId, database: DatabaseDep, settings: SettingsDep
+) -> Response:
     """The job in full: its state, metrics, failure and result."""
-    return answer(read_page(database, job_id, settings))
+    return answer(read_page(database, visitor.scope, job_id, settings))

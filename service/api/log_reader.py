@@ -1,24 +1,30 @@
 """Reads a part of a growing text file by bytes, without splitting a character."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Final
 
 from service.api.schemas.history import LogPart
+from service.safe_files import open_inside
 
 LARGEST_PART: Final = 1024**2
 _LONGEST_CHARACTER: Final = 4
 
 
-def read_part(path: Path, offset: int, limit: int, *, ended: bool) -> LogPart:
-    """At most `limit` bytes from `offset`; a missing file counts as empty."""
-    size = path.stat().st_size if path.is_file() else 0
-    data = b""
-    if offset < size:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(min(limit, size - offset))
-        if not (ended and offset + len(data) == size):
-            data = _whole(data)
+def read_part(folder: Path, name: str, offset: int, limit: int, *, ended: bool) -> LogPart:
+    """At most `limit` bytes from `offset`; a file that is missing or a link counts as empty."""
+    size, data = 0, b""
+    try:
+        with open_inside(folder, name) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(min(offset, size))
+            data = file.read(max(0, min(limit, size - offset)))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+    if not (ended and offset + len(data) == size):
+        data = _whole(data)
     following = offset + len(data)
     return LogPart(
         content=data.decode("utf-8", "replace"),

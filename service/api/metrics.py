@@ -15,10 +15,12 @@ from prometheus_client.registry import Collector
 
 from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.openapi import problems
+from service.api.visitor import NEEDS_METRICS
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.contract.states import JobState
 from service.store import queries
 from service.store.database import Database
+from service.store.scope import EVERYTHING
 
 
 class Metrics:
@@ -51,8 +53,8 @@ class _JobCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self.database.read() as session:
-            by_state = queries.count_by_state(session)
-            depths = queries.queue_depths(session)
+            by_state = queries.count_by_state(session, EVERYTHING)
+            depths = queries.queue_depths(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
         states = {state.value: 0 for state in JobState} | by_state
         queues = {CPU_QUEUE: 0, GPU_QUEUE: 0} | depths
@@ -68,7 +70,7 @@ def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
     return family
 
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], dependencies=[NEEDS_METRICS])
 
 
 @router.get(

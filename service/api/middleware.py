@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api import visitor as visitors
 from service.api.docs import ASSETS_PATH, PAGE_PATH
 from service.api.errors import (
     BodyTooLargeError,
@@ -19,15 +20,20 @@ from service.api.errors import (
     UnauthorizedError,
     render,
 )
+from service.api.key_use import KeyUse
+from service.api.login import LOGIN_PATH, LOGOUT_PATH, SCRIPT_PATH
 from service.api.metrics import Metrics
+from service.api.mlflow_proxy import PREFIX
 from service.api.single_flight import SingleFlight
-from service.errors import DomainError
-from service.store import keys
+from service.api.visitor import PROJECT_HEADER, Visitor
+from service.errors import DomainError, ProjectNotFoundError
+from service.settings import Auth
 from service.store.database import Database, is_outage
 
 UPLOAD_PATH: Final = "/v1/files"
-_OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH})
-_OPEN_PREFIXES: Final = ("/health/", ASSETS_PATH)
+# MLflow's pages ask for a key or a session themselves.
+_OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH, LOGIN_PATH, SCRIPT_PATH, LOGOUT_PATH, PREFIX})
+_OPEN_PREFIXES: Final = ("/health/", ASSETS_PATH, f"{PREFIX}/")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = structlog.stdlib.get_logger("service.api.access")
 
@@ -87,7 +93,7 @@ class RequestContext:
                 path=scope["path"],
                 status=status,
                 ms=round(seconds * 1000, 1),
-                key=scope["state"].get("key_id"),
+                key=getattr(scope["state"].get("visitor"), "key_id", None),
             )
 
 
@@ -125,21 +131,26 @@ def _is_open(path: str) -> bool:
 
 
 class Authentication:
-    """Once a key exists, every path but health and `/docs` requires a valid one."""
+    """Every path but health and `/docs` requires a valid key, whatever the database holds."""
 
-    def __init__(self, app: ASGIApp, database: Database) -> None:
+    def __init__(self, app: ASGIApp, database: Database, auth: Auth) -> None:
         self.app = app
         self.database = database
+        self._is_off = auth == "off"
         # A lookup takes half the time of a small request.
-        self._keys = SingleFlight(self._check)
+        self._visitors = SingleFlight(self._look_up)
+        self._key_use = KeyUse(database)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_open(scope["path"]):
             await self.app(scope, receive, send)
             return
-        authorization = Headers(scope=scope).get("authorization", "")
+        headers = Headers(scope=scope)
+        authorization, project = headers.get("authorization", ""), headers.get(PROJECT_HEADER, "")
+        visitor = visitors.ANYONE
         try:
-            scope["state"]["key_id"] = await self._keys.get(authorization)
+            if project or not self._is_off:
+                visitor = await self._visitors.get(f"{authorization}\n{project}")
         except (DBAPIError, PoolTimeoutError) as error:
             if not is_outage(error):
                 raise
@@ -147,17 +158,21 @@ class Authentication:
             problem = DatabaseUnavailableError("Try again in a moment.")
             await _refuse(problem, scope, receive, send)
             return
-        except UnauthorizedError as error:
+        except (UnauthorizedError, ProjectNotFoundError) as error:
             await _refuse(error, scope, receive, send)
             return
+        scope["state"]["visitor"] = visitor
+        self._key_use.note(visitor.key_id)
         await self.app(scope, receive, send)
 
-    def _check(self, authorization: str) -> str | None:
-        """The key's id; None while the service is open. Raises UnauthorizedError."""
+    def _look_up(self, asked: str) -> Visitor:
+        """Raises UnauthorizedError, ProjectNotFoundError."""
+        authorization, _, project = asked.partition("\n")
+        if self._is_off:
+            with self.database.connect() as connection:
+                return visitors.in_project(connection, visitors.ANYONE, project)
         scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise UnauthorizedError(visitors.NO_KEY)
         with self.database.connect() as connection:
-            sent = key.strip() if scheme.lower() == "bearer" else None
-            visitor = keys.who(connection, sent or None)
-        if visitor.key_id is not None or visitor.is_open:
-            return visitor.key_id
-        raise UnauthorizedError("Send a valid key as `Authorization: Bearer <key>`.")
+            return visitors.identify(connection, key.strip(), project or None)

@@ -17,6 +17,7 @@ from service.api.archive import (
 from service.api.artifacts import require_files
 from service.api.dependencies import DatabaseDep, JobId, SettingsDep
 from service.api.openapi import problems
+from service.api.visitor import JobsRead
 from service.contract.states import ENDED, Action, JobState, Stage
 from service.errors import ArtifactGoneError, ArtifactNotFoundError, WrongStateError
 from service.settings import Settings
@@ -41,7 +42,7 @@ _CARD: Final = "model/README.md"
     },
 )
 def get_model(
-    job_id: JobId, request: Request, database: DatabaseDep, settings: SettingsDep
+    visitor: JobsRead, job_id: JobId, request: Request, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
     """The artifacts under `model/` in one tar archive, built while it is sent; Content-Length is
     known. The same model gives the same bytes: files by name, with the job's creation as their
@@ -51,8 +52,8 @@ def get_model(
     removed to make room.
     """
     with database.read() as session:
-        job = queries.get_job(session, job_id)
-        rows = queries.artifacts_under(session, job_id, _FOLDER)
+        job = queries.get_job(session, visitor.scope, job_id)
+        rows = queries.artifacts_under(session, visitor.scope, job_id, _FOLDER)
     require_files(job)
     members = _members(job, rows)
     etag = hashlib.sha256(

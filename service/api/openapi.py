@@ -5,6 +5,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from service.api.openapi_access import add_access
 from service.api.openapi_names import name_models, reference
 from service.api.problem_examples import example_of
 from service.api.schemas.problems import Problem
@@ -15,6 +16,7 @@ _PROBLEM: Final = reference("Problem")
 _DESCRIPTIONS: Final[dict[int, str]] = {
     400: "The body cannot be read at all.",
     401: "A valid API key is required.",
+    403: "The key does not allow this; `needs` says what does.",
     404: "It does not exist.",
     409: "Its current state does not allow this.",
     410: "It was removed to make room.",
@@ -23,7 +25,8 @@ _DESCRIPTIONS: Final[dict[int, str]] = {
     416: "The range cannot be served.",
     422: "The request can be read but is wrong; `errors` names every fault.",
     429: "Too many of these requests at once; try again in a moment.",
-    503: "The database is unreachable, or a component is missing.",
+    503: "The database is unreachable, a component is missing, or the service is busy.",
+    507: "The file does not fit on the disk.",
 }
 
 EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
@@ -210,19 +213,18 @@ def build(app: FastAPI) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "Required once the operator has created a key with `finetune keys "
-            "create`.",
+            "description": "The operator makes keys with `finetune keys create`.",
         }
     }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             _complete(operation, is_open=path.startswith("/health/"))
+    add_access(app, document)
     return document
 
 
 def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
-    # The empty requirement: without any key in the database the service is open.
-    operation["security"] = [] if is_open else [{"key": []}, {}]
+    operation["security"] = [] if is_open else [{"key": []}]
     for response in operation["responses"].values():
         response.setdefault("headers", {})["X-Request-Id"] = {
             "required": True,

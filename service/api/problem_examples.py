@@ -4,7 +4,13 @@ from functools import cache
 from typing import Any, Final
 
 from service.api import errors
-from service.errors import ArtifactGoneError, DomainError, JobEndedError, JobNotFoundError
+from service.errors import (
+    ArtifactGoneError,
+    DomainError,
+    ForbiddenError,
+    JobEndedError,
+    JobNotFoundError,
+)
 
 _JOB: Final = "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"
 _ERRORS: Final[dict[int, DomainError]] = {
@@ -12,6 +18,12 @@ _ERRORS: Final[dict[int, DomainError]] = {
     for error in (
         errors.InvalidJsonError("The body is not valid JSON: Expecting value at line 1, column 1."),
         errors.UnauthorizedError("Send a valid key as `Authorization: Bearer <key>`."),
+        ForbiddenError(
+            "This needs the role `member`; this key has the role `viewer`. Ask an admin of the "
+            "project for such a key.",
+            needs="jobs:write",
+            role="member",
+        ),
         JobNotFoundError(_JOB),
         JobEndedError("The job has already ended: succeeded.", state="succeeded"),
         ArtifactGoneError(
@@ -22,6 +34,10 @@ _ERRORS: Final[dict[int, DomainError]] = {
         errors.RangeNotSatisfiableError("The content has 1024 bytes."),
         errors.TooManyChecksError("4 files are being checked. Try again in a moment."),
         errors.DatabaseUnavailableError("Try again in a moment."),
+        errors.InsufficientStorageError(
+            "The disk has 300 MiB of 100,000 MiB free, and the last 256 MiB are kept for jobs and "
+            "the database: delete files or jobs."
+        ),
     )
 }
 

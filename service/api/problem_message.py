@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from service import escaping
+
 _MOST_FAULTS: Final = 5
 _LONGEST_FAULT: Final = 300
 _LONGEST: Final = 2000
@@ -11,7 +13,7 @@ _LONGEST: Final = 2000
 def message_of(title: str, detail: str, faults: Sequence[Mapping[str, Any]] = ()) -> str:
     """One line that says what is wrong and what to do, from the title and the detail or faults."""
     text = _of_faults(title, faults) if faults else _of_detail(title, detail)
-    return _cut(" ".join(text.split()), _LONGEST)
+    return _cut(escaping.line(" ".join(text.split())), _LONGEST)
 
 
 def _of_detail(title: str, detail: str) -> str:

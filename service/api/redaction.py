@@ -3,13 +3,13 @@
 import re
 from typing import Any, Final
 
+from service import escaping
+from service.masking import holds_secret
+
 _LONGEST: Final = 100
 _SEARCHED: Final = 4096
 """Characters that are searched for secrets: far more than are shown."""
 _SECRET_NAME: Final = re.compile(r"token|secret|passw|api_?key|credential|authorization", re.I)
-_SECRET_VALUE: Final = re.compile(
-    r"\b(hf_|sk-|ft-|ghp_|glpat-|AKIA|eyJ)[A-Za-z0-9_-]{8,}|\bBearer\s|://[^/\s]*@", re.I
-)
 
 
 def shown(path: str, value: Any) -> Any:
@@ -28,8 +28,8 @@ def shown(path: str, value: Any) -> Any:
 
 
 def cut(text: str) -> str:
-    """Text shortened; hidden if it looks like a secret; without what UTF-8 cannot encode."""
-    if _SECRET_VALUE.search(text, 0, _SEARCHED):
+    """Text shortened and in one line; hidden if it looks like a secret."""
+    if holds_secret(text[:_SEARCHED]):
         return "[hidden]"
-    clean = text[:_LONGEST].encode("utf-8", "replace").decode()
+    clean = escaping.line(text[:_LONGEST])
     return clean if len(text) <= _LONGEST else f"{clean}… ({len(text)} characters)"

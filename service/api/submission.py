@@ -19,6 +19,7 @@ from service.api.job_page import answer, page_of_new, read_page
 from service.api.schemas.jobs import Job, SpecWarning, SubmittedJob
 from service.contract import patterns
 from service.store import queries
+from service.store.scope import Scope
 
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {
@@ -39,15 +40,20 @@ IdempotencyKey = Annotated[
 ]
 
 
-def examine(body: Any, services: Services, pending_files: Collection[str] = ()) -> Findings:
+def examine(
+    body: Any, services: Services, scope: Scope, pending_files: Collection[str] = ()
+) -> Findings:
     """Every fault of a spec; `pending_files` are ids that count as uploaded."""
     findings = collect(body)
-    faults = semantic.check(findings, body, services.settings, services.database, pending_files)
+    faults = semantic.check(
+        findings, body, services.settings, services.database, scope, pending_files
+    )
     return replace(findings, faults=faults)
 
 
 def submit(
     services: Services,
+    project_id: str,
     spec: Any,
     key: str | None,
     request: Any,
@@ -59,19 +65,21 @@ def submit(
     `request` must be the same when the key is used again. Raises InvalidSpecError with
     every fault, and the errors of service.jobs.submissions.
     """
+    scope = Scope(project_id)
     page: Job | None = None
     warned: list[SpecWarning] | None = None
     digest = job_id = None
     if key is not None:
         digest = _digest(request)
-        job_id = services.submissions.earlier(key, digest)
+        job_id = services.submissions.earlier(project_id, key, digest)
     if not job_id:
-        findings = examine(spec, services)
+        findings = examine(spec, services, scope)
         if findings.faults or findings.spec is None:
             raise InvalidSpecError(findings.faults)
         found = warnings.warnings(findings.spec, services.settings, services.database)
         made = services.submissions.submit(
             findings.spec,
+            project_id,
             notices=warnings.notices(found),
             idempotency_key=key,
             request_sha256=digest,
@@ -81,10 +89,10 @@ def submit(
         if made.job is not None:
             page = page_of_new(services.database, made.job, made.place, services.settings)
             warned = found
-    page = page or read_page(services.database, job_id, services.settings)
+    page = page or read_page(services.database, scope, job_id, services.settings)
     if warned is None:
         with services.database.read() as session:
-            warned = warnings.of_events(queries.notices_of_submission(session, job_id))
+            warned = warnings.of_events(queries.notices_of_submission(session, scope, job_id))
     submitted = SubmittedJob.model_construct(**dict(page), ignored=ignored(spec), warnings=warned)
     return answer(submitted, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
 

@@ -4,10 +4,11 @@ from fastapi import APIRouter
 
 from service.api.openapi import problems
 from service.api.schemas.system import TaskColumn, TaskInfo, TaskList
+from service.api.visitor import NEEDS_KEY
 from service.contract.tasks import TASKS, TaskDescription
 from service.contract.training import TrainingSpec
 
-router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+router = APIRouter(prefix="/v1/tasks", tags=["tasks"], dependencies=[NEEDS_KEY])
 
 
 @router.get("", summary="List the tasks", responses=problems(401, 503))

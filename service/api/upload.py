@@ -1,5 +1,6 @@
 """Writes a multipart body to disk as it arrives: a file and its purpose, complete or not at all."""
 
+import errno
 import hashlib
 import os
 import re
@@ -16,26 +17,30 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect
 
+from service.api import leftovers
 from service.api.errors import (
     BodyTooLargeError,
     ClientClosedError,
+    InsufficientStorageError,
     InvalidMultipartError,
     InvalidRequestError,
     UnsupportedMediaTypeError,
 )
 from service.api.redaction import cut
 from service.api.schemas.problems import Fault
+from service.jobs.disk_space import Space
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-TEMPORARY_PREFIX: Final = ".upload-"
 # Written at once in a thread; the 64 KiB pieces of the network would need more switches.
 _WRITE_BYTES: Final = 1024**2
 _LONGEST_FIELD: Final = 1024
+_MOST_PARTS: Final = 20
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST_FILENAME: Final = 255
 # The form without the file: boundaries, headers, the other fields.
-_FORM_BYTES: Final = 64 * 1024
+FORM_BYTES: Final = 64 * 1024
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -50,25 +55,42 @@ class Upload:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-async def receive(request: Request, path: Path, limit: int) -> Upload:
+async def receive(request: Request, path: Path, limit: int, space: Callable[[], Space]) -> Upload:
     """Write the part `file` of the body to `path`, at most `limit` bytes of it.
 
     Raises the errors of this module's imports; then nothing is left at `path`.
     """
     boundary = _boundary(request.headers.get("content-type", ""))
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > limit + _FORM_BYTES:
+    expected = int(announced) if announced.isdigit() else 0
+    if expected > limit + FORM_BYTES:
         raise _too_large(limit)
+    _require_space(space(), expected)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("xb") as file:
-            form = _Form(boundary, file, limit, Upload(path))
+        with leftovers.create(path) as file:
+            form = _Form(boundary, file, limit, Upload(path), space)
             await _pump(request, form)
             await to_thread.run_sync(_sync, file)
         return form.finish()
+    except OSError as error:
+        remove_if_there(path)
+        if error.errno not in _FULL:
+            raise
+        raise InsufficientStorageError(_capitalized(space())) from error
     except BaseException:  # also after cancelled and disconnected requests
         remove_if_there(path)
         raise
+
+
+def _require_space(space: Space, more: int) -> None:
+    if space.free - more < space.kept:
+        raise InsufficientStorageError(_capitalized(space))
+
+
+def _capitalized(space: Space) -> str:
+    text = str(space)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 async def _pump(request: Request, form: "_Form") -> None:
@@ -107,8 +129,17 @@ def _too_large(limit: int) -> BodyTooLargeError:
 class _Form:
     """Parses the body piece by piece; the part `file` is written to disk, the others are short."""
 
-    def __init__(self, boundary: bytes, file: BinaryIO, limit: int, upload: Upload) -> None:
+    def __init__(
+        self,
+        boundary: bytes,
+        file: BinaryIO,
+        limit: int,
+        upload: Upload,
+        space: Callable[[], Space],
+    ) -> None:
         self._file = file
+        self._space = space
+        self._parts = 0
         self._limit = limit
         self._upload = upload
         self._digest = hashlib.sha256()
@@ -136,6 +167,7 @@ class _Form:
             raise InvalidMultipartError(str(error)) from None
 
     def feed(self, data: bytes) -> None:
+        _require_space(self._space(), len(data))
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -153,6 +185,9 @@ class _Form:
     def _part_begin(self) -> None:
         self._headers = {}
         self._text = b""
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
+            raise InvalidMultipartError(f"The form has more than {_MOST_PARTS} parts.")
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
         self._header_name += data[start:end]
@@ -185,7 +220,7 @@ class _Form:
 
     def _keep(self, data: bytes) -> None:
         self._text += data
-        if len(self._text) > _LONGEST_FIELD or len(self._upload.fields) > 20:
+        if len(self._text) > _LONGEST_FIELD:
             raise InvalidMultipartError(f"The part {cut(self._part)!r} is too long.")
 
     def _write(self, data: bytes) -> None:

@@ -16,6 +16,8 @@ from service.store import jobs, waiting_jobs
 from service.store.fleet import Fleet, LiveWorker
 from service.store.models import AttemptRow, JobRow
 from service.store.queries import Place
+from service.store.scope import Scope
+from service.store.waiting_jobs import GpuQuota
 
 _LONGEST_PHRASE: Final = 240
 _UNSENT: Final = timedelta(seconds=20)
@@ -43,20 +45,24 @@ def of_page(
     if job.not_before > place.now:
         return _backoff(job, failure, settings)
     fleet = Fleet.read(session, settings.alive_seconds)
-    found = _queued(_Queued(job, place.position, place.now), fleet)
+    quota = waiting_jobs.gpu_quotas(session, [job]).get(job.project_id)
+    found = _queued(_Queued(job, place.position, place.now, quota), fleet)
     return _waiting(job, found, failure, settings)
 
 
-def of_list(session: Session, listed: Sequence[JobRow], settings: Settings) -> dict[str, Waiting]:
+def of_list(
+    session: Session, scope: Scope, listed: Sequence[JobRow], settings: Settings
+) -> dict[str, Waiting]:
     """Job → why it waits, of those that do; as many statements for one as for a hundred."""
     waiting = [job for job in listed if job.state in (JobState.QUEUED, JobState.PAUSED)]
     if not waiting:
         return {}
     now = jobs.clock(session)
-    failures = waiting_jobs.last_failures(session, waiting)
+    failures = waiting_jobs.last_failures(session, scope, waiting)
     due = [job for job in waiting if job.state == JobState.QUEUED and job.not_before <= now]
     places = waiting_jobs.Places(session, sorted({job.queue for job in due}))
     fleet = Fleet.read(session, settings.alive_seconds) if due else Fleet(())
+    quotas = waiting_jobs.gpu_quotas(session, due)
     found: dict[str, Waiting] = {}
     for job in waiting:
         failure = failures.get(job.id)
@@ -65,7 +71,8 @@ def of_list(session: Session, listed: Sequence[JobRow], settings: Settings) -> d
         elif job.not_before > now:
             found[job.id] = _backoff(job, failure, settings)
         else:
-            reason = _queued(_Queued(job, places.of(job), now), fleet)
+            quota = quotas.get(job.project_id)
+            reason = _queued(_Queued(job, places.of(job), now, quota), fleet)
             found[job.id] = _waiting(job, reason, failure, settings)
     return found
 
@@ -81,6 +88,12 @@ class _Queued:
     position: int | None
     """None: behind the places that are counted."""
     now: datetime
+    quota: GpuQuota | None
+
+    @property
+    def is_over_quota(self) -> bool:
+        gpus = gpus_of(self.job.queue)
+        return self.quota is not None and self.quota.in_use + gpus > self.quota.limit
 
 
 def _queued(waiting: _Queued, fleet: Fleet) -> Found:
@@ -88,6 +101,8 @@ def _queued(waiting: _Queued, fleet: Fleet) -> Found:
     able = fleet.can_run(job.queue, job.min_gpus)
     if not able:
         return WaitingReason.NO_WORKER, _no_worker(job, fleet)
+    if waiting.quota is not None and waiting.is_over_quota:
+        return WaitingReason.OVER_QUOTA, _over_quota(job, waiting.quota)
     if not any(worker.is_free(job.queue) for worker in able):
         return WaitingReason.BUSY_WORKERS, f"{_busy(job, able)}; {_place(waiting.position)}"
     if waiting.position != 1:
@@ -146,6 +161,19 @@ def _no_worker(job: JobRow, fleet: Fleet) -> str:
     largest = "" if job.min_gpus == 1 else f" (the largest has {most or 'none'})"
     return f"no live worker has {gpus}{largest}: start one on a machine that has, or clone the " + (
         "job with `resources.gpus: 0`" if most == 0 else "job with fewer `resources.gpus`"
+    )
+
+
+def _over_quota(job: JobRow, quota: GpuQuota) -> str:
+    needed = gpus_of(job.queue)
+    if needed > quota.limit:
+        return (
+            f"the job needs {needed} GPUs and its project may have {quota.limit}: clone it with "
+            "fewer `resources.gpus`, or ask the operator for more (quota `max_gpus`)"
+        )
+    return (
+        f"the project uses {quota.in_use} of its {quota.limit} GPUs, and the job needs {needed} "
+        "(quota `max_gpus`)"
     )
 
 

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.openapi import problems
 from service.api.schemas.system import Worker, WorkerDoctor, WorkerJob, WorkerList
+from service.api.visitor import JobsRead
 from service.contract.states import Stage
 from service.store import queries
 from service.store.models import WorkerRow
@@ -13,11 +14,11 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 @router.get("", summary="List live workers", responses=problems(401, 503))
-def list_workers(database: DatabaseDep, settings: SettingsDep) -> WorkerList:
+def list_workers(visitor: JobsRead, database: DatabaseDep, settings: SettingsDep) -> WorkerList:
     """Workers whose last heartbeat is at most three intervals old."""
     with database.read() as session:
         rows = queries.live_workers(session, settings.alive_seconds)
-        running = queries.running_jobs(session)
+        running = queries.running_jobs(session, visitor.scope)
     return WorkerList(data=[_worker(row, running) for row in rows])
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from service.contract import patterns
+from service.contract.bounds import MOST_ROWS
 from service.contract.section import SpecModel
 from service.contract.types import FileIds, HubRepoId, Paths, Text
 
@@ -39,7 +40,7 @@ class _Dataset(SpecModel):
         description='The task\'s column → yours, for example {"context": "passage"}.',
     )
     max_train_samples: int | None = Field(
-        None, ge=1, description="Use only the first so many rows."
+        None, ge=1, le=MOST_ROWS, description="Use only the first so many rows."
     )
     validation_split_percentage: int | None = Field(
         None,
@@ -60,8 +61,8 @@ class _Dataset(SpecModel):
         description="`on_bad_row: skip`: share of a split's rows that may be left out; the job "
         "fails above it.",
     )
-    max_eval_samples: int | None = Field(None, ge=1)
-    max_predict_samples: int | None = Field(None, ge=1)
+    max_eval_samples: int | None = Field(None, ge=1, le=MOST_ROWS)
+    max_predict_samples: int | None = Field(None, ge=1, le=MOST_ROWS)
 
 
 class HubDataset(_Dataset):

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from service.contract.bounds import MOST_ROWS
 from service.contract.section import SpecModel, refused_names
 
 _STAGE_3: Final = "it belongs to stage 3, which is refused"
@@ -52,10 +53,14 @@ class DeepSpeedSpec(SpecModel):
         "none", description="`cpu`: keep the optimizer state, and update the weights, on the CPU."
     )
     reduce_bucket_size: int = Field(
-        500_000_000, ge=1, description="Gradient elements that are reduced at once."
+        500_000_000, ge=1, le=MOST_ROWS, description="Gradient elements that are reduced at once."
     )
     allgather_bucket_size: int = Field(
-        500_000_000, ge=2, multiple_of=2, description="Weight elements that are gathered at once."
+        500_000_000,
+        ge=2,
+        le=MOST_ROWS,
+        multiple_of=2,
+        description="Weight elements that are gathered at once.",
     )
     overlap_comm: bool = Field(
         default=False, description="Send gradients during the backward pass; takes more memory."

@@ -19,10 +19,13 @@ class FailureCode(StrEnum):
     DATASET_ACCESS_DENIED = "dataset_access_denied"
     UNSUPPORTED_FORMAT = "unsupported_format"
     DATA_CHANGED = "data_changed"
+    DATA_TOO_LARGE = "data_too_large"
     # The user's model.
     MODEL_NOT_FOUND = "model_not_found"
     MODEL_ACCESS_DENIED = "model_access_denied"
     UNSAFE_WEIGHTS = "unsafe_weights"
+    INVALID_MODEL = "invalid_model"
+    MODEL_TOO_LARGE = "model_too_large"
     UNSUPPORTED_ARCHITECTURE = "unsupported_architecture"
     SLOW_TOKENIZER = "slow_tokenizer"
     SEQUENCE_TOO_LONG = "sequence_too_long"
@@ -34,12 +37,16 @@ class FailureCode(StrEnum):
     CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
     # The machine.
     DISK_FULL = "disk_full"
+    DISK_LIMIT = "disk_limit"
+    PROCESS_LIMIT = "process_limit"
     WORKER_LOST = "worker_lost"
     HUNG = "hung"
     CRASH_LIMIT = "crash_limit"
     DEVICE_ERROR = "device_error"
     SHARED_MEMORY_FULL = "shared_memory_full"
     GPU_USED_TWICE = "gpu_used_twice"
+    SANDBOX_INCOMPLETE = "sandbox_incomplete"
+    STAGE_UNTRUSTWORTHY = "stage_untrustworthy"
     # Limits and requests of the user.
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
@@ -51,6 +58,9 @@ class FailureCode(StrEnum):
     HUB_UNAVAILABLE = "hub_unavailable"
     HUB_REJECTED = "hub_rejected"
     NETWORK = "network"
+    # Limits of the project.
+    QUOTA_EXCEEDED = "quota_exceeded"
+    SECRET_UNAVAILABLE = "secret_unavailable"
     # A bug in the service.
     INTERNAL = "internal"
 
@@ -114,6 +124,12 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         action="Clone the job (`finetune clone JOB`): a new job can use the changed data, but "
         "this job's checkpoints cannot.",
     ),
+    FailureCode.DATA_TOO_LARGE: FailureRule(
+        retryable=False,
+        action="Split the data, leave columns out or use fewer rows (such as with "
+        "`dataset.max_train_samples`), then submit again; or ask the operator to raise the "
+        "setting that the message names.",
+    ),
     FailureCode.MODEL_NOT_FOUND: FailureRule(
         retryable=False,
         action="Check `model.name_or_path` and `model.revision`, or `model.job`, then submit "
@@ -129,6 +145,16 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=False,
         action="Choose a revision with safetensors weights, or run the command in the message "
         "and use the folder that it writes.",
+    ),
+    FailureCode.INVALID_MODEL: FailureRule(
+        retryable=False,
+        action="Correct the file that the message names, or download the model again, then submit "
+        "again. A usable folder is what `save_pretrained` of a model and of its tokenizer writes.",
+    ),
+    FailureCode.MODEL_TOO_LARGE: FailureRule(
+        retryable=False,
+        action="Choose a smaller model, or a worker with more memory or disk. LoRA (`peft`) needs "
+        "no gradients of the base model, and `peft.quantization` a quarter of its memory.",
     ),
     FailureCode.UNSUPPORTED_ARCHITECTURE: FailureRule(
         retryable=False, action="Choose a model whose architecture has a head for this task."
@@ -170,6 +196,17 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         action="Free space under FINETUNE_HOME, then `finetune retry JOB`. A lower "
         "`save_total_limit` keeps fewer checkpoints.",
     ),
+    FailureCode.DISK_LIMIT: FailureRule(
+        retryable=False,
+        action="Write less: a lower `save_total_limit`, fewer predictions or rows. Or raise the "
+        "setting that the message names (FINETUNE_STAGE_DISK_BYTES or FINETUNE_STAGE_FILE_BYTES), "
+        "restart, then `finetune retry JOB`.",
+    ),
+    FailureCode.PROCESS_LIMIT: FailureRule(
+        retryable=False,
+        action="Lower `training.dataloader_num_workers` in a clone (`finetune clone JOB --set …`). "
+        "Or raise FINETUNE_STAGE_PROCESSES, restart, then `finetune retry JOB`.",
+    ),
     FailureCode.WORKER_LOST: FailureRule(
         retryable=True,
         action="Find out why the worker ended (its log, `finetune logs JOB --raw`, the host's "
@@ -209,6 +246,16 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         action="Name each GPU once in the worker's CUDA_VISIBLE_DEVICES, and no two slices of "
         "one GPU (MIG) for one job; then `finetune retry JOB`. `finetune doctor` shows "
         "what the worker sees.",
+    ),
+    FailureCode.SANDBOX_INCOMPLETE: FailureRule(
+        retryable=False,
+        action="The operator of this worker must act: run `finetune doctor` on its machine, see "
+        "docs/sandbox.md, or set FINETUNE_SANDBOX=auto. Then `finetune retry JOB`.",
+    ),
+    FailureCode.STAGE_UNTRUSTWORTHY: FailureRule(
+        retryable=False,
+        action="Show the job's log to the operator: a part of the job's program did what it may "
+        "not do. Do not use this job's files.",
     ),
     FailureCode.TIMEOUT: FailureRule(
         retryable=False,
@@ -256,6 +303,15 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=True,
         action="Fix the network, then `finetune retry JOB`.",
         while_retrying="If it persists, check that the worker reaches the Hub.",
+    ),
+    FailureCode.QUOTA_EXCEEDED: FailureRule(
+        retryable=False,
+        action="Delete files or ended jobs of the project, or ask the operator for more, then "
+        "`finetune retry JOB`.",
+    ),
+    FailureCode.SECRET_UNAVAILABLE: FailureRule(
+        retryable=False,
+        action="Set the secret again (`finetune secrets set NAME`), then `finetune retry JOB`.",
     ),
     FailureCode.INTERNAL: FailureRule(
         retryable=False,

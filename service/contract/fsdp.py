@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from service.contract.bounds import MOST_ROWS
 from service.contract.section import SpecModel, refused_names, rule
-from service.contract.types import Name, ShortEnough
+from service.contract.types import MOST_ENTRIES, Name, ShortEnough
 
 _AUTOCAST: Final = "default: the weights' own, and `training.bf16` computes in bfloat16 from it"
 _ON_GPUS: Final = "default with `training.bf16` on GPUs: `bfloat16` and `float32`"
@@ -62,10 +63,10 @@ class FSDPSpec(SpecModel):
         "weights, or the whole model.",
     )
     transformer_layer_cls_to_wrap: (
-        Annotated[list[Name], Field(min_length=1), ShortEnough] | None
+        Annotated[list[Name], Field(min_length=1, max_length=MOST_ENTRIES), ShortEnough] | None
     ) = Field(None, description="Classes of the blocks; default: what the model's type names.")
     min_num_params: int | None = Field(
-        None, ge=1, description="With `size_based_wrap`; default: 100,000,000."
+        None, ge=1, le=MOST_ROWS, description="With `size_based_wrap`; default: 100,000,000."
     )
     cpu_offload: bool = Field(
         default=False,

@@ -1,12 +1,12 @@
 """`model` of a spec: the weights and the tokenizer that a job starts from."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
 from service.contract.section import SpecModel, rule
-from service.contract.types import CheckpointChoice, JobId, Name, Text
+from service.contract.types import CheckpointChoice, JobId, Moderate, Name, Text
 
 
 class ModelConfigSpec(SpecModel):
@@ -15,7 +15,7 @@ class ModelConfigSpec(SpecModel):
     model_type: Name = Field(
         examples=["gpt2"], description="As transformers names it in a config.json."
     )
-    config_overrides: dict[Name, JsonValue] = Field(
+    config_overrides: Annotated[dict[Name, JsonValue], Moderate] = Field(
         default_factory=dict,
         max_length=100,
         description="Fields of the type's default configuration. Vocabulary and special ids are "

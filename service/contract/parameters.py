@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from service.contract.bounds import LARGEST, MOST_TOKENS
 from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
 
-Threshold = Annotated[float, Field(allow_inf_nan=False)]
+Threshold = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class QuestionAnsweringSpec(TaskParametersModel):
@@ -20,10 +21,16 @@ class QuestionAnsweringSpec(TaskParametersModel):
     version_2_with_negative: bool = Field(
         default=False, description="Some questions have no answer (SQuAD v2)."
     )
-    max_seq_length: int = Field(384, ge=8, description="Tokens of question, context and specials.")
-    doc_stride: int = Field(128, ge=1, description="Tokens that two windows of a context share.")
+    max_seq_length: int = Field(
+        384, ge=8, le=MOST_TOKENS, description="Tokens of question, context and specials."
+    )
+    doc_stride: int = Field(
+        128, ge=1, le=MOST_TOKENS, description="Tokens that two windows of a context share."
+    )
     n_best_size: int = Field(20, ge=1, le=1000)
-    max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer considered.")
+    max_answer_length: int = Field(
+        30, ge=1, le=MOST_TOKENS, description="Tokens of the longest answer considered."
+    )
     null_score_diff_threshold: Threshold | Literal["auto"] = Field(
         0.0,
         description="v2: no answer when the null score beats the best span by more than this; with "
@@ -98,6 +105,7 @@ class CausalLMSpec(_TextSpec):
     block_size: int | None = Field(
         None,
         ge=2,
+        le=MOST_TOKENS,
         description="Tokens of a training example; default: the smaller of 1024 and the model's "
         "limit.",
     )
@@ -153,6 +161,7 @@ class MaskedLMSpec(_TextSpec):
     max_seq_length: int | None = Field(
         None,
         ge=8,
+        le=MOST_TOKENS,
         description="Tokens of an example; default: the smaller of 1024 and the model's limit.",
     )
     top_k: int = Field(
@@ -193,6 +202,7 @@ class TextClassificationSpec(TaskParametersModel):
     max_seq_length: int | None = Field(
         None,
         ge=4,
+        le=MOST_TOKENS,
         description="Tokens with specials; longer texts are cut. Default: the smaller of 128 and "
         "the model's limit.",
     )
@@ -215,6 +225,7 @@ class TokenClassificationSpec(TaskParametersModel):
     max_seq_length: int | None = Field(
         None,
         ge=4,
+        le=MOST_TOKENS,
         description="Tokens with specials; words beyond are neither trained on nor evaluated. "
         "Default: the smaller of 512 and the model's limit.",
     )

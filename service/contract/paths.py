@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+
+_DEEPEST: Final = 30
+"""Folders. To resolve 2,000 of them took 0.1 s, and a body may hold 256 such paths."""
 
 
 class PathNotAllowedError(ValueError):
@@ -20,6 +24,8 @@ def resolve_under_roots(value: str, roots: Sequence[Path], setting: str) -> Path
     path = Path(value)
     if not path.is_absolute() or ".." in path.parts:
         raise PathNotAllowedError(f"{value!r} must be an absolute path without `..`")
+    if len(path.parts) > _DEEPEST:
+        raise PathNotAllowedError(f"a path may have at most {_DEEPEST} folders")
     if not roots:
         raise PathNotAllowedError(f"paths are not allowed here: the operator has not set {setting}")
     try:

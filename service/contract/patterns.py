@@ -12,10 +12,14 @@ SET_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
 REGISTERED_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
 MODEL_ALIAS: Final = r"^[A-Za-z0-9_-]+$"
 ONE_LINE: Final = r"^[^\x00-\x1f\x7f]+$"
+PROJECT_NAME: Final = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 NO_NUL: Final = r"^[^\x00]*$"
 IDEMPOTENCY_KEY: Final = r"^[\x21-\x7e]+$"
+SECRET_NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+AUDIT_ID: Final = r"^audit-[0-9a-f]{1,34}$"
 ALLOCATOR: Final = r"^(auto|system|/[^\s:]+)$"
 LOG_FORMAT: Final = "^(console|json)$"
+SANDBOX_LAYERS: Final = "^(landlock|namespaces)(,(landlock|namespaces))?$"
 
 # After "must be".
 WORDS: Final[dict[str, str]] = {
@@ -30,8 +34,13 @@ WORDS: Final[dict[str, str]] = {
     REGISTERED_NAME: "letters, digits, spaces, `-`, `_` and `.`, the first a letter or a digit",
     MODEL_ALIAS: "letters, digits, `-` and `_`",
     ONE_LINE: "text in one line, without control characters",
+    PROJECT_NAME: "lower-case letters, digits, `-` and `_`, the first a letter or a digit",
     NO_NUL: "text without NUL characters",
     IDEMPOTENCY_KEY: "visible ASCII characters without spaces",
+    SECRET_NAME: "1 to 64 lower-case letters, digits, `-`, `_` and `.`, the first a letter or a "
+    "digit",
+    AUDIT_ID: "an id of the audit log (audit-…)",
     ALLOCATOR: "`auto`, `system` or the absolute path of a library",
     LOG_FORMAT: "`console` or `json`",
+    SANDBOX_LAYERS: "`landlock`, `namespaces` or both, with a comma in between",
 }

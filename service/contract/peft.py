@@ -4,19 +4,20 @@ The base model's weights stay as they are; a few added ones are trained, kept in
 checkpoints, and published as an adapter.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Discriminator,
     Field,
     StringConstraints,
     Tag,
 )
 
-from service.contract import patterns
+from service.contract import patterns, regular_expressions
+from service.contract.bounds import MOST_LAYERS, WIDEST
 from service.contract.section import SpecModel, rule
 from service.contract.types import MOST_ENTRIES, ShortEnough, Text
 
@@ -37,20 +38,12 @@ TASK_TYPES: Final[dict[str, str]] = {
 }
 
 
-_PLAIN_NAME: Final = re.compile(r"[\w.]*")
-
-
-def _compilable(value: str) -> str:
-    if _PLAIN_NAME.fullmatch(value):  # most are, and compiling a thousand takes long
-        return value
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"is not a valid regular expression: {error}") from error
-    return value
-
-
-Pattern = Annotated[Text, AfterValidator(_compilable)]
+Pattern = Annotated[Text, AfterValidator(regular_expressions.checked)]
+Rank = Annotated[int, Field(ge=1, le=65536)]
+Scale = Annotated[int, Field(ge=1, le=WIDEST)]
+_Layer = Annotated[int, Field(ge=0, le=MOST_LAYERS)]
+Layers = Annotated[list[_Layer], Field(min_length=1, max_length=MOST_ENTRIES), ShortEnough]
+FewLetters = BeforeValidator(regular_expressions.few_letters)
 Names = Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]
 
 
@@ -120,8 +113,8 @@ class LoraSpec(_Targeting):
     """Low-rank changes added to the weights; also rsLoRA, DoRA and LoRA on quantised weights."""
 
     method: Literal["lora"] = "lora"
-    r: int = Field(8, ge=1, le=65536, description="Rank.")
-    lora_alpha: int = Field(8, ge=1, description="The change is scaled by lora_alpha / r.")
+    r: Rank = Field(8, description="Rank.")
+    lora_alpha: Scale = Field(8, description="The change is scaled by lora_alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     bias: Literal["none", "all", "lora_only"] = Field("none", description="Biases to train.")
     use_rslora: bool = Field(default=False, description="Scale by lora_alpha / √r instead.")
@@ -132,15 +125,15 @@ class LoraSpec(_Targeting):
     init_lora_weights: Literal["gaussian", "orthogonal"] | Literal[True] = Field(
         default=True, description="How the change begins; each way it is zero."
     )
-    layers_to_transform: Annotated[list[int], Field(min_length=1), ShortEnough] | None = Field(
+    layers_to_transform: Layers | None = Field(
         None, description="Only in the layers of these numbers."
     )
-    rank_pattern: dict[Pattern, Annotated[int, Field(ge=1)]] = Field(
+    rank_pattern: Annotated[dict[Pattern, Rank], FewLetters] = Field(
         default_factory=dict,
         max_length=MOST_ENTRIES,
         description="End of a module's name → its own r.",
     )
-    alpha_pattern: dict[Pattern, Annotated[int, Field(ge=1)]] = Field(
+    alpha_pattern: Annotated[dict[Pattern, Scale], FewLetters] = Field(
         default_factory=dict, max_length=MOST_ENTRIES, description="The same for lora_alpha."
     )
     quantization: QuantizationSpec | None = Field(
@@ -237,7 +230,7 @@ class PrefixTuningSpec(_Prompting):
     method: Literal["prefix-tuning"] = "prefix-tuning"
     prefix_projection: bool = Field(default=False, description="Make them by a small network.")
     encoder_hidden_size: int | None = Field(
-        None, ge=1, description="Its width; default: the model's."
+        None, ge=1, le=WIDEST, description="Its width; default: the model's."
     )
     init_weights: Literal["zero"] | None = Field(
         None, description="Default: at random; not with `prefix_projection`."

@@ -30,7 +30,9 @@ class DDPSpec(SpecModel):
         description="Look in each step for weights that got no gradient. Default: true, but false "
         "with `activation_checkpointing`, as in Trainer.",
     )
-    bucket_cap_mb: int = Field(25, ge=1, description="Gradients that are sent at once.")
+    bucket_cap_mb: int = Field(
+        25, ge=1, le=1_000_000, description="Gradients that are sent at once."
+    )
     broadcast_buffers: bool = Field(default=True, description="Buffers follow the first process's.")
     gradient_as_bucket_view: bool = Field(
         default=False, description="Saves a copy of the gradients."

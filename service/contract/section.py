@@ -12,7 +12,15 @@ from functools import cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 Rule = Callable[[Any], Iterator[str]]
 """Yields one sentence for each contradiction, with the fields it names in backticks."""
@@ -20,12 +28,25 @@ RuleT = TypeVar("RuleT", bound=Rule)
 SectionT = TypeVar("SectionT", bound="SpecModel")
 Refused = list[tuple[str, str]]
 """Options, and the sentence that says why each is refused."""
-
-
-ACCEPTED: Final = object()
-"""The context of a validation whose spec was accepted before, perhaps by an older release: the
-rules between fields, which may be newer than the spec, are not checked again. Otherwise a release
-with a new rule could neither start nor end the jobs that it finds."""
+_BOUNDS: Final = frozenset(
+    {
+        "finite_number",
+        "greater_than",
+        "greater_than_equal",
+        "less_than",
+        "less_than_equal",
+        "multiple_of",
+        "string_pattern_mismatch",
+        "string_too_long",
+        "string_too_short",
+        "too_long",
+        "too_short",
+        "value_error",
+    }
+)
+"""Types of pydantic's errors for a value of the right kind."""
+_FORM: Final = frozenset({"extra_forbidden", "missing", "union_tag_invalid", "union_tag_not_found"})
+"""For a section that is not of this release's form at all."""
 
 
 class BrokenRulesError(ValueError):
@@ -55,7 +76,15 @@ def _marked(section: type["SpecModel"]) -> tuple[Rule, ...]:
 
 class SpecModel(BaseModel):
     # Built on first use: the whole spec includes all others, and few are used on their own.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
+        # Pydantic takes "inf" and "nan" for numbers, and NaN is within every bound.
+        allow_inf_nan=False,
+        # For specs that earlier releases took.
+        ser_json_inf_nan="constants",
+    )
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
@@ -86,13 +115,22 @@ class SpecModel(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _keep_valid(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(info.context, Examination) and info.field_name is not None:
+        if isinstance(info.context, _Memory) and info.field_name is not None:
             info.context.keep(cls, info.field_name, value)
         return value
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _take_what_was_accepted(
+        cls, given: Any, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        if not isinstance(info.context, Acceptance):
+            return validate(given)
+        return info.context.section(cls, given, validate)
+
     @model_validator(mode="after")
     def _follow_rules(self, info: ValidationInfo) -> Self:
-        if info.context is not ACCEPTED:
+        if not isinstance(info.context, Acceptance):
             refuse(self.contradictions())
         return self
 
@@ -117,18 +155,63 @@ def refused_names(given: dict[str, Any], sentences: dict[str, str]) -> Refused:
     return [(name, f"`{name}` is refused: {sentences[name]}") for name in names]
 
 
-class Examination:
+class _Memory:
+    """The valid fields of each section. No section contains another one of its class."""
+
+    def __init__(self) -> None:
+        self._valid: dict[type[SpecModel], dict[str, Any]] = defaultdict(dict)
+
+    def keep(self, section: type[SpecModel], name: str, value: Any) -> None:
+        self._valid[section][name] = value
+
+
+class Acceptance(_Memory):
+    """The context of a validation whose spec was accepted before, perhaps by an older release.
+
+    Neither the rules between fields nor the bounds of fields, which may be newer than the spec, are
+    checked again: a release with a new one could neither start nor end the jobs that it finds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_unreadable = False
+
+    def section(
+        self, kind: type[SectionT], given: Any, validate: ModelWrapValidatorHandler[SectionT]
+    ) -> SectionT:
+        """The section of class `kind`; values that are out of its bounds are as they were given.
+        What was stored is in the types of the spec: text, numbers, lists and objects."""
+        self._valid[kind] = {}
+        try:
+            return validate(given)
+        except ValidationError as error:
+            outside = _out_of_bounds(error)
+            if outside is None or self._is_unreadable:
+                self._is_unreadable = True  # nor is the section readable that contains this one
+                raise
+            raw = {name: given[name] for name in outside}
+            return cast("SectionT", kind.model_construct(**(self._valid[kind] | raw)))
+
+
+def _out_of_bounds(error: ValidationError) -> set[str] | None:
+    """The fields whose values are of the right kind but out of bounds; None if more is wrong."""
+    wrong: dict[str, set[str]] = defaultdict(set)
+    for part in error.errors(include_url=False, include_input=False):
+        wrong[str(part["loc"][0]) if part["loc"] else ""].add(part["type"])
+    # A value of several kinds has an error for each of them.
+    is_bound = all(name and types & _BOUNDS and not types & _FORM for name, types in wrong.items())
+    return set(wrong) if is_bound else None
+
+
+class Examination(_Memory):
     """The context of a validation that finds every fault of a spec in one pass.
 
     A spec has at most one section of each class, so that the class identifies it.
     """
 
     def __init__(self) -> None:
-        self._valid: dict[type[SpecModel], dict[str, Any]] = defaultdict(dict)
+        super().__init__()
         self._refused: dict[type[SpecModel], Refused] = defaultdict(list)
-
-    def keep(self, section: type[SpecModel], name: str, value: Any) -> None:
-        self._valid[section][name] = value
 
     def note(self, section: type[SpecModel], refused: Refused) -> None:
         self._refused[section] += refused

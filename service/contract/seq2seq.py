@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from service.contract import patterns
+from service.contract.bounds import LARGEST, MOST_TOKENS
 from service.contract.section import SpecModel, rule
 from service.contract.types import TaskParametersModel, Text
 
@@ -18,29 +19,36 @@ class GenerationSpec(SpecModel):
     Options left out are those of the model's own generation config.
     """
 
-    min_length: int | None = Field(None, ge=0, description="Tokens of the shortest output.")
+    min_length: int | None = Field(
+        None, ge=0, le=MOST_TOKENS, description="Tokens of the shortest output."
+    )
     min_new_tokens: int | None = Field(
-        None, ge=0, description="The same, without the decoder's start token."
+        None, ge=0, le=MOST_TOKENS, description="The same, without the decoder's start token."
     )
     early_stopping: bool | Literal["never"] | None = Field(
         None, description="true: beam search ends with `num_beams` finished candidates."
     )
     length_penalty: float | None = Field(
-        None, allow_inf_nan=False, description="Beam search: above 0 prefers longer outputs."
+        None, ge=-LARGEST, le=LARGEST, description="Beam search: above 0 prefers longer outputs."
     )
     no_repeat_ngram_size: int | None = Field(
-        None, ge=0, description="No n-gram of this size occurs twice; 0: off."
+        None, ge=0, le=MOST_TOKENS, description="No n-gram of this size occurs twice; 0: off."
     )
     encoder_no_repeat_ngram_size: int | None = Field(
-        None, ge=0, description="No n-gram of this size is taken from the source; 0: off."
+        None,
+        ge=0,
+        le=MOST_TOKENS,
+        description="No n-gram of this size is taken from the source; 0: off.",
     )
-    repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
-    encoder_repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, gt=0, le=LARGEST)
+    encoder_repetition_penalty: float | None = Field(None, gt=0, le=LARGEST)
     do_sample: bool | None = Field(
         None, description="Draw tokens at random; the draws follow from `training.seed`."
     )
-    temperature: float | None = Field(None, gt=0, allow_inf_nan=False, description="Of sampling.")
-    top_k: int | None = Field(None, ge=0, description="Sampling: the likeliest k; 0: all.")
+    temperature: float | None = Field(None, gt=0, le=LARGEST, description="Of sampling.")
+    top_k: int | None = Field(
+        None, ge=0, le=MOST_TOKENS, description="Sampling: the likeliest k; 0: all."
+    )
     top_p: float | None = Field(
         None, gt=0, le=1, description="Sampling: the likeliest tokens up to this probability."
     )
@@ -48,17 +56,21 @@ class GenerationSpec(SpecModel):
 
 class Seq2SeqSpec(TaskParametersModel):
     max_source_length: int = Field(
-        1024, ge=2, description="Tokens of a source; longer ones are cut."
+        1024, ge=2, le=MOST_TOKENS, description="Tokens of a source; longer ones are cut."
     )
     max_target_length: int = Field(
-        128, ge=2, description="Tokens of a training target; longer ones are cut."
+        128, ge=2, le=MOST_TOKENS, description="Tokens of a training target; longer ones are cut."
     )
     val_max_target_length: int | None = Field(
-        None, ge=2, description="The same for evaluation; default: `max_target_length`."
+        None,
+        ge=2,
+        le=MOST_TOKENS,
+        description="The same for evaluation; default: `max_target_length`.",
     )
     generation_max_length: int | None = Field(
         None,
         ge=2,
+        le=MOST_TOKENS,
         description="Tokens of the longest generated text; default: `val_max_target_length`.",
     )
     num_beams: int | None = Field(

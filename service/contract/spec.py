@@ -13,7 +13,8 @@ from service.contract.modes import Mode
 from service.contract.parameters import TaskSpec
 from service.contract.peft import PeftSpec
 from service.contract.resources import ResourcesSpec
-from service.contract.section import ACCEPTED, Rule, SpecModel
+from service.contract.secrets import SecretsSpec
+from service.contract.section import Acceptance, Rule, SpecModel
 from service.contract.states import Stage
 from service.contract.tracking import TrackingSpec
 from service.contract.training import TrainingSpec
@@ -62,6 +63,9 @@ class JobSpec(SpecModel):
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
     tracking: TrackingSpec = Field(default_factory=TrackingSpec)
     hub: HubSpec | None = None
+    secrets: SecretsSpec | None = Field(
+        None, description="Secrets of the project that the job is given, by name."
+    )
     priority: int = Field(5, ge=0, le=9, description="0 is first.")
     timeout_seconds: Seconds | None = Field(
         None, description="Running time of all stages together."
@@ -79,8 +83,8 @@ class JobSpec(SpecModel):
 
     @classmethod
     def accepted(cls, stored: dict[str, Any]) -> Self:
-        """The spec of a job that exists, without the rules of later releases."""
-        return cls.model_validate(stored, context=ACCEPTED)
+        """The spec of a job that exists, without the rules and the bounds of later releases."""
+        return cls.model_validate(stored, context=Acceptance())
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
@@ -89,6 +93,11 @@ class JobSpec(SpecModel):
     @property
     def trains(self) -> bool:
         return self.mode == "train"
+
+    @property
+    def hub_token_secret(self) -> str | None:
+        """The secret with the job's own Hub token."""
+        return None if self.secrets is None else self.secrets.hub_token
 
     @property
     def base_job(self) -> str | None:

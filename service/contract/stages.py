@@ -83,6 +83,12 @@ class PrepareResult(_Frozen):
         None,
         description="`data_report.json` without the bad rows; None in results of older releases.",
     )
+    model_parameters: int | None = Field(
+        None, description="Of the base model; None in results of older releases."
+    )
+    model_buffer_bytes: int = Field(
+        0, description="Of tables of the base model that are computed, not trained."
+    )
 
 
 class TrainResult(_Frozen):
@@ -136,6 +142,7 @@ class StageRequest(_Frozen):
     """
 
     job_id: str
+    project_id: str = Field("default", description="Prepared data is shared within a project.")
     stage: Stage
     epoch: int
     attempt: int
@@ -156,6 +163,9 @@ class StageRequest(_Frozen):
     )
     data_roots: list[Path] = Field(default_factory=list)
     model_roots: list[Path] = Field(default_factory=list)
+    max_prepared_bytes: int | None = Field(
+        None, description="`prepare`: of one split's rows; None in requests of older releases."
+    )
     base_job: BaseJob | None = Field(
         None, description="`prepare`: what `model.job` is resolved to."
     )
@@ -181,6 +191,14 @@ class StageRequest(_Frozen):
         description="UUIDs of the GPUs that the worker has given to this attempt; empty: the CPU; "
         "None: request of an older release.",
     )
+
+    @property
+    def downloads(self) -> Path:
+        """Where downloads are kept: apart for each project, because some of them are private. The
+        default project keeps the place of older releases."""
+        if self.project_id == "default":
+            return self.cache_dir
+        return self.cache_dir / "projects" / self.project_id
 
     @property
     def continues_other_job(self) -> bool:

@@ -7,13 +7,14 @@ dataclass and compares every name and default.
 import json
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
+from service.contract.bounds import LARGEST, MOST_EXAMPLES, MOST_STEPS
 from service.contract.resume_from import ResumeFromSpec
 from service.contract.section import SpecModel
 from service.contract.training_arguments.choices import BY_METRIC, Optimizer, Sampling, Schedule
 from service.contract.training_arguments.refused_options import REFUSED_OPTIMIZERS, REFUSED_SAMPLING
-from service.contract.types import ShortEnough, refusing
+from service.contract.types import MOST_ENTRIES, ShortEnough, refusing
 
 IntervalStrategy = Literal["no", "steps", "epoch"]
 SaveStrategy = Literal["no", "steps", "epoch", "best"]
@@ -23,9 +24,14 @@ def _from_json(value: Any) -> Any:
     """TrainingArguments takes such options as JSON text, too."""
     if isinstance(value, str) and value.startswith("{"):
         try:
-            return json.loads(value)
+            parsed = json.loads(value)
+            # JSON can escape half of a surrogate pair, but no text can store it.
+            json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+        except RecursionError:
+            raise ValueError("is not a valid JSON object: it is nested too deeply") from None
         except ValueError as error:
             raise ValueError(f"is not a valid JSON object: {error}") from error
+        return parsed
     return value
 
 
@@ -33,8 +39,18 @@ def _from_bool(value: Any) -> Any:
     return ("all" if value else "no") if isinstance(value, bool) else value
 
 
+_ArgumentName = Annotated[str, StringConstraints(max_length=200)]
+_Argument = (
+    bool
+    | Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+    | Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+    | Annotated[str, StringConstraints(max_length=200)]
+    | None
+)
 Arguments = Annotated[
-    dict[str, bool | int | float | str | None] | None, ShortEnough, BeforeValidator(_from_json)
+    Annotated[dict[_ArgumentName, _Argument], Field(max_length=MOST_ENTRIES)] | None,
+    ShortEnough,
+    BeforeValidator(_from_json),
 ]
 
 # What TrainingArguments has; here on CPUs, where larger ones gain nothing.
@@ -61,17 +77,21 @@ class TrainingOptions(SpecModel):
 
     # Duration and batches
     num_train_epochs: float = Field(
-        3.0, gt=0, description="Passes over the data; may be a fraction."
+        3.0, gt=0, le=MOST_STEPS, description="Passes over the data; may be a fraction."
     )
     max_steps: int = Field(
-        -1, ge=-1, description="Optimizer steps in all; overrides num_train_epochs when above 0."
+        -1,
+        ge=-1,
+        le=MOST_STEPS,
+        description="Optimizer steps in all; overrides num_train_epochs when above 0.",
     )
     per_device_train_batch_size: int = Field(
-        8, ge=1, description="Examples of one forward pass on each device."
+        8, ge=1, le=MOST_EXAMPLES, description="Examples of one forward pass on each device."
     )
     per_device_eval_batch_size: int | None = Field(
         None,
         ge=1,
+        le=MOST_EXAMPLES,
         description="The same while evaluating. null: 8; on a GPU four times as many as "
         "`per_device_train_batch_size`, if those are more (not with `fsdp`, whose evaluations "
         "cannot take smaller batches when memory runs out).",
@@ -79,6 +99,7 @@ class TrainingOptions(SpecModel):
     gradient_accumulation_steps: int = Field(
         1,
         ge=1,
+        le=MOST_EXAMPLES,
         description="Batches per optimizer step; the loss is that of the whole large batch.",
     )
 
@@ -100,24 +121,20 @@ class TrainingOptions(SpecModel):
         None, max_length=1000, description="The optimizer's own: `momentum=0.9, nesterov=true`."
     )
     learning_rate: float = Field(
-        5e-5, ge=0, allow_inf_nan=False, description="The highest one of the schedule."
+        5e-5, ge=0, le=LARGEST, description="The highest one of the schedule."
     )
     weight_decay: float = Field(
         0.0,
         ge=0,
-        allow_inf_nan=False,
+        le=LARGEST,
         description="Not applied to biases and normalisation weights.",
     )
     adam_beta1: float = Field(
         0.9, ge=0, lt=1, description="Of AdamW, AdEMAMix and Lion: decay of the mean."
     )
     adam_beta2: float = Field(0.999, ge=0, lt=1, description="Of the same: decay of the spread.")
-    adam_epsilon: float = Field(
-        1e-8, gt=0, allow_inf_nan=False, description="Of AdamW and AdEMAMix."
-    )
-    max_grad_norm: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="0 turns clipping off."
-    )
+    adam_epsilon: float = Field(1e-8, gt=0, le=LARGEST, description="Of AdamW and AdEMAMix.")
+    max_grad_norm: float = Field(1.0, ge=0, le=LARGEST, description="0 turns clipping off.")
 
     # Schedule
     lr_scheduler_type: Schedule = Field("linear", description="See below.")
@@ -125,7 +142,7 @@ class TrainingOptions(SpecModel):
         None, description='The schedule\'s own: `{"num_cycles": 2}`.'
     )
     warmup_steps: float = Field(
-        0, ge=0, allow_inf_nan=False, description="Steps; below 1 a ratio of all steps."
+        0, ge=0, le=LARGEST, description="Steps; below 1 a ratio of all steps."
     )
 
     # Divergence
@@ -146,7 +163,7 @@ class TrainingOptions(SpecModel):
         0.0, ge=0, lt=1, description="Of the training loss; evaluations report the plain loss."
     )
     neftune_noise_alpha: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="Noise on the embeddings while training."
+        None, ge=0, le=LARGEST, description="Noise on the embeddings while training."
     )
 
     # Order and loading of examples
@@ -168,7 +185,7 @@ class TrainingOptions(SpecModel):
         default=False, description="Keep those processes from one epoch to the next."
     )
     dataloader_prefetch_factor: int | None = Field(
-        None, ge=1, description="Batches that each of them makes ahead; default: 2."
+        None, ge=1, le=10_000, description="Batches that each of them makes ahead; default: 2."
     )
 
     padding_free: bool | None = Field(
@@ -225,7 +242,10 @@ class TrainingOptions(SpecModel):
         "are, and if they compute the same. `full_determinism` measures nothing.",
     )
     torch_empty_cache_steps: int | None = Field(
-        None, ge=1, description="Give the GPU's unused memory back after so many steps."
+        None,
+        ge=1,
+        le=MOST_STEPS,
+        description="Give the GPU's unused memory back after so many steps.",
     )
 
     # Reproducibility
@@ -244,7 +264,9 @@ class TrainingOptions(SpecModel):
 
     # Logging, evaluation, checkpoints
     logging_strategy: IntervalStrategy = Field("steps", description="When the loss is reported.")
-    logging_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
+    logging_steps: float = Field(
+        500, gt=0, le=LARGEST, description="Steps; below 1 a ratio of all steps."
+    )
     logging_first_step: bool = Field(
         default=False, description="Report the first step's loss, too."
     )
@@ -262,20 +284,28 @@ class TrainingOptions(SpecModel):
     eval_delay: float = Field(
         0,
         ge=0,
-        allow_inf_nan=False,
+        le=LARGEST,
         description="Steps or epochs, as eval_strategy counts, before the first evaluation.",
     )
     eval_steps: float | None = Field(
-        None, gt=0, description="Steps, below 1 a ratio of all steps; default: logging_steps."
+        None,
+        gt=0,
+        le=LARGEST,
+        description="Steps, below 1 a ratio of all steps; default: logging_steps.",
     )
     save_strategy: SaveStrategy = Field(
         "steps",
         description="When a checkpoint is written; `best`: after the best evaluation so far, as "
         "`load_best_model_at_end` does with every strategy.",
     )
-    save_steps: float = Field(500, gt=0, description="Steps; below 1 a ratio of all steps.")
+    save_steps: float = Field(
+        500, gt=0, le=LARGEST, description="Steps; below 1 a ratio of all steps."
+    )
     save_total_limit: int | None = Field(
-        None, ge=1, description="Checkpoints to keep; the best and the newest always stay."
+        None,
+        ge=1,
+        le=MOST_STEPS,
+        description="Checkpoints to keep; the best and the newest always stay.",
     )
     resume_from: ResumeFromSpec | None = Field(
         None,
@@ -295,16 +325,20 @@ class TrainingOptions(SpecModel):
     )
     metric_for_best_model: str | None = Field(
         None,
+        max_length=200,
         description="A metric of the evaluation, `eval_` may be left out; default: loss.",
     )
     greater_is_better: bool | None = Field(
         None, description="Default: False if the metric's name ends in `loss`, else True."
     )
     early_stopping_patience: int | None = Field(
-        None, ge=1, description="Stop after so many evaluations in a row without improvement."
+        None,
+        ge=1,
+        le=MOST_STEPS,
+        description="Stop after so many evaluations in a row without improvement.",
     )
     early_stopping_threshold: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="What an improvement must exceed."
+        0.0, ge=0, le=LARGEST, description="What an improvement must exceed."
     )
 
     @property

@@ -31,7 +31,10 @@ def _no_nul(value: str) -> str:
     return value
 
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
+_LONGEST_TEXT: Final = 4096
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=_LONGEST_TEXT), AfterValidator(_no_nul)
+]
 Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=patterns.ONE_LINE),
@@ -69,6 +72,32 @@ def _short_enough(value: Any) -> Any:
 
 
 ShortEnough = BeforeValidator(_short_enough)
+
+
+_MOST_VALUES: Final = 100_000
+_DEEPEST: Final = 20
+
+
+def _moderate(value: Any) -> Any:
+    """Bounds values of any form, which no type does."""
+    level, seen = [value], 0
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for item in level:
+            parts = [*item, *item.values()] if isinstance(item, dict) else item
+            if isinstance(item, str) and len(item) > _LONGEST_TEXT:
+                raise ValueError(f"must not hold text of more than {_LONGEST_TEXT} characters")
+            inner += parts if isinstance(parts, list) else ()
+        seen += len(inner)
+        if seen > _MOST_VALUES:
+            raise ValueError(f"must not hold more than {_MOST_VALUES:,} values")
+        level = inner
+    if level:
+        raise ValueError(f"must not be nested more than {_DEEPEST} levels deep")
+    return value
+
+
+Moderate = BeforeValidator(_moderate)
 
 
 def _as_list(value: Any) -> Any:

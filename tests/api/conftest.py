@@ -12,6 +12,8 @@ import uvicorn
 from pydantic import SecretStr
 
 from service.api.app import create_app
+from service.api.connection_limits import Limits
+from service.api.server import options
 from service.settings import Settings
 from service.store.database import Database
 from tests.support import services
@@ -26,9 +28,11 @@ class Server:
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[str]:
+def running(settings: Settings, limits: Limits | None = None) -> Iterator[str]:
     """The URL of a uvicorn that serves the app with these settings."""
-    config = uvicorn.Config(create_app(settings), port=0, log_config=None, lifespan="on")
+    config = uvicorn.Config(
+        create_app(settings), port=0, lifespan="on", **options(settings, limits)
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -54,6 +58,7 @@ def api_settings(database_url: str, api_broker_url: str, tmp_path: Path) -> Sett
     data_root.mkdir()
     return Settings(
         home=home,
+        auth="off",
         database_url=SecretStr(database_url),
         redis_url=SecretStr(api_broker_url),
         mlflow_uri="http://mlflow.test:5000/",

@@ -30,6 +30,11 @@ def hostile_bodies() -> dict[str, Any]:
         "wrong numbers after good ones": _with_peft(
             layers_to_transform=[1] * 1200 + ["x"] * 180_000
         ),
+        "slow expressions": _with_peft(
+            rank_pattern={"[a-\uffff]" * 400 + str(number): 4 for number in range(300)}
+        ),
+        "a deep expression": _with_peft(target_modules="(" * 4000),
+        "deep arguments in a text": spec(training={"lr_scheduler_kwargs": '{"a":' * (SIZE // 6)}),
         "wrong arguments": spec(training={"lr_scheduler_kwargs": _fields("k", [])}),
         "unknown arguments": spec(training={"lr_scheduler_kwargs": _fields("k", 1)}),
         "wrong metadata": spec(metadata=_fields("a b", 1)),

@@ -110,7 +110,7 @@ class TestProblems:
         url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
         settings = Settings(home=tmp_path, database_url=SecretStr(url))
         with running(settings) as base:
-            answer = httpx.get(f"{base}/v1/jobs")
+            answer = httpx.get(f"{base}/v1/jobs", headers={"Authorization": "Bearer ft-any"})
             assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
             assert httpx.get(f"{base}/health/live").status_code == 200
             ready = httpx.get(f"{base}/health/ready")
@@ -118,6 +118,7 @@ class TestProblems:
         assert ready.json()["parts"] == {
             "database": "unreachable",
             "broker": "unreachable",
+            "disk": "ok",
         }
 
 
@@ -172,7 +173,10 @@ class TestHealth:
         self, client: httpx.Client, caplog: pytest.LogCaptureFixture
     ) -> None:
         answer = client.get("/health/ready")
-        assert answer.json() == {"status": "ready", "parts": {"database": "ok", "broker": "ok"}}
+        assert answer.json() == {
+            "status": "ready",
+            "parts": {"database": "ok", "broker": "ok", "disk": "ok"},
+        }
         assert not [record for record in caplog.records if record.name.startswith("alembic")]
 
     def test_an_old_schema_is_not_ready(self, server: Server) -> None:
@@ -206,7 +210,7 @@ class TestSlowClient:
     def test_half_a_request_is_dropped(self, server: Server) -> None:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         with socket.create_connection(address) as connection:
-            head = "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             body = json.dumps(SPEC)  # a whole spec, of which one byte more was announced
             connection.sendall(f"{head}Content-Length: {len(body) + 1}\r\n\r\n{body}".encode())
             connection.shutdown(socket.SHUT_WR)

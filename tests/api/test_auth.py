@@ -1,13 +1,26 @@
-"""Open until the first key exists; then every path but health and `/docs` needs one that works."""
+"""Every path but health and `/docs` needs a key that works, whatever the database holds."""
+
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import delete
 
+from service.settings import Settings
 from service.store import keys
 from service.store.database import Database
-from tests.api.conftest import Server
+from service.store.models import ApiKeyRow
+from tests.api.conftest import Server, running
+from tests.support.services import wait_until
 
 PATHS = ["/v1/jobs", "/v1/files", "/v1/tasks", "/metrics", "/openapi.json", "/nowhere"]
+
+
+@pytest.fixture
+def api_settings(api_settings: Settings) -> Settings:
+    return api_settings.model_copy(update={"auth": "required"})
 
 
 @pytest.fixture
@@ -21,9 +34,32 @@ def bearer(key: str) -> dict[str, str]:
 
 
 class TestAuthentication:
-    def test_open_while_there_is_no_key(self, client: httpx.Client) -> None:
-        assert client.get("/v1/jobs").status_code == 200
-        assert client.get("/v1/jobs", headers=bearer("ft-anything")).status_code == 200
+    @pytest.mark.parametrize("path", PATHS)
+    def test_a_database_without_keys_opens_nothing(self, client: httpx.Client, path: str) -> None:
+        for headers in ({}, bearer("ft-anything")):
+            refused = client.get(path, headers=headers)
+            assert refused.status_code == 401
+            assert "finetune keys create <name>" in refused.json()["message"]
+
+    def test_keys_that_were_deleted_open_nothing(self, server: Server, key: str) -> None:
+        with server.database.write() as session:
+            session.execute(delete(ApiKeyRow))
+        assert server.client.get("/v1/jobs").status_code == 401
+        assert server.client.get("/v1/jobs", headers=bearer(key)).status_code == 401
+
+    def test_a_lost_database_opens_nothing(self, api_settings: Settings, tmp_path: Path) -> None:
+        """SQLite makes an empty file where there is none."""
+        lost = f"sqlite:///{tmp_path / 'lost.db'}"
+        settings = api_settings.model_copy(update={"database_url": SecretStr(lost)})
+        with running(settings) as url:
+            assert httpx.get(f"{url}/v1/jobs").status_code == 401
+            refused = httpx.get(f"{url}/v1/jobs", headers=bearer("ft-anything"))
+        assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+
+    def test_only_the_operator_opens(self, api_settings: Settings) -> None:
+        with running(api_settings.model_copy(update={"auth": "off"})) as url:
+            assert httpx.get(f"{url}/v1/jobs").status_code == 200
+            assert httpx.get(f"{url}/v1/jobs", headers=bearer("ft-any")).status_code == 200
 
     @pytest.mark.parametrize("path", PATHS)
     def test_every_path_needs_the_key(self, client: httpx.Client, key: str, path: str) -> None:
@@ -68,8 +104,13 @@ class TestAuthentication:
         with server.database.read() as session:
             (row,) = keys.list_all(session)
             assert key not in repr(vars(row))
-            assert keys.any_active(session)
-        lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
-        (line,) = (line for line in lines if line.get("path") == "/v1/jobs")
+
+        def lines() -> list[dict[str, Any]]:
+            found = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+            return [line for line in found if line.get("path") == "/v1/jobs"]
+
+        # It is written after the answer was sent.
+        wait_until(lambda: bool(lines()), 10, "the line of the access log")
+        (line,) = lines()
         assert line["key"] == row.id
         assert 0.1 < line["ms"] < 60_000

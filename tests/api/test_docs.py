@@ -5,8 +5,10 @@ import re
 import httpx
 import pytest
 
+from service.settings import Settings
 from service.store import keys
 from service.store.database import Database
+from tests.api.conftest import running
 from tests.support.databases import on_sqlite
 
 _REFERENCE = re.compile(r'(?:src|href|action)="([^"]*)"')
@@ -63,11 +65,16 @@ class TestPage:
         answer = client.get(f"/docs/assets/{name}")
         assert (answer.status_code, answer.json()["code"]) == (404, "route_not_found")
 
-    def test_with_keys_the_page_is_open_and_the_description_is_not(
-        self, client: httpx.Client, database: Database
+    def test_the_page_is_open_and_the_description_is_not(
+        self, api_settings: Settings, database: Database
     ) -> None:
         with database.write() as session:
             key = keys.create(session, "ci")[1]
+        closed = api_settings.model_copy(update={"auth": "required"})
+        with running(closed) as url, httpx.Client(base_url=url) as client:
+            self.check_closed(client, key)
+
+    def check_closed(self, client: httpx.Client, key: str) -> None:
         for path in ("/docs", "/docs/assets/page.js", "/docs/assets/swagger-ui-bundle.js"):
             assert client.get(path).status_code == 200
         assert client.get("/", follow_redirects=False).status_code == 307

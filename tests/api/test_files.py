@@ -1,7 +1,6 @@
 """Uploads: through the real openai client, through plain HTTP, and through broken connections."""
 
 import hashlib
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -15,12 +14,13 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from service.api.files import _store, remove_leftovers
+from service.api.files import _store
 from service.api.upload import Upload
 from service.jobs.retention import Retention
 from service.settings import Settings
 from service.store.database import Database, db_now
 from service.store.models import FileRow, RemovalRow
+from service.store.owner_models import DEFAULT_PROJECT
 from tests.api.conftest import Server
 from tests.api.factories import spec
 from tests.support.services import wait_until
@@ -147,7 +147,7 @@ class TestCreateFile:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         with socket.create_connection(address) as connection:
             connection.sendall(
-                b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+                b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
                 b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
                 b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nxxxx'
             )
@@ -181,20 +181,6 @@ class TestContent:
         assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
 
 
-class TestRemoveLeftovers:
-    def test_removes_what_was_received_in_part_and_is_old(self, tmp_path: Path) -> None:
-        """A file without a row may belong to another database than the one we were started with."""
-        folder = tmp_path / "files"
-        remove_leftovers(folder)
-        folder.mkdir()
-        for name, days in [(".upload-old", 2), (".upload-new", 0), ("file-rowless", 2)]:
-            (folder / name).touch()
-            moment = time.time() - days * 86400
-            os.utime(folder / name, (moment, moment))
-        remove_leftovers(folder)
-        assert sorted(path.name for path in folder.iterdir()) == [".upload-new", "file-rowless"]
-
-
 class _Cut(Database):
     """Whose second COMMIT gets no answer, though the server has it, or not."""
 
@@ -204,7 +190,7 @@ class _Cut(Database):
         self._writes = 0
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, audited: bool = True) -> Iterator[Session]:
         self._writes += 1
         lost = OperationalError("COMMIT", None, Exception("connection lost"))
         with self._inner.write() as session:
@@ -226,7 +212,13 @@ class TestLostCommit:
         partial.write_bytes(b"12")
         received = Upload(partial, "a.csv", 2, "0" * 64, {"purpose": "evals"})
         with pytest.raises(OperationalError):
-            _store(_Cut(database, is_committed=is_committed), settings, "file-1", received)
+            _store(
+                _Cut(database, is_committed=is_committed),
+                settings,
+                DEFAULT_PROJECT,
+                "file-1",
+                received,
+            )
         with database.write() as session:
             # A day later.
             session.execute(update(RemovalRow).values(created_at=db_now(-1)))

@@ -65,7 +65,7 @@ def operation(tag: str, name: str) -> Any:
 @on_sqlite
 class TestGeneratedClient:
     def test_uploads_submits_reads_lists_and_names_problems(
-        self, client: Any, server: Server
+        self, client: Any, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source = "".join(file.read_text() for file in Path(client.__path__[0]).rglob("*.py"))
         assert ANONYMOUS.findall(source) == []
@@ -114,14 +114,15 @@ class TestGeneratedClient:
             wrong.training = models.TrainingSpec(learning_rate=-1.0)
             refused = operation("jobs", "create_job")(client=api, body=wrong)
             assert [fault.path for fault in refused.errors] == ["training.learning_rate"]
-        self.documented_lines_work(server)
+        self.documented_lines_work(server, monkeypatch)
         for example in EXAMPLE_JOBS.values():
             stored = JobSpec.model_validate(example["value"]).model_dump(mode="json")
             assert models.JobSpec.from_dict(stored).to_dict() == stored
 
-    def documented_lines_work(self, server: Server) -> None:
+    def documented_lines_work(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         section = DOCUMENTED.read_text(encoding="utf-8").partition("## Generate a client")[2]
         lines = section.partition("```python\n")[2].partition("```")[0]
         names: dict[str, Any] = {}
+        monkeypatch.setenv("FINETUNE_API_KEY", "ft-none")
         exec(lines.replace("http://127.0.0.1:8000", server.url), names)
         assert names["job"].spec.training.max_steps == 100

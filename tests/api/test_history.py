@@ -1,5 +1,7 @@
 """What a job has written: events, metrics, checkpoints, logs and artifacts."""
 
+import os
+
 import pytest
 
 from service.store.models import (
@@ -83,6 +85,21 @@ class TestLogs:
         path.write_bytes(b"end\xf0\x9f")
         part = server.client.get(f"/v1/jobs/{job_id}/logs").json()
         assert (part["content"], part["next_offset"], part["eof"]) == ("end\ufffd", 5, True)
+
+    def test_a_link_is_not_followed(self, server: Server) -> None:
+        job_id = add_job(server.database, state="failed", ended_at=START)
+        path = server.settings.workspace(job_id) / "job.log"
+        path.parent.mkdir(parents=True)
+        path.symlink_to("/etc/passwd")
+        part = server.client.get(f"/v1/jobs/{job_id}/logs").json()
+        assert (part["content"], part["size"]) == ("", 0)
+
+    def test_a_pipe_blocks_nobody(self, server: Server) -> None:
+        job_id = add_job(server.database, state="failed", ended_at=START)
+        path = server.settings.workspace(job_id) / "job.log"
+        path.parent.mkdir(parents=True)
+        os.mkfifo(path)
+        assert server.client.get(f"/v1/jobs/{job_id}/logs").json()["content"] == ""
 
 
 class TestArtifacts:

@@ -167,7 +167,9 @@ class TestStream:
         assert address.hostname is not None
         for read in (0, 1000):
             with socket.create_connection((address.hostname, address.port or 80)) as connection:
-                connection.sendall(f"GET {url(job_id)} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                connection.sendall(
+                    f"GET {url(job_id)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                )
                 connection.recv(read + 1)
                 assert open_files(server, job_id)
             wait_until(lambda: not open_files(server, job_id), 10, "the files to be closed")

@@ -26,7 +26,10 @@ SHORT_FORMS: list[Json] = [
     {"mode": "predict", "dataset": {"source": "upload", "test": "file-0"}},
     {"resources": {"strategy": "fsdp"}},
 ]
-VERBS = "cancel check clone create delete get list pause promote publish read resume retry validate"
+VERBS = (
+    "add cancel change check clone create delete get list pause promote publish read remove resume "
+    "retry revoke rotate set validate"
+)
 OLD_IDS = (
     "cancel_job check_file clone_job create_file create_job delete_file delete_job get_artifact "
     "get_checkpoint get_checkpoint_archive get_checkpoint_file get_file get_file_content get_job "

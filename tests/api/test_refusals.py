@@ -62,6 +62,24 @@ class TestHubToken:
 
 
 @on_sqlite
+class TestTimeout:
+    def test_more_than_the_operator_allows(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server.settings, "longest_timeout_seconds", 60)
+        assert server.client.post("/v1/jobs", json=SPEC | {"timeout_seconds": 60}).is_success
+        answer = server.client.post("/v1/jobs", json=SPEC | {"timeout_seconds": 61})
+        assert answer.status_code == 422
+        assert answer.json()["errors"] == [
+            {
+                "path": "timeout_seconds",
+                "code": "timeout_too_long",
+                "message": "At most 60 s here (FINETUNE_LONGEST_TIMEOUT_SECONDS)",
+            }
+        ]
+
+
+@on_sqlite
 class TestMetricForBestModel:
     @pytest.mark.parametrize(
         ("metric", "evaluates", "status"),

@@ -1,12 +1,9 @@
 """Why a job waits: the page, the list and the answer to POST agree."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
 
 from service.api import waiting
 from service.api.job_page import read_page
@@ -14,10 +11,12 @@ from service.contract.failures import Failure, FailureCode
 from service.store import claims, endings, job_list, jobs, waiting_jobs, workers
 from service.store.database import Database
 from service.store.endings import Ending, Policy
+from service.store.scope import EVERYTHING
 from tests.api.conftest import Server
 from tests.api.factories import SPEC, add_job, spec
 from tests.support.factories import claim_job
 from tests.support.job_rows import WORKER, put
+from tests.support.statements import sent
 
 POLICY = Policy(crash_limit=3, retry_backoff_seconds=10)
 NETWORK = Failure.of(FailureCode.NETWORK, "Could not reach huggingface.co for org/model.")
@@ -195,10 +194,12 @@ class TestOthers:
         register(server, slots=2)
         job_id = add_job(server.database)
         with server.database.read() as session:
-            rows, _ = job_list.list_jobs(session, job_list.JobFilter(), after=None, limit=1)
+            rows, _ = job_list.list_jobs(
+                session, EVERYTHING, job_list.JobFilter(), after=None, limit=1
+            )
         claim_job(server.database, job_id, "one")
         with server.database.read() as session:
-            found = waiting.of_list(session, rows, server.settings)
+            found = waiting.of_list(session, EVERYTHING, rows, server.settings)
         assert found[job_id].message == "next in the queue: a free worker takes it in a moment"
 
     def test_a_job_behind_those_that_are_counted(
@@ -218,24 +219,13 @@ class TestOthers:
         assert waiting_of(server, add_job(server.database, state=state)) is None
 
 
-@contextmanager
-def counted(engine: Engine) -> Iterator[list[str]]:
-    """The statements of all connections, as they run."""
-    statements: list[str] = []
-
-    def note(*call: Any) -> None:
-        statements.append(call[2])
-
-    event.listen(engine, "before_cursor_execute", note)
-    yield statements
-    event.remove(engine, "before_cursor_execute", note)
-
-
 def listing(server: Server) -> int:
     """How many statements a list takes."""
-    with counted(server.database.engine) as statements, server.database.read() as session:
-        rows, _ = job_list.list_jobs(session, job_list.JobFilter(), after=None, limit=100)
-        waiting.of_list(session, rows, server.settings)
+    with sent(server.database) as statements, server.database.read() as session:
+        rows, _ = job_list.list_jobs(
+            session, EVERYTHING, job_list.JobFilter(), after=None, limit=100
+        )
+        waiting.of_list(session, EVERYTHING, rows, server.settings)
     return sum(statement.startswith("SELECT") for statement in statements)
 
 
@@ -257,9 +247,9 @@ class TestCost:
     def test_a_running_job_takes_none(self, server: Server, database: Database) -> None:
         running, queued = add_job(database), add_job(database)
         claim_job(database, running)
-        with counted(database.engine) as statements:
-            read_page(database, running, server.settings)
+        with sent(database) as statements:
+            read_page(database, EVERYTHING, running, server.settings)
         assert not [text for text in statements if "FROM workers" in text]
-        with counted(database.engine) as statements:
-            read_page(database, queued, server.settings)
+        with sent(database) as statements:
+            read_page(database, EVERYTHING, queued, server.settings)
         assert len([text for text in statements if "FROM workers" in text]) == 1

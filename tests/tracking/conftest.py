@@ -12,8 +12,20 @@ from service.store import history, jobs
 from service.store.claims import Claim
 from service.store.database import Database
 from service.store.models import JobRow
+from tests.support import mlflow_server
 from tests.support.factories import claim_job, make_job
 from worker.tracking.trackers import MlflowTracker
+
+
+@pytest.fixture(scope="session")
+def mlflow_uri() -> str:
+    """Of a server that allows what the service needs, and no more."""
+    return mlflow_server.shared_guarded_uri()
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", mlflow_server.TOKEN)
 
 
 @pytest.fixture

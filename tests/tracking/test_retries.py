@@ -10,6 +10,7 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.states import Stage
 from service.store import endings, history, jobs, user_actions
 from service.store.endings import Ending
+from service.store.scope import EVERYTHING
 from tests.support.factories import POLICY, claim_job
 from tests.tracking.conftest import PREPARED, Job
 from tests.tracking.support import TRAINED, expected_points, shipped_points, train
@@ -30,14 +31,14 @@ def go_on(job: Job) -> None:
 
 def retry(job: Job) -> None:
     with job.database.write() as session:
-        row = jobs.lock(session, job.id)
+        row = jobs.lock(session, EVERYTHING, job.id)
         assert row is not None
         user_actions.retry(session, row, Stage(row.stage), [])
 
 
 def delete(job: Job) -> None:
     with job.database.write() as session:
-        row = jobs.lock(session, job.id)
+        row = jobs.lock(session, EVERYTHING, job.id)
         assert row is not None
         user_actions.remove(session, row)
 

@@ -63,7 +63,7 @@ class TestDescription:
             "- Task: `question-answering`, mode `train`",
             "- Model: `org/model`",
             "- Data, train: `train.csv`",
-            "- Data, validation.dev: `dev'1.csv`",
+            "- Data, validation.dev: ``dev`1.csv``",
             "- Data, test: `file-3`",
         ]
 
@@ -100,7 +100,7 @@ class TestDescription:
         assert sync(job.database, tracker, job.id, job.workspace)
         note = job.the_run(client).data.tags[NOTE].splitlines()
         assert note[3:5] == [
-            r"- Failed: `bad_rows`. Row 2 says \<b\>\[x\](http://evil)\</b\>",
+            r"- Failed: `bad_rows`. Row 2 says \<b\>\[x\](http\://evil)\</b\>",
             "- What to do: Fix row 2.",
         ]
         job.update(state="queued", ended_at=None, failure=None, tracking_final=False)

@@ -86,7 +86,7 @@ class TestDescription:
         job = Job(
             database,
             tmp_path,
-            name="my job",
+            name="my\u202ejob",
             training={"learning_rate": 3e-5, "max_steps": 7},
             dataset={"source": "hub", "name": "squad", "columns": {"context": "x" * 4000}},
             tracking={"tags": {"team": "nlp", "bad key?/..": "v"}},
@@ -100,7 +100,7 @@ class TestDescription:
         sync(database, tracker, job.id, tmp_path)
         run = job.the_run(client)
         assert {name: int(run.data.params[f"data.train.{name}"]) for name in rows} == rows
-        assert run.info.run_name == "my job"
+        assert run.info.run_name == r"my\u202ejob"
         params = run.data.params
         assert params["learning_rate"] == "3e-05"
         assert params["max_steps"] == "7"

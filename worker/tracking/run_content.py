@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from service import __version__
-from service.contract import splits
+from service.contract import splits, tracking_names
 from service.contract.dataset import UploadDataset
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
@@ -103,12 +103,13 @@ def description(job: TrackedJob, file_names: Mapping[str, str]) -> Description:
 def finished_model(job: TrackedJob) -> FinishedModel:
     spec = JobSpec.accepted(job.spec)
     trained = job.results.get(Stage.TRAIN) or {}
+    registered = spec.tracking.register_as
     return FinishedModel(
         job_id=job.id,
         name=re.sub(r"[^A-Za-z0-9 _-]+", "-", spec.name or job.id),
         task=spec.task.type,
         step=trained.get("model_step") or trained.get("steps", 0),
-        register_as=spec.tracking.register_as,
+        register_as=registered and tracking_names.registered_model(job.project, registered),
         alias=spec.tracking.register_alias,
     )
 

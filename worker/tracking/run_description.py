@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from service.contract import splits
 from service.contract.dataset import HubDataset
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, is_validation, metric_prefix
 from service.contract.states import JobState, Stage
+from service.escaping import markdown, markdown_cell, markdown_code
 
 TAG: Final = "mlflow.note.content"
 DIGEST_TAG: Final = "mlflow.finetune.noteDigest"
@@ -47,25 +49,25 @@ def with_link(note: str, job_id: str, public_url: str | None) -> str:
     """
     if public_url is None:
         return note
-    plain = _job_line(_code(job_id))
-    linked = _job_line(f"[{_code(job_id)}]({public_url.rstrip('/')}/v1/jobs/{job_id})")
+    plain = _job_line(markdown_code(job_id))
+    linked = _job_line(f"[{markdown_code(job_id)}]({public_url.rstrip('/')}/v1/jobs/{job_id})")
     return note.replace(plain, linked, 1)
 
 
 def write(job: DescribedJob, spec: JobSpec, file_names: Mapping[str, str]) -> str:
     """`file_names`: uploaded file id → the name it was uploaded with."""
     lines = [
-        _job_line(_code(job.id)),
+        _job_line(markdown_code(job.id)),
         *_outcome(job),
-        f"- Task: {_code(spec.task.type)}, mode {_code(spec.mode)}",
-        f"- Model: {_code(spec.model.title)}",
+        f"- Task: {markdown_code(spec.task.type)}, mode {markdown_code(spec.mode)}",
+        f"- Model: {markdown_code(spec.model.title)}",
         *(
-            f"- Data, {split}: {_data(spec, value, file_names)}"
+            f"- Data, {markdown(split)}: {_data(spec, value, file_names)}"
             for split, value in splits.given(spec.dataset).items()
         ),
         *_table(job, spec),
     ]
-    heading = [_code(spec.name), ""] if spec.name else []
+    heading = [markdown_code(spec.name), ""] if spec.name else []
     return "\n".join([*heading, *lines])
 
 
@@ -82,19 +84,19 @@ def _outcome(job: DescribedJob) -> Iterator[str]:
     if job.ended_at is None:
         return
     if job.failure and job.state == JobState.FAILED:
-        yield f"- Failed: {_code(job.failure['code'])}. {_plain(job.failure['message'])}"
+        yield f"- Failed: {markdown_code(job.failure['code'])}. {markdown(job.failure['message'])}"
         if job.failure.get("action"):
-            yield f"- What to do: {_plain(job.failure['action'])}"
+            yield f"- What to do: {markdown(job.failure['action'])}"
         return
     trained = job.results.get(Stage.TRAIN) or {}
     step = trained.get("model_step")
     model = f", the model is that of step {step} of {trained['steps']}" if step else ""
     best, name = trained.get("best_metric"), trained.get("metric_for_best_model")
-    score = f", {_code(name)} {_number(best)}" if name and best is not None else ""
+    score = f", {markdown_code(name)} {_number(best)}" if name and best is not None else ""
     yield f"- Result: {job.state}{model}{score}"
     url = (job.results.get(Stage.PUBLISH) or {}).get("hub_url")
-    if url:
-        yield f"- On the Hub: <{url}>"
+    if url and url.startswith(("https://", "http://")):
+        yield f"- On the Hub: <{quote(url, safe=':/')}>"
 
 
 def _table(job: DescribedJob, spec: JobSpec) -> Iterator[str]:
@@ -110,11 +112,12 @@ def _table(job: DescribedJob, spec: JobSpec) -> Iterator[str]:
     columns = {split: found for split, found in columns.items() if found}
     if not columns:
         return
-    yield from ("", f"| metric | {' | '.join(columns)} |", "|---|" + "---|" * len(columns))
+    heads = " | ".join(map(markdown, columns))
+    yield from ("", f"| metric | {heads} |", "|---|" + "---|" * len(columns))
     names = list(dict.fromkeys(name for found in columns.values() for name in found))
     for name in names[:_SHOWN_METRICS]:
         values = (_number(found.get(name)) for found in columns.values())
-        yield f"| {_code(name)} | {' | '.join(values)} |"
+        yield f"| {markdown_cell(name)} | {' | '.join(values)} |"
 
 
 def _scores(metrics: Mapping[str, Any], split: str) -> dict[str, Any]:
@@ -129,19 +132,8 @@ def _number(value: Any) -> str:
 
 def _data(spec: JobSpec, value: Any, file_names: Mapping[str, str]) -> str:
     if isinstance(spec.dataset, HubDataset):
-        return f"{_code(spec.dataset.name)}, split {_code(str(value))}"
+        return f"{markdown_code(spec.dataset.name)}, split {markdown_code(str(value))}"
     names = file_names_of(value, file_names)
     more = len(names) - _SHOWN_FILES
-    shown = ", ".join(_code(name) for name in names[:_SHOWN_FILES])
+    shown = ", ".join(markdown_code(name) for name in names[:_SHOWN_FILES])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _plain(text: str) -> str:
-    """In one line, and without Markdown or HTML: a message may quote a user's data."""
-    one_line = " ".join(str(text).split())
-    return "".join(f"\\{c}" if c in "\\`*_[]<>#|~&" else c for c in one_line)
-
-
-def _code(text: str) -> str:
-    """As inline code: a name given by the user must not become a link or a heading."""
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`"

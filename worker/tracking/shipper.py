@@ -12,10 +12,12 @@ from typing import Final, Self
 
 import structlog
 
-from service.contract import splits
+from service import escaping
+from service.contract import splits, tracking_names
 from service.contract.dataset import UploadDataset
 from service.contract.spec import JobSpec
 from service.contract.states import JobState, Stage
+from service.safe_files import is_inside
 from service.settings import Settings
 from service.store import tracking as store
 from service.store.database import Database
@@ -54,7 +56,9 @@ def make_tracker(settings: Settings) -> Tracker:
     """MLflow if the operator has configured it; otherwise a tracker that stores nothing."""
     if settings.mlflow_uri is None:
         return NullTracker()
-    return MlflowTracker(settings.mlflow_uri, public_url=settings.public_url)
+    return MlflowTracker(
+        settings.mlflow_uri, public_url=settings.public_url, token=settings.mlflow_token
+    )
 
 
 def ensure_run(database: Database, tracker: Tracker, job_id: str) -> str | None:
@@ -209,7 +213,7 @@ class _Shipper:
         if job.state == JobState.CANCELLED and job.run_id is None and job.metric_seq == 0:
             spec = JobSpec.accepted(job.spec)
             # A run may exist whose id was lost with the response that created it.
-            if not (job.claimed and self._tracker.find(spec.tracking.experiment_name, job.id)):
+            if not (job.claimed and self._tracker.find(_experiment(job, spec), job.id)):
                 return None
         return _run_of(self._database, self._tracker, job)
 
@@ -259,11 +263,13 @@ class _Shipper:
         with self._database.read() as session:
             rows = store.artifacts(session, job.id)
         files = {
-            row.name: self._workspace / row.path
-            for row in rows
-            if log_model or not row.name.startswith(MODEL_FOLDER)
+            row.name: row.path for row in rows if log_model or not row.name.startswith(MODEL_FOLDER)
         }
-        present = {name: file for name, file in files.items() if file.is_file()}
+        present = {
+            name: self._workspace / path
+            for name, path in files.items()
+            if is_inside(self._workspace, path)
+        }
         changed = _changed(job, present)
         try:
             complete = log_missing(self._tracker, run_id, present, until, changed)
@@ -285,6 +291,10 @@ def _changed(job: TrackedJob, names: Iterable[str]) -> set[str]:
     return {name for name in names if not (is_sent and name.startswith(MODEL_FOLDER))}
 
 
+def _experiment(job: TrackedJob, spec: JobSpec) -> str:
+    return tracking_names.experiment(job.project, spec.tracking.experiment_name)
+
+
 def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None:
     """The id of the job's run; None if the tracker stores nothing.
 
@@ -294,10 +304,10 @@ def _run_of(database: Database, tracker: Tracker, job: TrackedJob) -> str | None
     if job.run_id is not None:
         return job.run_id
     spec = JobSpec.accepted(job.spec)
-    experiment = spec.tracking.experiment_name
+    experiment = _experiment(job, spec)
     found = tracker.find(experiment, job.id)
     if not found:
-        name = spec.tracking.run_name or spec.name or job.id
+        name = escaping.line(spec.tracking.run_name or spec.name or job.id)
         tracker.create(NewRun(experiment, name, job.id, job.created_at))
         found = tracker.find(experiment, job.id)
     if not found:

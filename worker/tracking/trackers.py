@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from pydantic import SecretStr
+
 from worker.tracking import model_registry, run_description
 from worker.tracking.model_registry import FinishedModel
 
@@ -162,10 +164,17 @@ class MlflowTracker:
     """A tracking server over HTTP, with one retry and a short timeout: metrics wait in SQL."""
 
     def __init__(
-        self, uri: str, timeout_seconds: int = 5, *, public_url: str | None = None
+        self,
+        uri: str,
+        timeout_seconds: int = 5,
+        *,
+        public_url: str | None = None,
+        token: SecretStr | None = None,
     ) -> None:
-        """`public_url`: where users reach the service, for the link in a run's description."""
+        """`public_url`: where users reach the service, for the link in a run's description.
+        `token`: the server's, unless it is in MLFLOW_TRACKING_TOKEN already."""
         self._public_url = public_url
+        self._token = token
         self._uri = uri
         self._timeout_seconds = timeout_seconds
 
@@ -177,6 +186,9 @@ class MlflowTracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(self._timeout_seconds))
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        if self._token is not None:
+            # Of this process as it is now: /proc/<pid>/environ shows only its beginning.
+            os.environ["MLFLOW_TRACKING_TOKEN"] = self._token.get_secret_value()
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=self._uri)

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
 from service.api.faults.collect import Findings
+from service.api.faults.shorten import MOST_FAULTS
 from service.api.faults.walk import Path as FaultPath
 from service.api.faults.walk import dotted
 from service.api.redaction import cut, shown
@@ -17,12 +19,14 @@ from service.api.schemas.problems import Fault
 from service.contract import resume_differences
 from service.contract.dataset import PathDataset, UploadDataset
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
+from service.contract.roles import DEFAULT_PROJECT
 from service.contract.section import UnknownValueError
 from service.contract.spec import JobSpec
 from service.errors import SourceJobError
 from service.settings import Settings
-from service.store import files, lineage, queries
+from service.store import files, lineage, project_secrets, queries
 from service.store.database import Database
+from service.store.scope import Scope
 
 _MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
 _PATH_STARTS = ("/", ".", "~")
@@ -30,14 +34,23 @@ _SPLITS = ("train", "validation", "test")
 T = TypeVar("T")
 
 
+class _Store(NamedTuple):
+    """What the new job may use of the database."""
+
+    database: Database
+    scope: Scope
+
+
 def check(
     findings: Findings,
     given: Any,
     settings: Settings,
     database: Database,
+    scope: Scope,
     pending_files: Collection[str] = (),
 ) -> list[Fault]:
-    """The faults of the findings about `given` together with these, in the order of their paths.
+    """The faults of the findings about `given` together with these, at most MOST_FAULTS, in the
+    order of their paths.
 
     `pending_files` are ids that count as uploaded.
     """
@@ -45,13 +58,17 @@ def check(
     if job is None:
         return findings.faults
     faulty = {fault.path for fault in findings.faults}
-    found = [
-        *_data(job, given, faulty, settings, database, pending_files),
-        *_model_paths(job, settings.model_roots),
-        *_source_job(job, database),
-        *_resumed_job(job, faulty, database),
-        *_hub_token(job, settings, database),
-    ]
+    store = _Store(database, scope)
+    every = chain(
+        _model_paths(job, settings.model_roots),
+        _source_job(job, store),
+        _resumed_job(job, faulty, store),
+        _secrets(job, store),
+        _hub_token(job, settings, store),
+        _timeout(job, settings),
+        _data(job, given, faulty, settings, store, pending_files),
+    )
+    found = list(islice(every, MOST_FAULTS - len(findings.faults)))
     return sorted([*findings.faults, *found], key=lambda fault: fault.path)
 
 
@@ -68,14 +85,14 @@ def _data(
     given: Any,
     faulty: set[str],
     settings: Settings,
-    database: Database,
+    store: _Store,
     pending_files: Collection[str],
 ) -> Iterator[Fault]:
     dataset = _known(lambda: job.dataset)
     if isinstance(dataset, UploadDataset):
         items = _items(given["dataset"], faulty)
         wanted = [item for item in items if item[1] not in pending_files]
-        yield from _unknown_files(wanted, database)
+        yield from _unknown_files(wanted, store)
     elif isinstance(dataset, PathDataset):
         for path, value in _items(given["dataset"], faulty):
             yield from _allowed(path, value, settings.data_roots, "FINETUNE_DATA_ROOTS")
@@ -99,9 +116,9 @@ def _items_at(place: FaultPath, given: Any, faulty: set[str]) -> Iterator[tuple[
             yield (*place, index), value
 
 
-def _unknown_files(wanted: list[tuple[FaultPath, str]], database: Database) -> Iterator[Fault]:
-    with database.read() as session:
-        known = files.existing(session, [file_id for _, file_id in wanted])
+def _unknown_files(wanted: list[tuple[FaultPath, str]], store: _Store) -> Iterator[Fault]:
+    with store.database.read() as session:
+        known = files.existing(session, store.scope, [file_id for _, file_id in wanted])
     for path, file_id in wanted:
         if file_id not in known:
             message = "the file does not exist: upload it with POST /v1/files"
@@ -115,29 +132,29 @@ def _model_paths(job: JobSpec, roots: Sequence[Path]) -> Iterator[Fault]:
             yield from _allowed(("model", name), value, roots, "FINETUNE_MODEL_ROOTS")
 
 
-def _source_job(job: JobSpec, database: Database) -> Iterator[Fault]:
+def _source_job(job: JobSpec, store: _Store) -> Iterator[Fault]:
     model = _known(lambda: (job.model.job, job.model.checkpoint))
     job_id, checkpoint = model or (None, None)
     if job_id is None:
         return
     try:
-        with database.read() as session:
-            lineage.model_of(session, job_id, checkpoint)
+        with store.database.read() as session:
+            lineage.model_of(session, store.scope, job_id, checkpoint)
     except SourceJobError as error:
         yield _source_fault(("model",), error, job_id, checkpoint)
 
 
-def _resumed_job(job: JobSpec, faulty: set[str], database: Database) -> Iterator[Fault]:
+def _resumed_job(job: JobSpec, faulty: set[str], store: _Store) -> Iterator[Fault]:
     resumed = _known(lambda: job.training.resume_from)
     wanted = _known(lambda: resumed and (resumed.job, resumed.checkpoint))
     if not wanted:
         return
-    with database.read() as session:
+    with store.database.read() as session:
         try:
-            lineage.checkpoint_of(session, *wanted)
+            lineage.checkpoint_of(session, store.scope, *wanted)
         except SourceJobError as error:
             yield _source_fault(("training", "resume_from"), error, *wanted)
-        source = lineage.spec_of(session, wanted[0])
+        source = lineage.spec_of(session, store.scope, wanted[0])
     if source is None or not source.trains:
         return
     for path, ours, theirs in resume_differences.differences(job, source):
@@ -151,15 +168,35 @@ def _resumed_job(job: JobSpec, faulty: set[str], database: Database) -> Iterator
         yield _fault(path, "resume_mismatch", message, _text(ours))
 
 
-def _hub_token(job: JobSpec, settings: Settings, database: Database) -> Iterator[Fault]:
-    if _known(lambda: job.hub) is not None:
+def _secrets(job: JobSpec, store: _Store) -> Iterator[Fault]:
+    name = _known(lambda: job.hub_token_secret)
+    if not name:
+        return
+    with store.database.read() as session:
+        known = [row.name for row in project_secrets.list_all(session, store.scope)]
+    if name not in known:
+        message = "the project has no such secret: set it with `finetune secrets set`"
+        yield _fault(("secrets", "hub_token"), "secret_not_found", message, name)
+
+
+def _hub_token(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Fault]:
+    if _known(lambda: job.hub) is not None and not _known(lambda: job.hub_token_secret):
         otherwise = ", or leave out `hub` and push later with `finetune publish`"
-        yield from hub_token(settings, database, otherwise)
+        yield from hub_token(settings, store.database, store.scope, otherwise)
 
 
-def hub_token(settings: Settings, database: Database, otherwise: str = "") -> Iterator[Fault]:
-    """A fault if no worker can push. Without a live worker, or with one of an older release, nobody
-    knows. `otherwise`: what the user can do without a token."""
+def hub_token(
+    settings: Settings, database: Database, scope: Scope, otherwise: str = ""
+) -> Iterator[Fault]:
+    """A fault if no worker can push with the operator's token. Without a live worker, or with one
+    of an older release, nobody knows. `otherwise`: what the user can do without a token."""
+    if scope.project not in (None, DEFAULT_PROJECT):
+        message = (
+            "Jobs of this project do not have the operator's Hub token: set one with `finetune "
+            "secrets set`, and name it in `secrets.hub_token`"
+        )
+        yield Fault(path="hub", code="no_hub_token", message=message + otherwise)
+        return
     if settings.hub_token is not None:
         return
     with database.read() as session:
@@ -167,6 +204,13 @@ def hub_token(settings: Settings, database: Database, otherwise: str = "") -> It
     if workers and all(worker.has_hub_token is False for worker in workers):
         message = "No Hub token is set: set FINETUNE_HUB_TOKEN and restart the workers" + otherwise
         yield Fault(path="hub", code="no_hub_token", message=message)
+
+
+def _timeout(job: JobSpec, settings: Settings) -> Iterator[Fault]:
+    given, longest = _known(lambda: job.timeout_seconds), settings.longest_timeout_seconds
+    if given is not None and longest is not None and given > longest:
+        message = f"At most {longest:g} s here (FINETUNE_LONGEST_TIMEOUT_SECONDS)"
+        yield Fault(path="timeout_seconds", code="timeout_too_long", message=message)
 
 
 def _text(value: Any) -> str:

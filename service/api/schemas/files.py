@@ -13,6 +13,7 @@ Purpose = Literal["fine-tune", "evals", "user_data", "assistants", "batch", "vis
 class FileObject(BaseModel):
     id: str = Field(examples=["file-0199a0b1c2d3e4f5a6b7c8d9"])
     object: Literal["file"] = "file"
+    project: str = Field("default", description="Id of the project that owns it.")
     bytes: int = Field(ge=0)
     created_at: int = Field(description="Unix seconds.")
     filename: str
@@ -26,6 +27,7 @@ class FileObject(BaseModel):
     def of(cls, row: FileRow) -> "FileObject":
         return cls(
             id=row.id,
+            project=row.project_id,
             bytes=row.bytes,
             created_at=int(row.created_at.timestamp()),
             filename=row.filename,

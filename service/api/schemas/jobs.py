@@ -152,6 +152,7 @@ class JobSummary(BaseModel):
     """A line of the list."""
 
     id: str = Field(examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"])
+    project: str = Field("default", description="Id of the project that owns it.")
     name: str | None
     task: str
     state: JobState
@@ -176,6 +177,7 @@ class JobSummary(BaseModel):
     def fields_of(cls, job: JobRow, settings: Settings, waiting: Waiting | None) -> dict[str, Any]:
         return {
             "id": job.id,
+            "project": job.project_id,
             "name": job.name,
             "task": job.task,
             "state": job.state,
@@ -292,12 +294,12 @@ def _actions(job: JobRow) -> list[Action]:
 
 
 def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
-    base = settings.mlflow_public_uri or settings.mlflow_uri
+    base = settings.mlflow_users_url
     if base is None or job.mlflow_run_id is None or job.mlflow_experiment_id is None:
         return None
     run = f"experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
     # Without this MLflow opens a page for traces of language models.
-    return f"{base.rstrip('/')}/#/{run}?workflowType=machine_learning"
+    return f"{base}/#/{run}?workflowType=machine_learning"
 
 
 class JobList(BaseModel):

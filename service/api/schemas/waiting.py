@@ -12,6 +12,7 @@ class WaitingReason(StrEnum):
     BACKOFF = "backoff"
     NO_WORKER = "no_worker"
     BUSY_WORKERS = "busy_workers"
+    OVER_QUOTA = "over_quota"
     PAUSED = "paused"
     QUEUED = "queued"
 
@@ -21,7 +22,8 @@ class Waiting(BaseModel):
 
     reason: WaitingReason = Field(
         description="`backoff`: an attempt failed and is repeated at `until`; `no_worker`: no live "
-        "worker can run it; `busy_workers`: all that can are busy; `paused`: until you resume it; "
+        "worker can run it; `busy_workers`: all that can are busy; `over_quota`: the project has "
+        "as many GPUs as it may; `paused`: until you resume it; "
         "`queued`: a worker is free and takes the jobs of the queue in order."
     )
     message: str = Field(

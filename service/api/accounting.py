@@ -1,0 +1,133 @@
+"""Middleware around authentication: the audit log's entries, and how often a project may ask."""
+
+import time
+from typing import Final
+
+import structlog
+from anyio import to_thread
+from fastapi import Depends, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import render
+from service.errors import RateQuotaError
+from service.store import audit
+from service.store.audit import Entry
+from service.store.database import Database
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_REFUSALS: Final = {401: "unauthorized", 403: "forbidden"}
+_REFUSALS_PER_MINUTE: Final = 60.0
+_REFUSALS_AT_ONCE: Final = 10.0
+_MOST_PROJECTS: Final = 10_000
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Bucket:
+    """So many tokens a second; a second's worth, but at least `saved`, can be used at once."""
+
+    def __init__(self, saved: float = 1.0) -> None:
+        self._saved = saved
+        self._tokens = -1.0
+        self._at = 0.0
+
+    def take(self, rate: float, now: float) -> float:
+        """0 if there was a token, else the seconds until there is one."""
+        most = max(self._saved, rate)
+        saved = most if self._tokens < 0 else self._tokens + (now - self._at) * rate
+        self._tokens, self._at = min(most, saved), now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / rate
+
+
+def entry_of(scope: Scope) -> Entry:
+    """Who sends the request, and what it asks for."""
+    route, visitor = scope.get("route"), scope["state"].get("visitor")
+    client = scope.get("client")
+    entry = Entry(
+        action=getattr(route, "name", None) or f"{scope['method']} {scope['path']}",
+        target="/".join(str(part) for part in scope.get("path_params", {}).values()) or None,
+        client=None if client is None else client[0],
+        request_id=scope["state"].get("request_id"),
+    )
+    if visitor is not None:
+        entry.project_id = visitor.scope.project
+        entry.key_id, entry.key_name = visitor.key_id, visitor.key_name
+        entry.role = str(visitor.role)
+    return entry
+
+
+async def _note(request: Request) -> None:
+    """Has the first transaction of a request that may change something write its entry."""
+    if request.method not in _SAFE:
+        audit.begin(entry_of(request.scope))
+
+
+NOTED: Final = Depends(_note)
+
+
+class RefusalLog:
+    """Outside of authentication: notes who was refused, so many a minute at most."""
+
+    def __init__(self, app: ASGIApp, database: Database) -> None:
+        self.app = app
+        self.database = database
+        self._bucket = Bucket(_REFUSALS_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        await self.app(scope, receive, noting)
+        if (
+            status in _REFUSALS
+            and self._bucket.take(_REFUSALS_PER_MINUTE / 60, time.monotonic()) == 0
+        ):
+            await to_thread.run_sync(self._write, entry_of(scope), _REFUSALS[status])
+
+    def _write(self, entry: Entry, code: str) -> None:
+        try:
+            with self.database.write(audited=False) as session:
+                audit.refuse(session, entry, code)
+        except SQLAlchemyError as error:
+            _log.warning("audit.refusal_not_noted", error=str(error))
+
+
+class Accounting:
+    """Inside of authentication: the quota of requests per second, which each API process counts for
+    itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._buckets: dict[str, Bucket] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        wait = self._wait(scope)
+        if wait > 0:
+            error = RateQuotaError(wait)
+            response = render(scope["path"], scope["state"]["request_id"], error)
+            await response(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _wait(self, scope: Scope) -> float:
+        visitor = scope["state"].get("visitor")
+        rate = getattr(visitor, "max_requests_per_second", None)
+        if visitor is None or not rate:
+            return 0.0
+        if len(self._buckets) > _MOST_PROJECTS:
+            self._buckets.clear()
+        return self._buckets.setdefault(visitor.project, Bucket()).take(rate, time.monotonic())

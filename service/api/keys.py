@@ -1,0 +1,141 @@
+"""The keys of a project. Those of operators are made on the service's machine."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from sqlalchemy.orm import Session
+
+from service.api.dependencies import DatabaseDep
+from service.api.errors import InvalidRequestError
+from service.api.openapi import problems
+from service.api.projects import ProjectId
+from service.api.schemas.owners import ApiKey, ApiKeyList, ApiKeyMade, NewKey, Rotation
+from service.api.schemas.problems import Fault
+from service.api.visitor import KeysAdmin, Visitor, permissions_of
+from service.contract.roles import Permission, Role
+from service.errors import ForbiddenError, KeyNotFoundError, ProjectArchivedError
+from service.store import jobs, keys, projects
+from service.store.keys import Grant
+from service.store.models import ApiKeyRow
+from service.store.scope import Scope
+
+router = APIRouter(prefix="/v1/projects/{project}/keys", tags=["projects"])
+
+KeyId = Annotated[str, Path(max_length=40, description="Its id.", examples=["key-0199a0b1c2d3"])]
+
+
+@router.get("", summary="List keys", responses=problems(401, 404, 422, 503))
+def list_keys(visitor: KeysAdmin, project: ProjectId, database: DatabaseDep) -> ApiKeyList:
+    """Every key that was ever made, the oldest first, without the keys themselves."""
+    with database.read() as session:
+        owner = projects.get(session, visitor.scope, project)
+        rows = keys.list_all(session, Scope(owner.id))
+        return ApiKeyList(data=[ApiKey.of(row) for row in rows])
+
+
+@router.post(
+    "", status_code=201, summary="Make a key", responses=problems(400, 401, 404, 409, 413, 422, 503)
+)
+def create_key(
+    visitor: KeysAdmin, project: ProjectId, new: NewKey, database: DatabaseDep
+) -> ApiKeyMade:
+    """The key is shown this once. It can do no more than the key that makes it, and expires no
+    later."""
+    with database.write() as session:
+        owner = projects.get(session, visitor.scope, project)
+        if owner.archived_at is not None:
+            raise ProjectArchivedError(f"The project {owner.name} is archived and takes no keys.")
+        grant = _grant(session, owner.id, new)
+        _require_no_more(visitor, grant)
+        return ApiKeyMade.with_key(*keys.create(session, new.name, grant))
+
+
+@router.delete("/{key_id}", summary="Revoke a key", responses=problems(401, 404, 422, 503))
+def revoke_key(
+    visitor: KeysAdmin, project: ProjectId, key_id: KeyId, database: DatabaseDep
+) -> ApiKey:
+    """It is refused from now on. A key that was revoked before stays as it is."""
+    with database.write() as session:
+        row = _key(session, visitor, project, key_id)
+        keys.revoke(session, row.id, Scope(row.project_id))
+        session.refresh(row)
+        return ApiKey.of(row)
+
+
+@router.post(
+    "/{key_id}/rotate",
+    status_code=201,
+    summary="Rotate a key",
+    responses=problems(400, 401, 404, 413, 422, 503),
+)
+def rotate_key(
+    visitor: KeysAdmin,
+    project: ProjectId,
+    key_id: KeyId,
+    database: DatabaseDep,
+    rotation: Rotation = Rotation(),  # noqa: B008
+) -> ApiKeyMade:
+    """Makes a key with the same rights, and lets the old one work for `grace_seconds` more."""
+    with database.write() as session:
+        row = _key(session, visitor, project, key_id)
+        if not keys.active(session, row.id, Scope(row.project_id)):
+            raise _not_found(key_id)
+        _require_no_more(visitor, keys.grant_of(row))
+        return ApiKeyMade.with_key(*keys.rotate(session, row, rotation.grace_seconds))
+
+
+def _key(session: Session, visitor: Visitor, project: str, key_id: str) -> ApiKeyRow:
+    owner = projects.get(session, visitor.scope, project)
+    found = [row for row in keys.list_all(session, Scope(owner.id)) if row.id == key_id]
+    if not found:
+        raise _not_found(key_id)
+    return found[0]
+
+
+def _not_found(key_id: str) -> KeyNotFoundError:
+    return KeyNotFoundError(f"The project has no such key {key_id[:100]!r}.")
+
+
+def _grant(session: Session, project_id: str, new: NewKey) -> Grant:
+    """Raises InvalidRequestError for scopes that the role does not have."""
+    role = Role(new.role)
+    member_id = None
+    if new.member is not None:
+        member = projects.member(session, project_id, new.member)
+        member_id = member.id
+        role = role if Role(member.role).includes(role) else Role(member.role)
+    beyond = sorted(set(new.scopes or ()) - permissions_of(role))
+    if beyond:
+        fault = Fault(
+            path="body.scopes",
+            code="invalid_value",
+            message=f"the role `{role}` does not have {', '.join(f'`{name}`' for name in beyond)}",
+            allowed=sorted(permissions_of(role)),
+        )
+        raise InvalidRequestError([fault])
+    expires_at = None
+    if new.expires_in_seconds is not None:
+        expires_at = jobs.clock(session) + timedelta(seconds=new.expires_in_seconds)
+    return Grant(project_id, role, member_id, new.scopes, expires_at)
+
+
+def _require_no_more(visitor: Visitor, grant: Grant) -> None:
+    """Raises ForbiddenError if the grant exceeds what the visitor has."""
+    given = permissions_of(grant.role)
+    if grant.scopes is not None:
+        given &= {Permission(name) for name in grant.scopes}
+    beyond = sorted(given - visitor.permissions)
+    if beyond or not visitor.role.includes(grant.role):
+        missing = ", ".join(f"`{name}`" for name in beyond) or f"the role `{grant.role}`"
+        raise ForbiddenError(
+            f"A key cannot give more than it has: this one lacks {missing}. Ask an admin of the "
+            "project whose key has it.",
+            role=str(grant.role),
+        )
+    ends = visitor.expires_at
+    if ends is not None and (grant.expires_at is None or grant.expires_at > ends):
+        raise ForbiddenError(
+            f"A key cannot give more than it has: this one expires at {ends:%Y-%m-%dT%H:%M:%SZ}. "
+            "Give `expires_in_seconds`, so that the new key expires no later."
+        )

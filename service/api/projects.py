@@ -1,0 +1,136 @@
+"""Projects, their limits and their members."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from service.api.dependencies import DatabaseDep
+from service.api.openapi import problems
+from service.api.schemas.owners import (
+    Me,
+    Member,
+    MemberList,
+    MemberRemoved,
+    NewMember,
+    NewProject,
+    Project,
+    ProjectChanges,
+    ProjectList,
+)
+from service.api.visitor import NEEDS_PROJECTS_ADMIN, Anyone, KeysAdmin, ProjectsAdmin
+from service.errors import ForbiddenError
+from service.store import projects
+
+router = APIRouter(prefix="/v1", tags=["projects"])
+
+ProjectId = Annotated[str, Path(max_length=64, description="Its name or id.", examples=["default"])]
+MemberId = Annotated[str, Path(max_length=200, description="Their name or id.")]
+
+
+@router.get("/me", summary="Who am I", responses=problems(401, 503))
+def get_me(visitor: Anyone) -> Me:
+    """The key of the request: its project, its role and what it may do."""
+    return Me(
+        key_id=visitor.key_id,
+        key_name=visitor.key_name,
+        role=visitor.role,
+        project=visitor.scope.project,
+        makes_in=visitor.project,
+        member=visitor.member_id,
+        permissions=sorted(visitor.permissions),
+        expires_at=visitor.expires_at,
+    )
+
+
+@router.get("/projects", summary="List projects", responses=problems(401, 422, 503))
+def list_projects(visitor: Anyone, database: DatabaseDep) -> ProjectList:
+    """By name: all for an operator, else the key's own."""
+    with database.read() as session:
+        rows = projects.list_all(session, visitor.scope)
+        return ProjectList(data=[Project.of(row) for row in rows])
+
+
+@router.post(
+    "/projects",
+    status_code=201,
+    summary="Make a project",
+    dependencies=[NEEDS_PROJECTS_ADMIN],
+    responses=problems(400, 401, 409, 413, 422, 503),
+)
+def create_project(new: NewProject, database: DatabaseDep) -> Project:
+    """For operators. Keys of the project are made with POST /v1/projects/{project}/keys."""
+    limits = new.model_dump(exclude={"name"})
+    with database.write() as session:
+        return Project.of(projects.create(session, new.name, limits))
+
+
+@router.get("/projects/{project}", summary="One project", responses=problems(401, 404, 422, 503))
+def get_project(visitor: Anyone, project: ProjectId, database: DatabaseDep) -> Project:
+    """Its limits, and whether it is archived."""
+    with database.read() as session:
+        return Project.of(projects.get(session, visitor.scope, project))
+
+
+@router.patch(
+    "/projects/{project}",
+    summary="Change a project",
+    responses=problems(400, 401, 404, 413, 422, 503),
+)
+def change_project(
+    visitor: ProjectsAdmin, project: ProjectId, changes: ProjectChanges, database: DatabaseDep
+) -> Project:
+    """For operators: set its limits, or archive it. An archived project takes no new jobs and
+    files; what it has stays."""
+    given = changes.model_dump(exclude_unset=True)
+    with database.write() as session:
+        row = projects.get(session, visitor.scope, project)
+        return Project.of(projects.change(session, row, given))
+
+
+# ---- members ------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/projects/{project}/members", summary="List members", responses=problems(401, 404, 422, 503)
+)
+def list_members(visitor: KeysAdmin, project: ProjectId, database: DatabaseDep) -> MemberList:
+    """By name."""
+    with database.read() as session:
+        row = projects.get(session, visitor.scope, project)
+        return MemberList(data=[Member.of(one) for one in projects.members(session, row.id)])
+
+
+@router.post(
+    "/projects/{project}/members",
+    status_code=201,
+    summary="Add a member",
+    responses=problems(400, 401, 404, 409, 413, 422, 503),
+)
+def add_member(
+    visitor: KeysAdmin, project: ProjectId, new: NewMember, database: DatabaseDep
+) -> Member:
+    """A named person with a role. Their keys are made with POST …/keys and `member`."""
+    if not visitor.role.includes(new.role):
+        raise ForbiddenError(
+            f"This key has the role `{visitor.role}` and cannot give the role `{new.role}`.",
+            role=str(new.role),
+        )
+    with database.write() as session:
+        row = projects.get(session, visitor.scope, project)
+        return Member.of(projects.add_member(session, row.id, new.name, new.role))
+
+
+@router.delete(
+    "/projects/{project}/members/{member}",
+    summary="Remove a member",
+    responses=problems(401, 404, 422, 503),
+)
+def remove_member(
+    visitor: KeysAdmin, project: ProjectId, member: MemberId, database: DatabaseDep
+) -> MemberRemoved:
+    """Revokes all their keys. Their jobs stay: they belong to the project."""
+    with database.write() as session:
+        row = projects.get(session, visitor.scope, project)
+        gone = projects.member(session, row.id, member)
+        revoked = projects.remove_member(session, gone)
+        return MemberRemoved(id=gone.id, revoked_keys=revoked)

@@ -1,0 +1,21 @@
+"""The largest values that a spec may have.
+
+Far above what anybody trains with, and small enough for the columns of the database and for every
+product that is made of them.
+"""
+
+from typing import Final
+
+MOST_STEPS: Final = 2**31 - 1
+"""What a column holds. Also of epochs, evaluations and checkpoints."""
+MOST_TOKENS: Final = 2**24
+"""Of one text or example."""
+MOST_EXAMPLES: Final = 1_000_000
+"""Of one batch; also batches of one step."""
+MOST_ROWS: Final = 10**12
+"""Of a data set; also bytes and elements of a buffer."""
+LARGEST: Final = 10**12
+"""Of a rate, a factor, a threshold, or an interval that shall never be reached."""
+MOST_LAYERS: Final = 100_000
+WIDEST: Final = 1_000_000
+"""Of a layer, of an adapter's scale."""

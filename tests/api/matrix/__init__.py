@@ -1,0 +1,1 @@
+"""Every route of the OpenAPI document, asked by everybody: whose answer is it?"""

@@ -1,0 +1,301 @@
+"""The rows of the matrix: for each route of the OpenAPI document the ways to ask it.
+
+`$name` stands for something of the owner (world.py). A new route needs a row here: say with what it
+is asked, and what its owner is answered.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.contract.roles import Permission
+
+OPEN: Final = "open"
+"""Needs no key."""
+ANY_KEY: Final = None
+
+
+@dataclass(frozen=True)
+class Way:
+    path: str
+    ok: int = 200
+    """What whoever may do it is answered."""
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+    form: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    needs: Permission | str | None
+    ways: tuple[Way, ...]
+    of_all_projects: bool = False
+    """An operator's matter, which no project's id or name is part of."""
+
+
+def _gets(template: str, *jobs: str, ok: int = 200) -> tuple[Way, ...]:
+    return tuple(Way(template.replace("$job", f"${job}"), ok) for job in jobs)
+
+
+_JOBS: Final = ("done", "queued", "failed", "paused")
+_TASK: Final[dict[str, Any]] = {
+    "task": "question-answering",
+    "model": {"name_or_path": "org/model"},
+    "dataset": {"source": "hub", "name": "org/data"},
+}
+
+
+def _spec(**changes: Any) -> dict[str, Any]:
+    return {**_TASK, **changes}
+
+
+def _uploaded(**splits: Any) -> dict[str, Any]:
+    return _spec(dataset={"source": "upload", **splits})
+
+
+_REFERENCES: Final[tuple[dict[str, Any], ...]] = (
+    _uploaded(train="$file"),
+    _uploaded(train=["$free_file", "$file"]),
+    _uploaded(train="$file", validation="$free_file"),
+    _uploaded(train="$file", validation={"other": "$free_file"}),
+    _uploaded(train="$file", test="$free_file"),
+    _spec(model={"job": "$done"}),
+    _spec(model={"job": "$done", "checkpoint": "best"}),
+    _spec(model={"job": "$done", "checkpoint": "last"}),
+    _spec(model={"job": "$done", "checkpoint": 10}),
+    _uploaded(train="$file") | {"training": {"resume_from": {"job": "$done"}}},
+    _uploaded(train="$file")
+    | {"training": {"resume_from": {"job": "$done", "checkpoint": "best"}}},
+    _spec(
+        mode="evaluate",
+        model={"job": "$done"},
+        dataset={"source": "hub", "name": "org/data", "validation": "validation"},
+    ),
+)
+_PLAIN: Final = (_spec(), _spec(tracking={"experiment_name": "projects/$project_name/x"}))
+_PATCHES: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"name": "again"},
+    {"dataset": {"train": ["$free_file"]}},
+    {"model": {"name_or_path": None, "job": "$done"}},
+)
+_LIST: Final = (
+    "",
+    "?limit=1",
+    "?limit=100",
+    "?after=$done",
+    "?after=$queued",
+    "?after=job-ffffffffffffffffffff",
+    "?state=succeeded",
+    "?state=queued&state=failed",
+    "?task=question-answering",
+    "?name=$job_name",
+    "?metadata=team:$label",
+    "?metadata=team:$label&state=succeeded",
+    "?id_prefix=$done",
+    "?id_prefix=job-1",
+    "?created_after=2020-01-01T00:00:00Z",
+    "?created_before=2100-01-01T00:00:00Z&name=$job_name",
+)
+_FILES: Final = (
+    "",
+    "?limit=1",
+    "?after=$file",
+    "?order=asc",
+    "?order=asc&after=$file",
+    "?purpose=fine-tune",
+    "?id_prefix=$file",
+)
+_READ, _WRITE = Permission.JOBS_READ, Permission.JOBS_WRITE
+_JOB: Final = "/v1/jobs/$job"
+_DONE: Final = "/v1/jobs/$done"
+_STEP: Final = f"{_DONE}/checkpoints/10"
+_PROJECTS: Final = ("/v1/projects/$project", "/v1/projects/$project_name")
+
+
+def _posts(path: str, bodies: tuple[dict[str, Any], ...], ok: int) -> tuple[Way, ...]:
+    return tuple(Way(path, ok, body) for body in bodies)
+
+
+def _of_project(rest: str, *, ok: int = 200, body: Any = None) -> tuple[Way, ...]:
+    return tuple(Way(f"{path}{rest}", ok, body) for path in _PROJECTS)
+
+
+ROWS: Final[dict[str, Row]] = {
+    # ---- jobs
+    "GET /v1/jobs": Row(_READ, tuple(Way(f"/v1/jobs{query}") for query in _LIST)),
+    "POST /v1/jobs": Row(
+        _WRITE,
+        (
+            *_posts("/v1/jobs", (*_REFERENCES, *_PLAIN), 201),
+            Way("/v1/jobs", 422, _spec(), (("Idempotency-Key", "$once"),)),
+            Way("/v1/jobs", 422, _uploaded(train="$file"), (("Idempotency-Key", "$once"),)),
+        ),
+    ),
+    "POST /v1/jobs/validate": Row(
+        _READ,
+        (
+            *_posts("/v1/jobs/validate", (*_REFERENCES, *_PLAIN), 200),
+            Way("/v1/jobs/validate?pending_file=$file", 200, _uploaded(train="$file")),
+        ),
+    ),
+    "GET /v1/jobs/{job_id}": Row(_READ, _gets(_JOB, *_JOBS, "cancelled")),
+    "DELETE /v1/jobs/{job_id}": Row(
+        _WRITE, (*_gets(_JOB, "done", "failed", "cancelled"), *_gets(_JOB, "queued", ok=409))
+    ),
+    "POST /v1/jobs/{job_id}/cancel": Row(
+        _WRITE,
+        (*_gets(f"{_JOB}/cancel", "queued", "paused"), *_gets(f"{_JOB}/cancel", "done", ok=409)),
+    ),
+    "POST /v1/jobs/{job_id}/pause": Row(
+        _WRITE, (*_gets(f"{_JOB}/pause", "queued"), *_gets(f"{_JOB}/pause", "done", ok=409))
+    ),
+    "POST /v1/jobs/{job_id}/resume": Row(
+        _WRITE, (*_gets(f"{_JOB}/resume", "paused"), *_gets(f"{_JOB}/resume", "done", ok=409))
+    ),
+    "POST /v1/jobs/{job_id}/retry": Row(
+        _WRITE,
+        (
+            *_gets(f"{_JOB}/retry", "failed", "cancelled"),
+            *_gets(f"{_JOB}/retry", "queued", ok=409),
+        ),
+    ),
+    "POST /v1/jobs/{job_id}/clone": Row(
+        _WRITE,
+        (
+            *_posts(f"{_DONE}/clone", _PATCHES, 201),
+            *_posts("/v1/jobs/$queued/clone", _PATCHES[:2], 201),
+        ),
+    ),
+    "POST /v1/jobs/{job_id}/publish": Row(
+        _WRITE,
+        (
+            # Only the default project has the operator's token.
+            Way(f"{_DONE}/publish", 422, {"model_id": "org/pushed"}),
+            Way("/v1/jobs/$queued/publish", 422, {"model_id": "org/pushed"}),
+        ),
+    ),
+    "GET /v1/jobs/{job_id}/artifacts": Row(
+        _READ,
+        (
+            *_gets(f"{_JOB}/artifacts", *_JOBS),
+            Way(f"{_DONE}/artifacts?after=a"),
+            Way(f"{_DONE}/artifacts?limit=1"),
+        ),
+    ),
+    "GET /v1/jobs/{job_id}/artifacts/{path}": Row(
+        _READ,
+        (
+            Way(f"{_DONE}/artifacts/model/model.bin"),
+            Way(f"{_DONE}/artifacts/model/model.bin", 206, None, (("Range", "bytes=0-3"),)),
+            Way(f"{_DONE}/artifacts/model/model.bin", 304, None, (("If-None-Match", "a" * 64),)),
+            Way(f"{_DONE}/artifacts/nothing", 404),
+        ),
+    ),
+    "GET /v1/jobs/{job_id}/model.tar": Row(
+        _READ, (Way(f"{_DONE}/model.tar"), Way("/v1/jobs/$queued/model.tar", 404))
+    ),
+    "GET /v1/jobs/{job_id}/events": Row(
+        _READ, (*_gets(f"{_JOB}/events", *_JOBS), Way(f"{_DONE}/events?after=0&limit=1"))
+    ),
+    "GET /v1/jobs/{job_id}/metrics": Row(
+        _READ, (*_gets(f"{_JOB}/metrics", *_JOBS), Way(f"{_DONE}/metrics?kind=eval"))
+    ),
+    "GET /v1/jobs/{job_id}/checkpoints": Row(_READ, _gets(f"{_JOB}/checkpoints", *_JOBS)),
+    "GET /v1/jobs/{job_id}/logs": Row(
+        _READ, (*_gets(f"{_JOB}/logs", *_JOBS), Way(f"{_DONE}/logs?offset=3"))
+    ),
+    "GET /v1/jobs/{job_id}/checkpoints/{step}": Row(
+        _READ, (Way(_STEP), Way(f"{_DONE}/checkpoints/11", 404))
+    ),
+    "GET /v1/jobs/{job_id}/checkpoints/{step}/files/{path}": Row(
+        _READ, (Way(f"{_STEP}/files/weights"), Way(f"{_STEP}/files/manifest.json"))
+    ),
+    "GET /v1/jobs/{job_id}/checkpoints/{step}/archive": Row(_READ, (Way(f"{_STEP}/archive"),)),
+    "POST /v1/jobs/{job_id}/checkpoints/{step}/promote": Row(_WRITE, (Way(f"{_STEP}/promote"),)),
+    # ---- files
+    "GET /v1/files": Row(
+        Permission.FILES_READ, tuple(Way(f"/v1/files{query}") for query in _FILES)
+    ),
+    "POST /v1/files": Row(Permission.FILES_WRITE, (Way("/v1/files", form=True),)),
+    "GET /v1/files/{file_id}": Row(
+        Permission.FILES_READ, (Way("/v1/files/$file"), Way("/v1/files/$free_file"))
+    ),
+    "GET /v1/files/{file_id}/content": Row(
+        Permission.FILES_READ,
+        (
+            Way("/v1/files/$file/content"),
+            Way("/v1/files/$file/content", 206, None, (("Range", "bytes=0-3"),)),
+        ),
+    ),
+    "DELETE /v1/files/{file_id}": Row(
+        Permission.FILES_WRITE, (Way("/v1/files/$free_file"), Way("/v1/files/$file", 409))
+    ),
+    # The parameter is wrong, so that no check starts; whose file it is is decided before.
+    "POST /v1/files/{file_id}/check": Row(
+        Permission.FILES_WRITE,
+        (Way("/v1/files/$file/check?task=question-answering&columns=no", 422),),
+    ),
+    # ---- owners
+    "GET /v1/me": Row(ANY_KEY, (Way("/v1/me"),)),
+    "GET /v1/projects": Row(ANY_KEY, (Way("/v1/projects"),)),
+    "POST /v1/projects": Row(
+        Permission.PROJECTS_ADMIN, (Way("/v1/projects", 409, {"name": "$project_name"}),)
+    ),
+    "GET /v1/projects/{project}": Row(ANY_KEY, _of_project("")),
+    "PATCH /v1/projects/{project}": Row(
+        Permission.PROJECTS_ADMIN, _of_project("", body={"weight": 2})
+    ),
+    "GET /v1/projects/{project}/members": Row(Permission.KEYS_ADMIN, _of_project("/members")),
+    "POST /v1/projects/{project}/members": Row(
+        Permission.KEYS_ADMIN,
+        _of_project("/members", ok=409, body={"name": "$member_name", "role": "viewer"}),
+    ),
+    "DELETE /v1/projects/{project}/members/{member}": Row(
+        Permission.KEYS_ADMIN,
+        (*_of_project("/members/$member"), *_of_project("/members/$member_name")),
+    ),
+    "GET /v1/projects/{project}/keys": Row(Permission.KEYS_ADMIN, _of_project("/keys")),
+    "POST /v1/projects/{project}/keys": Row(
+        Permission.KEYS_ADMIN,
+        (
+            *_of_project("/keys", ok=201, body={"name": "new", "role": "viewer"}),
+            *_of_project("/keys", ok=201, body={"name": "new", "member": "$member"}),
+        ),
+    ),
+    "DELETE /v1/projects/{project}/keys/{key_id}": Row(
+        Permission.KEYS_ADMIN, _of_project("/keys/$key")
+    ),
+    "POST /v1/projects/{project}/keys/{key_id}/rotate": Row(
+        Permission.KEYS_ADMIN, _of_project("/keys/$key/rotate", ok=201)
+    ),
+    "GET /v1/secrets": Row(Permission.SECRETS_READ, (Way("/v1/secrets"),)),
+    "PUT /v1/secrets/{name}": Row(
+        Permission.SECRETS_WRITE, (Way("/v1/secrets/mine", 200, {"value": "x"}),)
+    ),
+    "DELETE /v1/secrets/{name}": Row(Permission.SECRETS_WRITE, (Way("/v1/secrets/$secret_name"),)),
+    "GET /v1/usage": Row(
+        _READ,
+        (
+            Way("/v1/usage"),
+            Way("/v1/usage?project=$project"),
+            Way("/v1/usage?project=$project_name"),
+            Way("/v1/usage?from=2020-01-01&to=2100-01-01"),
+        ),
+    ),
+    "GET /v1/audit": Row(
+        Permission.AUDIT_READ,
+        (
+            Way("/v1/audit"),
+            Way("/v1/audit?limit=1000"),
+            Way("/v1/audit?target=$done"),
+            Way("/v1/audit?key_id=$key"),
+            Way("/v1/audit?action=create_job&limit=1"),
+        ),
+    ),
+    # ---- of all projects
+    "GET /v1/tasks": Row(ANY_KEY, (Way("/v1/tasks"),)),
+    "GET /v1/workers": Row(_READ, (Way("/v1/workers"),)),
+    "GET /metrics": Row(Permission.METRICS_READ, (Way("/metrics"),), of_all_projects=True),
+    "GET /health/live": Row(OPEN, (Way("/health/live"),)),
+    "GET /health/ready": Row(OPEN, (Way("/health/ready", 503),)),
+}

@@ -1,0 +1,246 @@
+"""A project with one of everything, and those who ask for it."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import select, update
+
+from service.contract.roles import Permission, Role
+from service.settings import Settings
+from service.store import files, idempotency, keys, project_secrets, projects
+from service.store.database import Database, db_now
+from service.store.keys import Grant
+from service.store.models import (
+    ApiKeyRow,
+    ArtifactRow,
+    Base,
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+)
+from service.store.scope import Scope
+from tests.api.factories import START, add_job, spec
+from tests.support.job_rows import put
+from worker.storage import atomic_dir
+
+SECRET: Final = "ownersecret"
+"""Part of every name and text that the owner's project has."""
+Names = dict[str, str]
+
+
+@dataclass
+class World:
+    database: Database
+    settings: Settings
+    callers: dict[str, str | None] = field(default_factory=dict)
+    """Who asks → the key that they send."""
+    owner: Names = field(default_factory=dict)
+    """What the rows of the matrix call by `$name`."""
+    _made: int = 0
+
+    def build(self) -> "World":
+        with self.database.write() as session:
+            owner = projects.create(session, f"{SECRET}-project", {}).id
+            stranger = projects.create(session, "stranger", {}).id
+        self.owner = self.objects(owner)
+        self.objects(stranger, secret="strangers")
+        grants = {
+            "admin": Grant(owner, Role.ADMIN),
+            "member": Grant(owner, Role.MEMBER),
+            "viewer": Grant(owner, Role.VIEWER),
+            "files only": Grant(owner, Role.MEMBER, scopes=[Permission.FILES_READ]),
+            "stranger": Grant(stranger, Role.ADMIN),
+            "operator": Grant(),
+            "revoked": Grant(owner, Role.ADMIN),
+            "expired": Grant(owner, Role.ADMIN),
+        }
+        for who, grant in grants.items():
+            self.callers[who] = self._key(f"{who} caller", grant)[1]
+        self.callers["no key"] = None
+        with self.database.write() as session:
+            for name, column in (("revoked", "revoked_at"), ("expired", "expires_at")):
+                statement = update(ApiKeyRow).where(ApiKeyRow.name == f"{name} caller")
+                session.execute(statement.values({column: db_now(-1)}))
+        return self
+
+    def objects(self, project: str, secret: str = SECRET) -> Names:
+        """One of everything in the project; called again for routes that use things up."""
+        self._made += 1
+        mark = f"{secret}{self._made}"
+        with self.database.write() as session:
+            name = projects.get(session, Scope(project), project).name
+            member = projects.add_member(session, project, f"{mark}-person", Role.MEMBER).id
+        key = self._key(f"{mark}-key", Grant(project, Role.VIEWER))[0]
+        file = self._file(project, f"{mark}-rows.jsonl")
+        done = self._done(project, mark, file)
+        jobs = {
+            state: add_job(
+                self.database,
+                project_id=project,
+                name=f"{mark}-{state}",
+                state=state,
+                spec=_spec(mark, file),
+            )
+            for state in ("queued", "paused", "failed", "cancelled")
+        }
+        put(self.database, jobs["failed"], ended_at=START)
+        put(self.database, jobs["cancelled"], ended_at=START)
+        with self.database.write() as session:
+            idempotency.remember(session, project, f"{mark}-once", "0" * 64, done)
+            project_secrets.put(session, project, f"{mark}-secret", "sealed")
+        return {
+            "done": done,
+            **jobs,
+            "file": file,
+            "free_file": self._file(project, f"{mark}-free.jsonl"),
+            "filename": f"{mark}-rows.jsonl",
+            "job_name": f"{mark}-done",
+            "label": f"{mark}-label",
+            "once": f"{mark}-once",
+            "key": key,
+            "member": member,
+            "member_name": f"{mark}-person",
+            "project": project,
+            "secret_name": f"{mark}-secret",
+            "project_name": name,
+        }
+
+    def missing(self) -> Names:
+        """Names of nothing, as near to the owner's as can be: they sort and look alike."""
+        return {name: _twin(text) for name, text in self.owner.items()}
+
+    def rows(self) -> dict[str, list[Any]]:
+        """Every row of the database, but for when keys were used, and who was refused."""
+        found: dict[str, list[Any]] = {}
+        with self.database.read() as session:
+            for table in Base.metadata.sorted_tables:
+                if table.name == "audit_log":
+                    continue
+                columns = [column for column in table.columns if column.name != "last_used_at"]
+                found[table.name] = sorted(map(repr, session.execute(select(*columns))))
+        return found
+
+    # ---- parts ----------------------------------------------------------------------------------
+
+    def _key(self, name: str, grant: Grant) -> tuple[str, str]:
+        with self.database.write() as session:
+            row, key = keys.create(session, name, grant)
+            return row.id, key
+
+    def _file(self, project: str, name: str) -> str:
+        content, file_id = f"{name}\n".encode(), files.new_id()
+        self.settings.files_dir.mkdir(parents=True, exist_ok=True)
+        (self.settings.files_dir / file_id).write_bytes(content)
+        with self.database.write() as session:
+            files.add(
+                session,
+                project,
+                file_id=file_id,
+                filename=name,
+                purpose="fine-tune",
+                size=len(content),
+                sha256=hashlib.sha256(content).hexdigest(),
+            )
+        return file_id
+
+    def _done(self, project: str, mark: str, file: str) -> str:
+        """A job that succeeded, with a checkpoint, a model, a log and a history."""
+        job_id = add_job(
+            self.database,
+            project_id=project,
+            name=f"{mark}-done",
+            state="succeeded",
+            stage="publish",
+            epoch=1,
+            ended_at=START,
+            spec=_spec(mark, file),
+            metadata_={"team": f"{mark}-label"},
+            event_seq=1,
+            metric_seq=1,
+        )
+        workspace = self.settings.workspace(job_id)
+        folder = workspace / "attempts/1/checkpoints/10"
+        with atomic_dir.writing(folder) as partial:
+            (partial / "weights").write_text(mark)
+        (workspace / "job.log").write_text(f"{mark} log\n")
+        output = "attempts/1/output"
+        (workspace / output).mkdir()
+        (workspace / output / "model.bin").write_text(f"{mark} model")
+        put(self.database, job_id, results=self._results(mark, output))
+        with self.database.write() as session:
+            session.add_all(_history(job_id, mark, folder, f"{output}/model.bin"))
+        return job_id
+
+    def _results(self, mark: str, output: str) -> dict[str, Any]:
+        prepared = self.settings.cache_dir / "prepared" / hashlib.sha256(mark.encode()).hexdigest()
+        prepared.mkdir(parents=True)
+        return {
+            "prepare": {
+                "prepared_dir": str(prepared),
+                "model_dir": "/srv/models/shared",
+                "tokenizer_dir": "/srv/models/shared",
+                "model_revision": None,
+                "dataset_revision": None,
+                "data_fingerprint": prepared.name,
+                "splits": {},
+            },
+            "train": {
+                "output_dir": output,
+                "metrics": {},
+                "baseline": {},
+                "steps": 10,
+                "epochs": 1.0,
+                "samples": [{"text": mark}],
+            },
+            "publish": {},
+        }
+
+
+def _spec(mark: str, file: str) -> dict[str, Any]:
+    return spec(
+        name=f"{mark}-done",
+        dataset={"source": "upload", "train": file},
+        tracking={"experiment_name": f"{mark}-experiment"},
+    )
+
+
+def _history(job_id: str, mark: str, folder: Path, model: str) -> list[Base]:
+    return [
+        EventRow(
+            job_id=job_id,
+            seq=1,
+            at=START,
+            type="notice",
+            epoch=0,
+            data={"message": f"{mark} notice", "data": {}},
+        ),
+        MetricRow(
+            job_id=job_id, seq=1, kind="eval", step=10, at=START, values={f"eval_{mark}": 1.0}
+        ),
+        CheckpointRow(
+            job_id=job_id,
+            step=10,
+            epoch=1,
+            created_at=START,
+            path="attempts/1/checkpoints/10",
+            manifest_sha256=atomic_dir.manifest_sha256(folder),
+            bytes=atomic_dir.total_bytes(folder),
+            best=True,
+            metric=0.5,
+        ),
+        ArtifactRow(
+            job_id=job_id,
+            name="model/model.bin",
+            path=model,
+            bytes=len(f"{mark} model"),
+            sha256="a" * 64,
+            created_at=START,
+        ),
+    ]
+
+
+def _twin(text: str) -> str:
+    """Another text that is as long and sorts beside it; of an id another id."""
+    return text[:-1] + ("1" if text[-1] == "0" else "0")

@@ -1,0 +1,201 @@
+"""Projects, members and keys over HTTP: who may make what, and when a key ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from service.contract.roles import Role
+from service.store import keys, projects
+from service.store.database import Database, db_now
+from service.store.keys import Grant
+from service.store.models import ApiKeyRow
+from service.store.scope import EVERYTHING
+from tests.api.conftest import Server, running
+from tests.api.factories import spec
+from tests.support import services
+from tests.support.databases import on_sqlite
+
+pytestmark = on_sqlite
+
+
+@pytest.fixture
+def locked(server: Server) -> Any:
+    """A service that needs keys, and a project in it."""
+    settings = server.settings.model_copy(update={"auth": "required"})
+    with server.database.write() as session:
+        projects.create(session, "search", {})
+    with running(settings) as url:
+        yield url
+
+
+def key_of(database: Database, role: Role, **given: Any) -> str:
+    with database.write() as session:
+        if role is not Role.OPERATOR:
+            project = projects.find(session.connection(), EVERYTHING, "search")
+            given["project"] = project
+        return keys.create(session, role, Grant(role=role, **given))[1]
+
+
+@dataclass(frozen=True)
+class Caller:
+    url: str
+    key: str
+
+    def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.key}", **given.pop("headers", {})}
+        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=30, **given)
+
+    def get(self, path: str, **given: Any) -> httpx.Response:
+        return self.ask("GET", path, **given)
+
+    def post(self, path: str, **given: Any) -> httpx.Response:
+        return self.ask("POST", path, **given)
+
+    def patch(self, path: str, **given: Any) -> httpx.Response:
+        return self.ask("PATCH", path, **given)
+
+    def delete(self, path: str) -> httpx.Response:
+        return self.ask("DELETE", path)
+
+
+class TestProjects:
+    def test_an_operator_makes_one_and_works_in_it(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        made = operator.post("/v1/projects", json={"name": "new", "max_gpus": 2})
+        assert (made.status_code, made.json()["max_gpus"]) == (201, 2)
+        inside = {"FineTune-Project": "new"}
+        job = operator.post("/v1/jobs", json=spec(), headers=inside).json()
+        assert job["project"] == made.json()["id"]
+        assert operator.post("/v1/jobs", json=spec()).json()["project"] == "default"
+        assert len(operator.get("/v1/jobs").json()["data"]) == 2
+        assert [each["id"] for each in operator.get("/v1/jobs", headers=inside).json()["data"]] == [
+            job["id"]
+        ]
+        clone = operator.post(f"/v1/jobs/{job['id']}/clone", json={}).json()
+        assert clone["project"] == job["project"]
+
+    def test_an_operators_job_uses_nothing_of_another_project(
+        self, server: Server, locked: str
+    ) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        inside = {"FineTune-Project": "search"}
+        file = operator.post(
+            "/v1/files",
+            files={"file": ("a.jsonl", b"{}")},
+            data={"purpose": "fine-tune"},
+            headers=inside,
+        ).json()["id"]
+        body = spec(dataset={"source": "upload", "train": file})
+        assert operator.post("/v1/jobs", json=body, headers=inside).status_code == 201
+        refused = operator.post("/v1/jobs", json=body).json()
+        assert refused["errors"][0]["code"] == "unknown_file"
+
+    def test_an_archived_one_takes_nothing_new(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        member = Caller(locked, key_of(server.database, Role.MEMBER))
+        assert member.post("/v1/jobs", json=spec()).status_code == 201
+        assert operator.patch("/v1/projects/search", json={"archived": True}).status_code == 200
+        refused = member.post("/v1/jobs", json=spec())
+        assert (refused.status_code, refused.json()["code"]) == (409, "project_archived")
+        form: dict[str, Any] = {"files": {"file": ("a", b"{}")}, "data": {"purpose": "fine-tune"}}
+        assert member.post("/v1/files", **form).status_code == 409
+        assert len(member.get("/v1/jobs").json()["data"]) == 1
+        operator.patch("/v1/projects/search", json={"archived": False})
+        assert member.post("/v1/jobs", json=spec()).status_code == 201
+
+    @pytest.mark.parametrize("name", ["default", "search", "proj-1", "A", "a.b", "a/b", ""])
+    def test_names_that_are_refused(self, server: Server, locked: str, name: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        assert operator.post("/v1/projects", json={"name": name}).status_code in (409, 422)
+
+
+class TestKeys:
+    def test_an_expired_key_says_so(self, server: Server, locked: str) -> None:
+        key = key_of(server.database, Role.MEMBER)
+        with server.database.write() as session:
+            session.execute(update(ApiKeyRow).values(expires_at=db_now(-1)))
+        refused = Caller(locked, key).get("/v1/jobs")
+        assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+        assert "expired on" in refused.json()["detail"]
+
+    def test_rotation_leaves_no_gap(self, server: Server, locked: str) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        old = admin.post("/v1/projects/search/keys", json={"name": "ci"}).json()
+        path = f"/v1/projects/search/keys/{old['id']}/rotate"
+        new = admin.post(path, json={"grace_seconds": 3600}).json()
+        for key in (old["key"], new["key"]):
+            assert Caller(locked, key).get("/v1/jobs").status_code == 200
+        with server.database.write() as session:
+            ended = update(ApiKeyRow).where(ApiKeyRow.id == old["id"])
+            assert session.get_one(ApiKeyRow, old["id"]).expires_at is not None
+            session.execute(ended.values(expires_at=db_now(-1)))
+        assert Caller(locked, old["key"]).get("/v1/jobs").status_code == 401
+        assert Caller(locked, new["key"]).get("/v1/jobs").status_code == 200
+        assert admin.post(path, json={}).status_code == 404
+
+    @pytest.mark.parametrize(
+        ("own", "asked"),
+        [
+            ({"scopes": ["keys:admin"]}, {"role": "viewer"}),
+            ({"scopes": ["keys:admin", "jobs:read"]}, {"scopes": ["files:read"]}),
+            ({"expires_at": db_now(60)}, {"scopes": ["jobs:read"]}),
+            ({"expires_at": db_now(60)}, {"expires_in_seconds": 3600}),
+        ],
+    )
+    def test_none_makes_one_with_more_rights(
+        self, server: Server, locked: str, own: dict[str, Any], asked: dict[str, Any]
+    ) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN, **own))
+        refused = admin.post("/v1/projects/search/keys", json={"name": "more", **asked})
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+    def test_a_narrow_key_cannot_rotate_a_broader_one(self, server: Server, locked: str) -> None:
+        narrow = Caller(locked, key_of(server.database, Role.ADMIN, scopes=["keys:admin"]))
+        key_of(server.database, Role.ADMIN)
+        broad = narrow.get("/v1/projects/search/keys").json()["data"][-1]["id"]
+        path = f"/v1/projects/search/keys/{broad}/rotate"
+        assert narrow.post(path, json={}).status_code == 403
+
+    def test_an_operators_role_cannot_be_asked_for(self, server: Server, locked: str) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        body = {"name": "x", "role": "operator"}
+        assert admin.post("/v1/projects/search/keys", json=body).status_code == 422
+
+    def test_the_last_use_is_noted(self, server: Server, locked: str) -> None:
+        key = key_of(server.database, Role.VIEWER)
+        Caller(locked, key).get("/v1/jobs")
+
+        def noted() -> bool:
+            with server.database.read() as session:
+                return keys.list_all(session)[0].last_used_at is not None
+
+        services.wait_until(noted, 20, "the note of the use")
+
+
+class TestMembers:
+    def test_a_key_can_do_no_more_than_its_member(self, server: Server, locked: str) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        admin.post("/v1/projects/search/members", json={"name": "ada", "role": "viewer"})
+        body = {"name": "hers", "role": "admin", "member": "ada"}
+        hers = admin.post("/v1/projects/search/keys", json=body).json()
+        me = Caller(locked, hers["key"]).get("/v1/me").json()
+        assert (me["role"], "jobs:write" in me["permissions"]) == ("viewer", False)
+        assert {"files:read", "jobs:read"} <= set(me["permissions"])
+        assert Caller(locked, hers["key"]).post("/v1/jobs", json=spec()).status_code == 403
+
+    def test_removing_one_revokes_all_their_keys(self, server: Server, locked: str) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        admin.post("/v1/projects/search/members", json={"name": "ada"})
+        path = "/v1/projects/search/keys"
+        made = [
+            admin.post(path, json={"name": name, "member": "ada"}).json() for name in ("a", "b")
+        ]
+        assert Caller(locked, made[0]["key"]).get("/v1/jobs").status_code == 200
+        gone = admin.delete("/v1/projects/search/members/ada").json()
+        assert sorted(gone["revoked_keys"]) == sorted(each["id"] for each in made)
+        assert all(Caller(locked, each["key"]).get("/v1/jobs").status_code == 401 for each in made)
+        again = admin.post("/v1/projects/search/members", json={"name": "ada"})
+        assert again.status_code == 201

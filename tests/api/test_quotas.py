@@ -1,0 +1,184 @@
+"""What a project over one of its quotas is answered, and its usage."""
+
+import threading
+from collections import Counter
+
+import httpx
+import pytest
+
+from service.api.accounting import Bucket
+from service.contract.roles import Role
+from service.settings import Settings
+from service.store import keys
+from service.store.database import Database
+from service.store.keys import Grant
+from tests.api.conftest import Server, running
+from tests.support.databases import on_sqlite
+from tests.support.factories import claim_job
+from tests.support.job_rows import put
+from tests.support.projects import limit, make_job_of, make_project
+
+SPEC = {
+    "task": "question-answering",
+    "model": {"name_or_path": "org/model"},
+    "dataset": {"source": "hub", "name": "squad"},
+}
+
+
+def upload(client: httpx.Client, size: int) -> httpx.Response:
+    return client.post(
+        "/v1/files", files={"file": ("a.jsonl", b"x" * size)}, data={"purpose": "fine-tune"}
+    )
+
+
+class TestQueuedJobs:
+    def test_fifty_posts_at_once(self, server: Server) -> None:
+        limit(server.database, max_queued_jobs=7)
+        statuses: Counter[int] = Counter()
+
+        def post() -> None:
+            with httpx.Client(base_url=server.url, timeout=60) as client:
+                statuses[client.post("/v1/jobs", json=SPEC).status_code] += 1
+
+        threads = [threading.Thread(target=post) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert statuses == {201: 7, 429: 43}
+        assert len(server.client.get("/v1/jobs?limit=100").json()["data"]) == 7
+
+    @on_sqlite
+    def test_the_answer(self, server: Server) -> None:
+        limit(server.database, max_queued_jobs=0)
+        answer = server.client.post("/v1/jobs", json=SPEC)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (429, "quota_exceeded")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("max_queued_jobs", 0, 0)
+        assert int(answer.headers["Retry-After"]) > 0
+
+    @on_sqlite
+    def test_a_retry_needs_room_too(self, server: Server) -> None:
+        job_id = make_job_of(server.database, "default")
+        put(server.database, job_id, state="failed", stage="prepare")
+        limit(server.database, max_queued_jobs=0)
+        answer = server.client.post(f"/v1/jobs/{job_id}/retry")
+        assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+@on_sqlite
+class TestPriority:
+    def test_a_more_urgent_one_is_refused(self, server: Server) -> None:
+        limit(server.database, highest_priority=6)
+        answer = server.client.post("/v1/jobs", json={**SPEC, "priority": 5})
+        assert answer.status_code == 422
+        assert answer.json()["detail"] == (
+            "The project may ask for priority 6 at most (0 is the most urgent); `priority` is 5."
+        )
+
+    def test_without_one_it_is_the_nearest(self, server: Server) -> None:
+        limit(server.database, highest_priority=6)
+        made = server.client.post("/v1/jobs", json=SPEC).json()
+        assert made["spec"]["priority"] == 6
+
+
+@on_sqlite
+class TestBytes:
+    def test_an_upload_without_room(self, server: Server) -> None:
+        limit(server.database, max_bytes=1000)
+        assert upload(server.client, 600).status_code == 200
+        answer = upload(server.client, 600)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (413, "quota_exceeded")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("max_bytes", 1000, 600)
+        files = [path.name for path in server.settings.files_dir.iterdir()]
+        assert len(files) == 1
+
+    def test_what_is_announced_too_large_is_not_received(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def receive(*_: object) -> None:
+            raise AssertionError
+
+        limit(server.database, max_bytes=1000)
+        monkeypatch.setattr("service.api.upload.receive", receive)
+        answer = upload(server.client, 200_000)
+        assert (answer.status_code, answer.json()["code"]) == (413, "quota_exceeded")
+
+
+@on_sqlite
+class TestGpus:
+    def test_a_job_over_the_quota_says_so(self, server: Server) -> None:
+        from service.store import workers
+        from tests.support.job_rows import WORKER
+
+        with server.database.write() as session:
+            gpus = [{"type": "cuda", "index": n, "uuid": f"GPU-{n}"} for n in range(4)]
+            workers.register(
+                session, WORKER.__class__(**{**vars(WORKER), "devices": gpus, "slots": 4})
+            )
+        limit(server.database, max_gpus=0)
+        job_id = make_job_of(server.database, "default", gpus=1)
+        waiting = server.client.get(f"/v1/jobs/{job_id}").json()["waiting"]
+        assert waiting["reason"] == "over_quota"
+        assert "may have 0" in waiting["message"]
+        limit(server.database, max_gpus=1)
+        waiting = server.client.get("/v1/jobs").json()["data"][0]["waiting"]
+        assert waiting["reason"] != "over_quota"
+
+
+@on_sqlite
+class TestRate:
+    def test_a_project_that_asks_too_often(
+        self, api_settings: Settings, database: Database
+    ) -> None:
+        make_project(database, "busy", max_requests_per_second=1)
+        with database.write() as session:
+            _, theirs = keys.create(session, "theirs", Grant("busy", Role.VIEWER))
+            _, ours = keys.create(session, "ours", Grant("default", Role.VIEWER))
+        closed = api_settings.model_copy(update={"auth": "required"})
+        with running(closed) as url, httpx.Client(base_url=url, timeout=30) as client:
+
+            def ask(key: str) -> httpx.Response:
+                return client.get("/v1/jobs", headers={"Authorization": f"Bearer {key}"})
+
+            answers = [ask(theirs) for _ in range(5)]
+            assert [answer.status_code for answer in answers][:1] == [200]
+            refused = [answer for answer in answers if answer.status_code == 429]
+            assert refused
+            assert refused[0].json()["code"] == "quota_exceeded"
+            assert refused[0].headers["Retry-After"] == "1"
+            assert [ask(ours).status_code for _ in range(5)] == [200] * 5
+
+
+class TestBucket:
+    def test_a_seconds_worth_at_once_and_then_at_the_rate(self) -> None:
+        bucket = Bucket()
+        assert [bucket.take(2, 10.0) for _ in range(3)] == [0, 0, 0.5]
+        assert bucket.take(2, 10.5) == 0
+        assert bucket.take(2, 10.6) == pytest.approx(0.4)
+        assert [bucket.take(2, 99.0) for _ in range(3)] == [0, 0, 0.5]
+
+    def test_less_than_one_a_second(self) -> None:
+        bucket = Bucket()
+        assert bucket.take(0.1, 0.0) == 0
+        assert bucket.take(0.1, 0.0) == pytest.approx(10)
+        assert bucket.take(0.1, 10.0) == 0
+
+
+@on_sqlite
+class TestUsage:
+    def test_by_project_and_day(self, server: Server) -> None:
+        make_project(server.database, "other")
+        claim_job(server.database, make_job_of(server.database, "other"))
+        assert upload(server.client, 10).status_code == 200
+        found = server.client.get("/v1/usage").json()["data"]
+        assert [(day["project"], day["bytes_stored"]) for day in found] == [
+            ("default", 10),
+            ("other", 0),
+        ]
+        assert found[1]["worker_seconds"] > 0
+        own = server.client.get("/v1/usage?project=other").json()["data"]
+        assert [day["project"] for day in own] == ["other"]
+        assert server.client.get("/v1/usage?to=2020-01-01").json()["data"] == []
+        assert server.client.get("/v1/usage?project=none").status_code == 404
