@@ -39,7 +39,7 @@ def _show(call: Callable[[Client], Json], *, json: bool) -> None:
     if json:
         output.print_json(job)
     else:
-        typer.echo(f"{job['id']} is {job['state']}")
+        output.print_line(f"{job['id']} is {job['state']}")
 
 
 def clone_job(
@@ -68,4 +68,4 @@ def delete_job(job_id: str, *, json: output.AsJson = False) -> None:
     if json:
         output.print_json(deleted)
     else:
-        typer.echo(f"{deleted['id']} is deleted")
+        output.print_line(f"{deleted['id']} is deleted")

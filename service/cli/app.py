@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from service.cli import (
     actions,
+    audit,
     checkpoints,
     docs,
     doctor,
@@ -19,24 +21,32 @@ from service.cli import (
     files,
     jobs,
     keys,
+    login,
     logs,
     output,
+    projects,
+    secrets,
     servers,
     submit,
     tasks,
     try_model,
     up,
+    usage,
     validate,
     watch,
     workers,
 )
-from service.cli.client import ApiError, UnreachableError
+from service.cli.client import GIVEN_PROJECT, ApiError, UnreachableError
 from service.cli.convert.command import convert_command
 from service.cli.exit_codes import UNREACHABLE, USAGE, UsageError
 from service.contract import patterns
 
 _SERVERS = "Run the service"
 _CLIENT = "Use the service"
+_KEY_HINT = (
+    "Set FINETUNE_API_KEY to a key of this service. The key that `finetune up` made is sent only "
+    "to the service that runs from the same FINETUNE_HOME."
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,7 +60,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001
     if wanted:
-        typer.echo(f"finetune {version('finetune-service')}")
+        output.print_line(f"finetune {version('finetune-service')}")
         raise typer.Exit
 
 
@@ -63,8 +73,13 @@ def _root(
             "--version", "-V", help="Show the version.", is_eager=True, callback=_show_version
         ),
     ] = False,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Act in this project (name or id); also FINETUNE_PROJECT."),
+    ] = None,
 ) -> None:
     del show_version
+    GIVEN_PROJECT.set(project)
 
 
 _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
@@ -88,9 +103,12 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "promote": checkpoints.promote_checkpoint,
     "publish": checkpoints.publish_job,
     "workers": workers.show_workers,
+    "usage": usage.show_usage,
+    "audit": audit.show_audit,
     "tasks": tasks.show_tasks,
     "docs": docs.docs,
     "env": env.show_env,
+    "login": login.login,
 }
 _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
     "up": up.up,
@@ -102,6 +120,9 @@ _SERVER_COMMANDS: dict[str, Callable[..., None]] = {
 for _name, _command in _CLIENT_COMMANDS.items():
     app.command(_name, rich_help_panel=_CLIENT)(_command)
 app.add_typer(files.app, name="files", rich_help_panel=_CLIENT)
+app.add_typer(projects.app, name="projects", rich_help_panel=_CLIENT)
+app.add_typer(projects.members_app, name="members", rich_help_panel=_CLIENT)
+app.add_typer(secrets.app, name="secrets", rich_help_panel=_CLIENT)
 for _name, _command in _SERVER_COMMANDS.items():
     app.command(_name, rich_help_panel=_SERVERS)(_command)
 app.command(
@@ -119,6 +140,8 @@ def main() -> None:
         app()
     except ApiError as error:
         output.show_problem(error.problem)
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            output.note(_KEY_HINT)
         sys.exit(UNREACHABLE if error.status >= 500 else USAGE)
     except UnreachableError as error:
         output.complain(str(error))

@@ -45,7 +45,7 @@ def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -
     if json:
         output.print_json({"path": str(target), "bytes": target.stat().st_size})
     else:
-        typer.echo(str(target))
+        output.print_line(str(target))
 
 
 def promote_checkpoint(job_id: str, step: int, *, json: output.AsJson = False) -> None:
@@ -85,4 +85,4 @@ def _show(job: Json, *, json: bool) -> None:
     if json:
         output.print_json(job)
     else:
-        typer.echo(f"{job['id']} is {job['state']}")
+        output.print_line(f"{job['id']} is {job['state']}")

@@ -3,8 +3,10 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
 import httpx
 from pydantic import Field, SecretStr
@@ -12,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cli import ids
 from service.cli.exit_codes import UsageError
-from service.cli.stack import lock
+from service.cli.stack import local_key, lock
 from service.contract.states import Action
 from service.settings import Settings
 
@@ -24,6 +26,8 @@ _PASSING = (429, 502, 503, 504)
 _PAGE = 100
 _BLOCK = 1024 * 1024
 _LAST_PORT = 65535
+GIVEN_PROJECT: ContextVar[str | None] = ContextVar("given_project", default=None)
+"""Of `finetune --project`."""
 
 
 class ApiError(Exception):
@@ -57,6 +61,7 @@ class ClientSettings(BaseSettings):
 
     url: str | None = Field(None, description="Default: the stack of FINETUNE_HOME, if it runs.")
     api_key: SecretStr | None = None
+    project: str | None = Field(None, description="Name or id of the project to act in.")
 
     def base_url(self) -> str:
         """FINETUNE_URL, else where `finetune up` of this home listens, else the default port."""
@@ -69,22 +74,27 @@ class ClientSettings(BaseSettings):
 class Client:
     """One connection pool; use as a context manager."""
 
-    def __init__(self, base_url: str, api_key: SecretStr | None = None) -> None:
-        """UsageError for an address or a key that cannot be used."""
+    def __init__(
+        self, base_url: str, api_key: SecretStr | None = None, project: str | None = None
+    ) -> None:
+        """UsageError for an address, a key or a project that cannot be used."""
+        self.project = project
         url = _checked_url(base_url)
         self._shown_url = str(url.copy_with(userinfo=b""))
         self._http = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {_checked_key(api_key)}"} if api_key else {},
+            headers=_headers(api_key, project),
             timeout=httpx.Timeout(30, connect=5),
             # Proxy settings are for the internet, not for the service.
             trust_env=False,
         )
 
     @classmethod
-    def from_environment(cls) -> "Client":
+    def from_environment(cls, project: str | None = None) -> "Client":
         settings = ClientSettings()
-        return cls(settings.base_url(), settings.api_key)
+        url = settings.base_url()
+        key = settings.api_key or local_key.find(Settings().home, url)
+        return cls(url, key, project or chosen_project())
 
     def __enter__(self) -> "Client":
         return self
@@ -191,6 +201,18 @@ class Client:
             )
         )
 
+    def change(self, method: str, path: str, body: Json | None = None) -> Json:
+        """Not repeated."""
+        return self._json(self._send(method, path, json=body))
+
+    def set_secret(self, name: str, value: str) -> Json:
+        """Asking twice changes nothing more."""
+        path = f"/v1/secrets/{quote(name, safe='')}"
+        return self._json(self._repeat(lambda: self._send("PUT", path, json={"value": value})))
+
+    def delete_secret(self, name: str) -> Json:
+        return self._json(self._send("DELETE", f"/v1/secrets/{quote(name, safe='')}"))
+
     def delete_file(self, file_id: str) -> Json:
         return self._json(self._send("DELETE", f"/v1/files/{file_id}"))
 
@@ -251,7 +273,7 @@ class Client:
             )
         try:
             content = answer.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise AnotherServerError(
@@ -272,6 +294,20 @@ class Client:
                     raise
                 time.sleep(wait)
         return call()
+
+
+def chosen_project() -> str | None:
+    """Of `finetune --project`, else FINETUNE_PROJECT; None: the key's own."""
+    return GIVEN_PROJECT.get() or ClientSettings().project
+
+
+def _headers(key: SecretStr | None, project: str | None) -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {_checked_key(key)}"} if key else {}
+    if project is not None:
+        if not (project.isascii() and project.isprintable()):
+            raise UsageError("--project holds a character that no project's name has")
+        headers["FineTune-Project"] = project
+    return headers
 
 
 class _Counted:
@@ -295,7 +331,7 @@ def _raise_for_problem(answer: httpx.Response) -> None:
         return
     try:
         problem = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         problem = None
     if not isinstance(problem, dict):  # a proxy's page, not ours
         problem = {"title": answer.reason_phrase, "detail": answer.text[:500]}

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from service.cli import local_files, output
+from service import escaping, inherited_secrets
+from service.cli import local_files, output, whole_folder
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.hub_environment import hub_environment
@@ -72,7 +73,8 @@ def _mapped(value: Any, path_of: Any) -> Any:
 def _download(client: Client, file_id: str, folder: Path) -> Path:
     """An upload, under the name that it had: messages name it, and its suffix is its format."""
     described = client.get(f"/v1/files/{file_id}")
-    target = folder / "uploads" / file_id / Path(described["filename"]).name
+    name = Path(described["filename"]).name.replace("\x00", "")
+    target = whole_folder.paths([name], folder / "uploads" / file_id)[name]
     if not target.is_file():
         with transfer(f"downloading {target.name}", described["bytes"]):
             client.download(f"/v1/files/{file_id}/content", target)
@@ -84,16 +86,19 @@ def _run(spec: Json, rows: int, folder: Path) -> Json:
     (folder / "preview.json").write_text(json.dumps(request), encoding="utf-8")
     # With -P no module of this folder is imported; it ends with this process.
     module = ["worker.processes.parent_death", str(os.getpid()), "worker.stages.preview"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", *module, str(folder)],
-        env={**hub_environment(), "CUDA_VISIBLE_DEVICES": ""},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    environment, secrets = hub_environment()
+    with inherited_secrets.pipe(secrets) as (variables, descriptors):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", *module, str(folder)],
+            env={**environment, **variables, "CUDA_VISIBLE_DEVICES": ""},
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
     result = folder / "result.json"
     if not result.is_file():
         said = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
@@ -180,17 +185,11 @@ def _example(example: Json) -> Iterator[str]:
 
 def _joined(tokens: list[str]) -> str:
     more = f" … {len(tokens) - _SHOWN_TOKENS:,} more" if len(tokens) > _SHOWN_TOKENS else ""
-    return " | ".join(_line(token) for token in tokens[:_SHOWN_TOKENS]) + more
+    return " | ".join(escaping.line(token) for token in tokens[:_SHOWN_TOKENS]) + more
 
 
 def _shortened(text: str) -> str:
-    return _line(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
-
-
-def _line(text: str) -> str:
-    """On one line, and without characters that steer a terminal."""
-    escaped = text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in escaped)
+    return escaping.line(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
 
 
 def show_failure(failure: Json) -> None:

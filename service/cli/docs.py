@@ -8,7 +8,6 @@ from importlib.resources.abc import Traversable
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
 
 from service.cli import output
@@ -68,11 +67,11 @@ def _find(wanted: str, pages: dict[str, str]) -> str:
 
 def _show(text: str) -> None:
     """Formatted for a terminal; plain Markdown for a file or a pipe."""
-    console = Console()
+    console = output.stdout(soft_wrap=False)
     if console.is_terminal:
         console.print(Markdown(text))
     else:
-        typer.echo(text, nl=False)
+        output.print_text(text)
 
 
 def _show_matches(words: list[str], pages: dict[str, str]) -> None:

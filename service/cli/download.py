@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from service import escaping
 from service.cli import output, whole_folder
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
@@ -101,11 +102,11 @@ def _all(
         return
     number = f"{len(found)} file{'s' if len(found) > 1 else ''}"
     size = file_size(sum(each["bytes"] for each in found))
-    typer.echo(f"{target}: {number}, {size}, every sha256 checked")
+    output.print_line(f"{target}: {number}, {size}, every sha256 checked")
     if job["state"] not in ENDED:
         output.note(f"The job is still {job['state']}: what it makes from now on is not here.")
     if line := how_to_load(job, {each["name"] for each in found}, target):
-        typer.echo(line)
+        output.print_line(line)
 
 
 def how_to_load(job: Json, names: set[str], folder: Path) -> str | None:
@@ -116,7 +117,8 @@ def how_to_load(job: Json, names: set[str], folder: Path) -> str | None:
     auto_model = _AUTO_MODELS.get(task["type"])
     is_plain = _ADAPTER not in names and task.get("head") in (None, "span")
     if auto_model is not None and is_plain:
-        return f'Load it: transformers.{auto_model}.from_pretrained("{folder / "model"}")'
+        literal = escaping.python_literal(str(folder / "model"))
+        return f"Load it: transformers.{auto_model}.from_pretrained({literal})"
     return f"Load it: the code is in {folder / _CARD}" if _CARD in names else None
 
 
@@ -131,7 +133,7 @@ def _some(
     if json:
         output.print_json({"data": written})
     else:
-        typer.echo("\n".join(str(item["path"]) for item in written))
+        output.print_lines(str(item["path"]) for item in written)
 
 
 def _require_no_other(job_id: str, wanted: list[Json], folder: Path, *, force: bool) -> None:

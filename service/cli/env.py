@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings
 from sqlalchemy import make_url
@@ -50,7 +49,7 @@ def show_env(*, json: output.AsJson = False) -> None:
     if json:
         output.print_json(found)
     else:
-        typer.echo("\n".join(_markdown(found)))
+        output.print_text("\n".join(_markdown(found)) + "\n")
 
 
 def collected() -> Json:

@@ -27,7 +27,7 @@ def upload(
     if json:
         output.print_json(uploaded)
     else:
-        typer.echo(uploaded["id"])
+        output.print_line(uploaded["id"])
 
 
 @app.command("list")
@@ -80,20 +80,20 @@ def _column(text: str) -> tuple[str, str]:
 
 def _show(found: Json) -> None:
     part = "" if found["complete"] else " so far"
-    typer.echo(
+    output.print_line(
         f"{found['rows_read']:,} rows read{part}, {found['rows_usable']:,} usable, "
         f"{found['rows_bad']:,} not; {found['realigned']:,} answers realigned"
     )
     for reason, count in found["bad_by_reason"].items():
-        typer.echo(f"  {reason}: {count:,}")
+        output.print_line(f"  {reason}: {count:,}")
     if found["bad_rows"]:
         output.print_table(("place", "reason", "problem"), found["bad_rows"])
     if found["failure"]:
-        typer.echo(f"{found['failure']['code']}: {found['failure']['message']}")
+        output.print_line(f"{found['failure']['code']}: {found['failure']['message']}")
     elif found["usable_with"] == ["skip"]:
-        typer.echo("A job can use it with `dataset.on_bad_row: skip`.")
+        output.print_line("A job can use it with `dataset.on_bad_row: skip`.")
     elif not found["usable_with"]:
-        typer.echo("Too many rows are bad for `dataset.max_bad_fraction`.")
+        output.print_line("Too many rows are bad for `dataset.max_bad_fraction`.")
 
 
 @app.command()
@@ -104,4 +104,4 @@ def delete(file_id: str, *, json: output.AsJson = False) -> None:
     if json:
         output.print_json(deleted)
     else:
-        typer.echo(f"{deleted['id']} is deleted")
+        output.print_line(f"{deleted['id']} is deleted")

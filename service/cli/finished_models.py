@@ -1,5 +1,6 @@
 """Finished models on this machine: where a worker left them, or downloaded into a small cache."""
 
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Final
 from service.cli import download, whole_folder
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
+from service.cli.folder_names import folder_name
+from service.contract import patterns
 from service.contract.inference import BaseModelSource
 from service.settings import Settings
 
@@ -40,7 +43,7 @@ def find(client: Client, job: Json) -> Found:
 def _local(job: Json) -> Path | None:
     """The path contains the job's id, so it is no other folder by chance."""
     path = (job["result"] or {}).get("model_path")
-    if path is None or job["id"] not in path:
+    if path is None or not re.match(patterns.JOB_ID, job["id"]) or job["id"] not in path:
         return None
     try:
         found = any((Path(path) / name).is_file() for name in _CONFIGS)
@@ -61,7 +64,7 @@ def _downloaded(client: Client, job: Json, cache: Path) -> Path:
             f"{job['id']} has no finished model: it is {job['state']}"
             + ("" if job["spec"].get("mode", "train") == "train" else " and does not train")
         )
-    target = cache / f"{job['id']}-{weights[:16]}"
+    target = cache / folder_name(f"{job['id']}-{weights[:16]}", "model")
     if not target.is_dir():
         _make_room(cache)
         with whole_folder.writing(target, job["id"], force=False) as folder:

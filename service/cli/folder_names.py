@@ -4,7 +4,7 @@ import unicodedata
 from typing import Final
 
 _MOST_BYTES: Final = 100
-_RESERVED: Final = frozenset(
+RESERVED: Final = frozenset(
     ["con", "prn", "aux", "nul"] + [f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10)]
 )
 """Devices on Windows, whose disks may be mounted here."""
@@ -19,7 +19,7 @@ def folder_name(name: str | None, otherwise: str) -> str:
     text = unicodedata.normalize("NFC", name or "")
     kept = "".join(each if _may_stay(each) else " " for each in text)
     cut = "-".join(kept.split()).encode()[:_MOST_BYTES].decode(errors="ignore").strip("-.")
-    return otherwise if not cut or cut.partition(".")[0].lower() in _RESERVED else cut
+    return otherwise if not cut or cut.partition(".")[0].lower() in RESERVED else cut
 
 
 def _may_stay(character: str) -> bool:

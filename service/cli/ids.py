@@ -47,12 +47,18 @@ def find(get: Get, kind: Kind, text: str) -> str:
         return start
     page = get(kind.path, {"id_prefix": start, "limit": _NAMED_WHEN_SEVERAL})
     # A service of an older release ignores `id_prefix`.
-    found = [item for item in page["data"] if item["id"].startswith(start)]
+    found = [item for item in page["data"] if _is_one(kind, start, item["id"])]
     if len(found) == 1:
         return str(found[0]["id"])
     if not found:
         raise UsageError(f"no {kind.noun} has an id that begins with {start}; see `{kind.listing}`")
     raise UsageError(_several(kind, start, found, more=page["has_more"]))
+
+
+def _is_one(kind: Kind, start: str, item_id: str) -> bool:
+    """Whether it has the form of an id: commands make file names of it."""
+    digits = item_id.removeprefix(kind.prefix)
+    return item_id.startswith(start) and re.fullmatch(r"[0-9a-f]{1,36}", digits) is not None
 
 
 def _several(kind: Kind, start: str, found: list[Json], *, more: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from service import inherited_secrets
 from service.cli.exit_codes import UsageError
 from service.cli.hub_environment import hub_environment
 from service.contract.inference import Answers, InferenceRequest, Rows
@@ -48,13 +49,16 @@ class Model:
 
     def __init__(self, request: InferenceRequest, device: str) -> None:
         # -P: the current folder holds no modules.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "worker.inference"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(device),
-            encoding="utf-8",
-        )
+        environment, secrets = _environment(device)
+        with inherited_secrets.pipe(secrets) as (variables, descriptors):
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "worker.inference"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment | variables,
+                pass_fds=descriptors,
+                encoding="utf-8",
+            )
         self._request: BaseModel | None = request
 
     def __enter__(self) -> "Model":
@@ -87,11 +91,12 @@ class Model:
         self._process.stdin.flush()
 
 
-def _environment(device: str) -> dict[str, str]:
-    """Without GPUs unless one is asked for."""
+def _environment(device: str) -> tuple[dict[str, str], dict[str, str]]:
+    """(Variables, secrets); without GPUs unless one is asked for."""
     match = _DEVICE.fullmatch(device)
     assert match is not None, "checked by is_gpu"
     shown = {} if device != "cpu" else {"CUDA_VISIBLE_DEVICES": ""}
     if match[1] is not None:
         shown = {"CUDA_VISIBLE_DEVICES": match[1]}
-    return {**hub_environment(), "TRANSFORMERS_VERBOSITY": "error", **shown}
+    environment, secrets = hub_environment()
+    return {**environment, "TRANSFORMERS_VERBOSITY": "error", **shown}, secrets

@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from service.cli import live_display, units
+from service.cli import live_display, output, units
 from service.cli.client import Json
 from service.cli.event_sentences import Narrator
 from service.cli.result import STATE_STYLES, short_id, show_outcome
@@ -27,12 +26,12 @@ def show(
     the uploads that still exist."""
     now = datetime.now(UTC)
     style = STATE_STYLES.get(job["state"], "bold")
-    name = f"  {escape(job['name'])}" if job["name"] else ""
-    console.print(f"{escape(job['id'])} [{style}]{job['state']}[/]{name}")
+    name = f"  {output.inline(job['name'])}" if job["name"] else ""
+    console.print(f"{output.inline(job['id'])} [{style}]{output.inline(job['state'])}[/]{name}")
     for title, value in _facts(job, file_names, now):
-        console.print(f"[bold]{title:<8}[/] {escape(value)}")
+        console.print(f"[bold]{title:<8}[/] {output.inline(value)}")
     if job["state"] not in ENDED:
-        console.print(escape(live_display.line(job, now=now)))
+        console.print(output.inline(live_display.line(job, now=now)))
     attempts = list(_attempts(events))
     if attempts:
         console.print(_attempts_table(attempts))
@@ -40,10 +39,11 @@ def show(
     for number, sample in enumerate((job["result"] or {}).get("samples", ())[:_SAMPLES], 1):
         console.print(f"[bold]sample {number}[/]")
         for key, value in sample.items():
-            console.print(f"  {escape(key)}: {escape(_shortened(value))}")
+            console.print(f"  {output.inline(key)}: {output.inline(_shortened(value))}")
     if job["actions"]:
         example = f"`finetune {job['actions'][0]} {short_id(job['id'])}`"
-        console.print(f"[bold]actions [/] {', '.join(job['actions'])}: {example}")
+        actions = output.inline(f"{', '.join(job['actions'])}: {example}")
+        console.print(f"[bold]actions [/] {actions}")
 
 
 def _facts(job: Json, file_names: Mapping[str, str], now: datetime) -> Iterator[tuple[str, str]]:
@@ -156,7 +156,8 @@ def _attempts_table(attempts: Sequence[dict[str, str]]) -> Table:
     for attempt in attempts:
         outcome = attempt.get("outcome", "running")
         what = attempt["what"].removeprefix("attempt ").replace(" started on worker", " on")
-        table.add_row(attempt["started"], attempt["took"], outcome, escape(what))
+        cells = (attempt["started"], attempt["took"], outcome, what)
+        table.add_row(*map(output.inline, cells))
     return table
 
 

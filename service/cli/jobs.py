@@ -47,7 +47,7 @@ def list_jobs(
             return
         console = output.stdout()
         if not console.is_terminal:
-            typer.echo("\n".join(job_table.for_scripts(page["data"])))
+            output.print_lines(job_table.for_scripts(page["data"]))
         else:
             is_filtered = bool(given.keys() - {"after"})
             _show_table(console, page, _short_ids(client, page, given, is_filtered=is_filtered))

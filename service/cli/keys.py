@@ -1,19 +1,25 @@
-"""`finetune keys`: works on the database itself, for the operator of the service."""
+"""`finetune keys`: operators' keys in the database itself, a project's through the API."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from service.cli import output
+from service.cli import output, project_keys
+from service.cli.client import Json, chosen_project
 from service.cli.exit_codes import UsageError
+from service.contract.roles import Permission
 from service.settings import get_settings
-from service.store import keys, schema
+from service.store import jobs, keys, schema
 from service.store.database import Database
 from service.store.models import ApiKeyRow
 
-app = typer.Typer(no_args_is_help=True, help="API keys; needs access to the service's database.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="API keys: of operators in the service's database, of a project with --project.",
+)
 
 
 @contextmanager
@@ -27,58 +33,130 @@ def _database() -> Iterator[Database]:
         database.dispose()
 
 
-def _row(key: ApiKeyRow) -> dict[str, str | None]:
+def _row(key: ApiKeyRow) -> Json:
+    times = ("created_at", "expires_at", "last_used_at", "revoked_at")
+    moments = {name: getattr(key, name) for name in times}
     return {
         "id": key.id,
         "name": key.name,
-        "created_at": key.created_at.isoformat(),
-        "revoked_at": key.revoked_at.isoformat() if key.revoked_at else None,
+        "project": key.project_id,
+        "role": key.role,
+        "scopes": key.scopes,
+        **{name: at.isoformat() if at else None for name, at in moments.items()},
     }
+
+
+Project = Annotated[
+    str | None,
+    typer.Option(help="Of this project, through the API; also FINETUNE_PROJECT."),
+]
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="Who or what will use it.")],
+    project: Project = None,
+    role: Annotated[
+        str, typer.Option(help="viewer, member or admin; only for a project's key.")
+    ] = "member",
+    member: Annotated[
+        str | None, typer.Option(help="Whose key it is; only for a project's key.")
+    ] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="Narrows it, for example jobs:read; may be repeated.")
+    ] = None,
+    expires: Annotated[str | None, typer.Option(help="When: 24h, 30d …")] = None,
     *,
     json: output.AsJson = False,
 ) -> None:
-    """Make a key. It is shown this once: only its hash is kept."""
+    """Make a key. It is shown this once: only its hash is kept.
+
+    Without a project it is an operator's, and is written to the database itself.
+    """
+    lifetime = None if expires is None else project_keys.seconds(expires)
+    owner = project or chosen_project()
+    if owner is not None:
+        given = {"role": role, "member": member, "expires_in_seconds": lifetime}
+        made = project_keys.create(owner, name, {**given, "scopes": scope})
+    else:
+        made = _create_operators(name, scope, lifetime)
+    _show_made(made, as_json=json)
+
+
+def _create_operators(name: str, scopes: list[str] | None, lifetime: int | None) -> Json:
+    unknown = set(scopes or ()) - set(Permission)
+    if unknown:
+        raise UsageError(f"unknown scope {min(unknown)!r}; there are {', '.join(Permission)}")
     with _database() as database, database.write() as session:
-        row, key = keys.create(session, name)
-        made = {**_row(row), "key": key}
-    if json:
+        ends = None if lifetime is None else jobs.clock(session) + timedelta(seconds=lifetime)
+        row, key = keys.create(session, name, keys.Grant(scopes=scopes, expires_at=ends))
+        return {**_row(row), "key": key}
+
+
+def _show_made(made: Json, *, as_json: bool) -> None:
+    if as_json:
         output.print_json(made)
         return
-    typer.echo(key)
-    output.note(f"{row.id}: keep the key, it cannot be shown again. FINETUNE_API_KEY holds it.")
+    output.print_line(made["key"])
+    output.note(f"{made['id']}: keep the key, it cannot be shown again. FINETUNE_API_KEY holds it.")
 
 
 @app.command("list")
-def list_keys(*, json: output.AsJson = False) -> None:
+def list_keys(project: Project = None, *, json: output.AsJson = False) -> None:
     """List all keys ever made, without the secrets."""
-    with _database() as database, database.read() as session:
-        rows = [_row(row) for row in keys.list_all(session)]
+    owner = project or chosen_project()
+    if owner is not None:
+        rows = project_keys.list_all(owner)
+    else:
+        with _database() as database, database.read() as session:
+            rows = [_row(row) for row in keys.list_all(session)]
     if json:
         output.print_json({"data": rows})
         return
-    output.print_table(("id", "name", "created_at", "revoked_at"), rows)
+    columns = ("id", "name", "project", "role", "created_at", "expires_at", "last_used_at")
+    output.print_table((*columns, "revoked_at"), rows)
 
 
 @app.command()
 def revoke(
     key: Annotated[str, typer.Argument(help="Its id, or its name if no other key has it.")],
+    project: Project = None,
     *,
     json: output.AsJson = False,
 ) -> None:
     """Revoke a key."""
-    with _database() as database, database.write() as session:
-        row = _the_one(key, keys.active(session, key))
-        keys.revoke(session, row.id)
-        key_id = row.id
+    owner = project or chosen_project()
+    if owner is not None:
+        key_id = project_keys.revoke(owner, key)["id"]
+    else:
+        with _database() as database, database.write() as session:
+            row = _the_one(key, keys.active(session, key))
+            keys.revoke(session, row.id)
+            key_id = row.id
     if json:
         output.print_json({"id": key_id, "revoked": True})
     else:
-        typer.echo(f"{key_id} is revoked")
+        output.print_line(f"{key_id} is revoked")
+
+
+@app.command()
+def rotate(
+    key: Annotated[str, typer.Argument(help="Its id, or its name if no other key has it.")],
+    grace: Annotated[str, typer.Option(help="How long the old key works on.")] = "24h",
+    project: Project = None,
+    *,
+    json: output.AsJson = False,
+) -> None:
+    """Make a key with the same rights; the old one works until the grace time is over."""
+    seconds = project_keys.seconds(grace)
+    owner = project or chosen_project()
+    if owner is not None:
+        made = project_keys.rotate(owner, key, seconds)
+    else:
+        with _database() as database, database.write() as session:
+            row, text = keys.rotate(session, _the_one(key, keys.active(session, key)), seconds)
+            made = {**_row(row), "key": text}
+    _show_made(made, as_json=json)
 
 
 def _the_one(key: str, found: list[ApiKeyRow]) -> ApiKeyRow:

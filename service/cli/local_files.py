@@ -2,14 +2,18 @@
 
 import codecs
 import hashlib
+import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
+import typer
+
+from service import escaping
 from service.cli.client import Json
 from service.contract import splits
 
@@ -18,6 +22,15 @@ _LOCAL: Final = ("./", "../")
 _BLOCK: Final = 1024 * 1024
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+AllowOutside = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside",
+        help="Also read files outside the spec's folder, above it or behind a link.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,19 @@ def named_in(spec: Json, folder: Path) -> list[LocalFile]:
         for split in splits.ALL
         for field, value in _walk(dataset.get(split), f"dataset.{split}")
     ]
+
+
+def require_inside(path: Path, folder: Path) -> None:
+    """UnusableFileError for a file outside the folder of the spec: who wrote the spec would choose
+    what a user uploads."""
+    if "\x00" in str(path):  # `read` says so
+        return
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise UnusableFileError(
+            f"{path} is {real}, outside the spec's folder. If it may be uploaded, add "
+            "--allow-outside"
+        )
 
 
 def _walk(value: Any, field: str) -> Iterator[tuple[str, str]]:
@@ -179,4 +205,5 @@ class _TextCheck:
 
 
 def _convert(encoding: str, path: Path) -> str:
-    return f"`iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}`"
+    source, target = map(escaping.shell_word, (path.name, f"utf8-{path.name}"))
+    return f"`iconv -f {encoding} -t UTF-8 {source} > {target}`"

@@ -75,7 +75,7 @@ def _show(lines: Lines, items: Iterable[Json], *, json: bool) -> None:
             output.print_json(item)
         else:
             for line in lines.of(item):
-                typer.echo(line)
+                output.print_line(line)
 
 
 def _shown(items: Iterable[Json], *, json: bool) -> Iterable[Json]:
@@ -94,7 +94,7 @@ def _show_text(client: Client, job_id: str, *, follow: bool, json: bool) -> None
         if part["content"] and json:
             output.print_json(part)
         elif part["content"]:
-            typer.echo(part["content"], nl=False)
+            output.print_text(part["content"])
         offset = part["next_offset"]
         if offset < part["size"]:
             continue

@@ -29,7 +29,7 @@ def show_result(job: Json) -> None:
     """How it ended: the metrics before and after, where the model is, or what went wrong."""
     console = output.stdout()
     style = STATE_STYLES.get(job["state"], "bold")
-    console.print(f"{escape(job['id'])} [{style}]{job['state']}[/]")
+    console.print(f"{output.inline(job['id'])} [{style}]{output.inline(job['state'])}[/]")
     show_outcome(console, job)
 
 
@@ -40,7 +40,7 @@ def show_outcome(console: Console, job: Json) -> None:
     if result.get("data_report"):
         console.print(data_table(result["data_report"]))
         for text in skipped_lines(result["data_report"]):
-            console.print(escape(text))
+            console.print(output.inline(text))
     if result.get("metrics"):
         console.print(metrics_table(result["metrics"], result["baseline"]))
     for title, value in (
@@ -50,7 +50,7 @@ def show_outcome(console: Console, job: Json) -> None:
         ("Hub", job["hub_url"]),
     ):
         if value:
-            console.print(f"[bold]{title:<8}[/] {escape(value)}")
+            console.print(f"[bold]{title:<8}[/] {output.inline(value)}")
 
 
 def _model_lines(job: Json) -> list[tuple[str, str | None]]:
@@ -80,7 +80,7 @@ def _files_of(job: Json) -> str | None:
 
 
 def _show_failure(console: Console, failure: Json) -> None:
-    console.print(f"[bold]{escape(failure['code'])}[/]: {escape(failure['message'])}")
+    console.print(f"[bold]{output.inline(failure['code'])}[/]: {escape(failure['message'])}")
     rows = failure.get("details", {}).get("bad_rows", [])
     if len(rows) > 1:
         splits = ("split",) if len({row.get("split") for row in rows}) > 1 else ()
@@ -101,7 +101,9 @@ def data_table(report: Json) -> Table:
         tokens = found.get("tokens") or {}
         values = [found.get(name) for name in _DATA_COLUMNS]
         cells = [*values, tokens.get("p50"), tokens.get("max")]
-        table.add_row(escape(split), *("" if value is None else f"{value:,}" for value in cells))
+        table.add_row(
+            output.inline(split), *("" if value is None else f"{value:,}" for value in cells)
+        )
     return table
 
 
@@ -121,14 +123,14 @@ def metrics_table(metrics: Json, baseline: Json) -> Table:
     if not baseline:
         table.add_column("value", justify="right")
         for name in sorted(metrics):
-            table.add_row(name, _value(name, metrics[name]))
+            table.add_row(output.inline(name), _value(name, metrics[name]))
         return table
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for name in sorted(metrics, key=lambda name: (name not in baseline, name)):
         before = baseline.get(name)
         first = "" if before is None else _value(name, before)
-        table.add_row(name, first, _value(name, metrics[name]))
+        table.add_row(output.inline(name), first, _value(name, metrics[name]))
     return table
 
 

@@ -9,20 +9,18 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from service import logging
+from service import logging, process_start
+from service.cli import output
 from service.cli.exit_codes import UsageError
 from service.cli.stack.addresses import check_address
 from service.cli.stack.components import reconciler_mark
+from service.home import make_private
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
 from service.jobs.retention import Retention
 from service.settings import get_settings
 from service.store import schema
 from service.store.database import Database
-
-DRAIN_SECONDS = 5
-"""What requests in flight are given when the API is told to stop."""
-
 
 REMOVAL_SECONDS = 5
 """The same for a removal in progress; the next reconciler continues it."""
@@ -35,12 +33,17 @@ def api(
     ] = None,
 ) -> None:
     """Serve the HTTP API."""
+    # Imported late: every other command would wait for it.
+    from service.api.server import options
+
+    process_start.begin()
     settings = get_settings()
     host = settings.host if host is None else host
+    make_private(settings.home)
+    check_address(host, settings.auth)
     database = Database(settings.sqlalchemy_url)
     try:
         require_schema(database)
-        check_address(host, database)
     finally:
         database.dispose()
     uvicorn.run(
@@ -48,15 +51,15 @@ def api(
         factory=True,
         host=host,
         port=settings.port if port is None else port,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        **options(settings),
     )
 
 
 def reconciler() -> None:
     """Dispatch queued jobs, detect lost workers, apply retention; until SIGTERM."""
+    process_start.begin()
     settings = get_settings()
+    make_private(settings.home)
     database = Database(settings.sqlalchemy_url)
     dispatcher = Dispatcher(settings)
     try:
@@ -65,7 +68,7 @@ def reconciler() -> None:
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        typer.echo(reconciler_mark(os.getpid()))
+        output.print_line(reconciler_mark(os.getpid()))
         # On a thread of its own: removing a large folder must not delay wake-up messages.
         retention = threading.Thread(
             target=Retention(database, settings).run, args=(stop,), daemon=True
@@ -93,9 +96,11 @@ def require_schema(database: Database) -> None:
 
 def migrate() -> None:
     """Migrate the database to the newest schema; safe to run at any time."""
-    database = Database(get_settings().sqlalchemy_url)
+    settings = get_settings()
+    make_private(settings.home)
+    database = Database(settings.sqlalchemy_url)
     try:
         schema.upgrade(database.engine)
     finally:
         database.dispose()
-    typer.echo("the database is at the newest schema")
+    output.print_line("the database is at the newest schema")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.markup import escape
 
 from service.cli import local_files, output
 from service.cli.client import Client, Json
@@ -34,11 +33,12 @@ class Checked:
         return not self.errors
 
 
-def check(client: Client, spec: Json, folder: Path) -> Checked:
+def check(client: Client, spec: Json, folder: Path, *, allow_outside: bool) -> Checked:
     """Every fault at once, found without uploading anything: the service is told that the files
     will be there."""
     mentions = local_files.named_in(spec, folder)
-    files, faults = _read_all(mentions, must_be_text=local_files.expects_text(spec))
+    only_in = None if allow_outside else folder
+    files, faults = _read_all(mentions, only_in, must_be_text=local_files.expects_text(spec))
     pending = local_files.pending_id() if mentions else None
     ids = {mention.name: str(pending) for mention in mentions}
     answer = client.validate(local_files.replaced(spec, ids), pending)
@@ -49,7 +49,7 @@ def check(client: Client, spec: Json, folder: Path) -> Checked:
 
 
 def _read_all(
-    mentions: Iterable[LocalFile], *, must_be_text: bool
+    mentions: Iterable[LocalFile], only_in: Path | None, *, must_be_text: bool
 ) -> tuple[dict[str, Content], list[Json]]:
     contents: dict[str, Content] = {}
     problems: dict[str, str] = {}
@@ -58,7 +58,7 @@ def _read_all(
         name = mention.name
         if name not in contents and name not in problems:
             try:
-                contents[name] = _read(mention.path, must_be_text=must_be_text)
+                contents[name] = _read(mention.path, only_in, must_be_text=must_be_text)
             except UnusableFileError as error:
                 problems[name] = str(error)
         if name in problems:
@@ -67,7 +67,9 @@ def _read_all(
     return contents, faults
 
 
-def _read(path: Path, *, must_be_text: bool) -> Content:
+def _read(path: Path, only_in: Path | None, *, must_be_text: bool) -> Content:
+    if only_in is not None:
+        local_files.require_inside(path, only_in)
     size = path.stat().st_size if local_files.is_file(path) else 0
     with transfer(f"checking {path.name}", size) as progress:
         return local_files.read(path, must_be_text=must_be_text, progress=progress)
@@ -133,6 +135,8 @@ def show_warnings(answer: Mapping[str, Any]) -> None:
     """The warnings and the ignored options of a validation, or of a new job."""
     for warning in answer.get("warnings") or ():
         place = f"{warning['path']}: " if warning.get("path") else ""
-        output.stderr().print(f"[yellow]warning[/]: {escape(place + str(warning['message']))}")
+        output.stderr().print(
+            f"[yellow]warning[/]: {output.inline(place + str(warning['message']))}"
+        )
     if ignored := [option["path"] for option in answer.get("ignored") or ()]:
         output.note(f"at their defaults, and ignored: {', '.join(ignored)}")

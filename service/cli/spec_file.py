@@ -2,19 +2,45 @@
 
 import json
 from pathlib import Path
+from typing import Any, Final
 
 from service.cli.client import Json
 from service.cli.exit_codes import UsageError
 from service.contract import spec_yaml
 
+_MOST_BYTES: Final = 1024**2
+_DEEPEST: Final = 50
+"""Levels of a spec's lists and objects; no valid spec has a fifth of them."""
+
 
 def read_spec(path: Path) -> Json:
     """Raises UsageError with the line where a file cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = _read(path).decode("utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else spec_yaml.parse(text)
+        too_deep = _is_deeper(content, _DEEPEST)
     except ValueError as error:  # not UTF-8, not JSON, not YAML
         raise UsageError(f"{path} cannot be read: {error}") from error
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise UsageError(f"{path} is nested more than {_DEEPEST} levels deep, as no spec is")
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold one mapping with `task`, `model` and `dataset`")
     return content
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise UsageError(
+            f"{path} is larger than 1 MiB, as no spec is. Rows belong in files of their own, which "
+            "`dataset` names"
+        )
+    return content
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deeper(part, levels - 1) for part in parts)

@@ -10,6 +10,7 @@ import typer
 from service.cli import ids, local_files, output, spec_check
 from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.cli.exit_codes import UsageError
+from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
 from service.cli.spec_file import read_spec
@@ -31,6 +32,7 @@ def submit(
         str | None,
         typer.Option(help="The same key and spec again give the same job. Default: a new one."),
     ] = None,
+    allow_outside: AllowOutside = False,
     json: output.AsJson = False,
 ) -> None:
     """Make a job. Files that the spec names as ./name are uploaded, once the spec is valid."""
@@ -38,7 +40,7 @@ def submit(
     key = idempotency_key or str(uuid.uuid4())
     with Client.from_environment() as client:
         content = ids.in_spec(client.job_id, content)
-        checked = spec_check.check(client, content, spec.parent)
+        checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
         job = create(client, checked, key)
         show_submitted(client, job, watch=watch, json=json)
@@ -50,7 +52,7 @@ def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> Non
     if json:
         output.print_json(job)
     elif not watch:
-        typer.echo(job["id"])
+        output.print_line(job["id"])
     else:
         output.note(f"submitted {job['id']}")
     if watch:

@@ -31,10 +31,10 @@ def show_tasks(
     if json:
         output.print_json(found if name is None else tasks[name])
     elif name is not None:
-        typer.echo("\n".join(_in_detail(tasks[name])))
+        output.print_lines(_in_detail(tasks[name]))
     else:
         for task in tasks.values():
-            typer.echo("\n".join(_in_brief(task)))
+            output.print_lines(_in_brief(task))
         output.note("[column]: optional. `finetune tasks NAME` shows the parameters.")
 
 

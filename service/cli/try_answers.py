@@ -68,7 +68,7 @@ def _masks(answer: Answer) -> Iterator[str]:
 
 
 def _text(answer: Answer) -> Iterator[str]:
-    yield str(answer["prediction"])
+    yield from str(answer["prediction"]).split("\n")
 
 
 _LINES: Final[Mapping[str, Callable[[Answer], Iterator[str]]]] = {

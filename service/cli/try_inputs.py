@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from service.cli import output
 from service.cli.client import Json
 from service.cli.exit_codes import UsageError
 
@@ -157,7 +158,7 @@ def _object(text: str, place: str) -> Json:
 def _asked(task: str, given: Given) -> Iterator[Input]:
     """Until Ctrl-D. Prompts go to stderr, answers to stdout."""
     context = given.context
-    print("End with Ctrl-D.", file=sys.stderr)  # noqa: T201
+    output.prompt("End with Ctrl-D.\n")
     while True:
         try:
             if task != _QA:
@@ -175,14 +176,13 @@ def _asked(task: str, given: Given) -> Iterator[Input]:
 
 def _ask(prompt: str) -> str:
     """A line that the user types; EOFError at the end."""
-    sys.stderr.write(prompt)
-    sys.stderr.flush()
+    output.prompt(prompt)
     try:
         line = sys.stdin.readline()
     except UnicodeDecodeError as error:
         raise UsageError("the input is not UTF-8 text") from error
     if not line:
-        sys.stderr.write("\n")
+        output.prompt("\n")
         raise EOFError
     return line.strip()
 

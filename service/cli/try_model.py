@@ -1,7 +1,6 @@
 """`finetune try`: a finished model's answers to a few inputs, computed on this machine."""
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -137,10 +136,8 @@ def _show(
         output.print_json({"input": row, **answer})
         return
     if named:
-        typer.echo(f"> {try_inputs.title(row)}")
-    for line in try_answers.lines(task["type"], answer):
-        typer.echo(line)
-    sys.stdout.flush()
+        output.print_line(f"> {try_inputs.title(row)}")
+    output.print_lines(try_answers.lines(task["type"], answer))
 
 
 def _batches(inputs: Iterable[Input], size: int) -> Iterator[list[Input]]:

@@ -3,10 +3,12 @@
 import importlib.util
 import os
 import secrets
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,15 +16,17 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
+from service import child_environment, inherited_secrets, process_start
 from service.cli import output
 from service.cli.exit_codes import FAILED, OK, USAGE, UsageError
-from service.cli.stack import components, linux, lock, orphans
+from service.cli.stack import components, linux, local_key, lock, orphans
 from service.cli.stack.addresses import check_address, local_url
 from service.cli.stack.devices import visible_gpus
 from service.cli.stack.linux import StopEvent
 from service.cli.stack.processes import Part, PartFailedError, ProcessManager
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
-from service.settings import Settings
+from service.home import make_private
+from service.settings import Settings, get_settings
 from service.store import schema
 from service.store.database import Database
 
@@ -43,24 +47,41 @@ class Stack:
 
     @property
     def mlflow_url(self) -> str | None:
-        if self.mlflow_port is not None:
-            return f"http://{LOOPBACK}:{self.mlflow_port}"
-        return self.settings.mlflow_uri
+        """Where users find it."""
+        if self.mlflow_port is not None and self.settings.mlflow_public_uri is None:
+            return f"{self.public_url.rstrip('/')}/mlflow/"
+        return self.settings.mlflow_users_url
+
+    @property
+    def public_url(self) -> str:
+        return self.settings.public_url or self.api_url
+
+    @property
+    def home(self) -> Path:
+        return self.settings.home
 
     def environ(self) -> dict[str, str]:
-        """What all our own processes are given."""
+        """What all our own processes are given; some of it is secret."""
         ours = {
-            "FINETUNE_HOME": str(self.settings.home),
+            "FINETUNE_HOME": str(self.home),
             "FINETUNE_HOST": self.settings.host,
             "FINETUNE_PORT": str(self.settings.port),
-            "FINETUNE_PUBLIC_URL": self.settings.public_url or self.api_url,
+            "FINETUNE_PUBLIC_URL": self.public_url,
             "PYTHONUNBUFFERED": "1",
         }
         if self.valkey_url is not None:
             ours["FINETUNE_REDIS_URL"] = self.valkey_url
-        if self.mlflow_url is not None:
-            ours["FINETUNE_MLFLOW_URI"] = self.mlflow_url
-        return {**os.environ, **ours, **self.mark.environ()}
+        if self.mlflow_port is not None:
+            ours["FINETUNE_MLFLOW_URI"] = f"http://{LOOPBACK}:{self.mlflow_port}"
+            ours["FINETUNE_MLFLOW_TOKEN_FILE"] = str(components.mlflow_token_file(self.home))
+        for name in Settings.secrets():  # it may have come from a file
+            value = getattr(self.settings, name)
+            if value is not None:
+                ours[f"FINETUNE_{name.upper()}"] = value.get_secret_value()
+        given = child_environment.own(os.environ, self.settings.stage_env)
+        for name in ours:
+            given.pop(f"{name}{inherited_secrets.OF_FILE}", None)
+        return {**given, **ours, **self.mark.environ()}
 
 
 def up(
@@ -78,7 +99,8 @@ def up(
     ] = 5000,
 ) -> None:
     """Run the whole service here until Ctrl-C: broker, MLflow, API, reconciler, workers."""
-    settings = Settings()
+    process_start.begin()
+    settings = get_settings()
     settings = settings.model_copy(
         update={
             "host": settings.host if host is None else host,
@@ -95,11 +117,12 @@ def up(
 
 def run(settings: Settings, mlflow_port: int, pid: int, mark: orphans.Mark, stop: StopEvent) -> int:
     """Run the stack until `stop` is set; `pid` is the process that the user would signal."""
-    (settings.home / "logs").mkdir(parents=True, exist_ok=True)
     try:
+        check_address(settings.host, settings.auth)
+        make_private(settings.home)
+        (settings.home / "logs").mkdir(exist_ok=True)
         with lock.hold(settings.home), _database(settings) as database:
             mark.end_earlier_ones()
-            check_address(settings.host, database)
             return _serve(_plan(settings, mlflow_port, mark), database, pid, stop)
     except UsageError as error:
         output.complain(str(error))
@@ -115,7 +138,7 @@ def _database(settings: Settings) -> Iterator[Database]:
             schema.upgrade(database.engine)
         except OperationalError as error:
             raise UsageError(f"{shown} cannot be used: {error.orig}") from error
-        typer.echo(f"database ready: {shown}")
+        output.print_line(f"database ready: {shown}")
         yield database
     finally:
         database.dispose()
@@ -158,29 +181,52 @@ def _require_free(host: str, port: int, option: str) -> None:
 
 
 def _serve(stack: Stack, database: Database, pid: int, stop: StopEvent) -> int:
-    home = stack.settings.home
-    manager = ProcessManager(typer.echo, stop)
+    folder = stack.settings.home
+    manager = ProcessManager(output.print_line, stop)
     try:
+        for line in _access(stack, database):
+            output.print_line(line)
         for tier in _tiers(stack, database):
             if not manager.start(tier):
                 return OK
         lock.write_address(
-            home, lock.StackAddress(pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url)
+            folder, lock.StackAddress(pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url)
         )
-        typer.echo(f"all parts are ready; logs in {home / 'logs'}; Ctrl-C stops them")
+        if stack.mlflow_port is not None and stack.settings.auth != "off":
+            link = local_key.login_url(folder, stack.api_url)
+            output.print_line(
+                f"MLflow, signed in (once, within an hour; later: finetune login): {link}"
+            )
+        output.print_line(f"all parts are ready; logs in {folder / 'logs'}; Ctrl-C stops them")
         manager.run()
         return OK
     except PartFailedError as error:
         output.complain(str(error))
         return FAILED
     finally:
-        lock.remove_address(home)
+        lock.remove_address(folder)
         manager.stop()
+
+
+def _access(stack: Stack, database: Database) -> Iterator[str]:
+    """Who may use the service, and how."""
+    if stack.settings.auth == "off":
+        yield "WARNING: FINETUNE_AUTH=off: everybody on this machine may do everything"
+        return
+    folder = stack.settings.home
+    done = "made" if local_key.ensure(folder, database) else "found"
+    yield f"{done} this user's API key: `finetune` sends it by itself, curl with"
+    header = shlex.quote(str(local_key.header_file(folder)))
+    yield f"  curl --header @{header} {stack.api_url}/v1/jobs"
 
 
 def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
     """In the order of starting; stopped the other way round, so workers go first."""
-    layout = components.Layout(stack.settings.home, stack.environ())
+    layout = components.Layout(
+        stack.settings.home,
+        *child_environment.split(stack.environ()),
+        options=stack.mark.options(),
+    )
     if stack.valkey_url is not None:
         yield [components.valkey(layout, stack.valkey_url)]
     if stack.mlflow_port is not None:
@@ -194,7 +240,7 @@ def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
         + stack.settings.stop_grace_seconds
         + WORKER_SPARE_SECONDS,
     )
-    gpus = visible_gpus(os.environ)
+    gpus = visible_gpus(layout.environ)
     if gpus:
         yield [
             worker("worker-cpu", CPU_QUEUE),

@@ -8,6 +8,7 @@ import typer
 from service.cli import data_preview, ids, output, spec_check
 from service.cli.client import Client, Json
 from service.cli.exit_codes import OK, USAGE
+from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
 from service.cli.spec_file import read_spec
@@ -31,6 +32,7 @@ def validate(
     rows: Annotated[
         int, typer.Option(min=1, help="With --data: read so many rows of each split.")
     ] = data_preview.ROWS,
+    allow_outside: AllowOutside = False,
     json: output.AsJson = False,
 ) -> None:
     """Check a spec and its local files; nothing is uploaded, and no job is made.
@@ -42,7 +44,7 @@ def validate(
     found: Json | None = None
     with Client.from_environment() as client:
         content = ids.in_spec(client.job_id, content)
-        checked = spec_check.check(client, content, spec.parent)
+        checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         if data and checked.valid:
             found = data_preview.preview(client, checked, rows)
     failure = found["failure"] if found is not None else None
@@ -56,13 +58,12 @@ def validate(
 def _show(spec: Path, checked: Checked, found: Json | None) -> None:
     spec_check.show_warnings({"warnings": checked.warnings, "ignored": checked.ignored})
     spec_check.refuse(checked.errors)
-    typer.echo(f"{spec} is valid")
+    output.print_line(f"{spec} is valid")
     for name, file in checked.files.items():
-        typer.echo(f"  {name}: {file_size(file.size)}, uploaded by `finetune submit`")
+        output.print_line(f"  {name}: {file_size(file.size)}, uploaded by `finetune submit`")
     if found is None:
         return
-    for line in data_preview.lines(found):
-        typer.echo(line)
+    output.print_lines(data_preview.lines(found))
     if found["failure"] is not None:
         data_preview.show_failure(found["failure"])
 

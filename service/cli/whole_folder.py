@@ -5,13 +5,16 @@ import hashlib
 import json
 import os
 import shutil
+import unicodedata
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from service import escaping
 from service.cli.exit_codes import UsageError
+from service.cli.folder_names import RESERVED
 
 MANIFEST: Final = ".finetune-download.json"
 """Lists what the download wrote: `--force` replaces that and nothing else."""
@@ -157,11 +160,27 @@ def file_sha256(path: Path) -> str:
 
 
 def paths(names: Iterable[str], to: Path) -> Mapping[str, Path]:
-    """Where each of the service's names lies under `to`; UsageError for one outside of it."""
-    found = {}
+    """Where each of the service's names lies under `to`.
+
+    UsageError for a name outside of it, and for two names that a file system may take for one. The
+    service may be anybody's.
+    """
+    found: dict[str, Path] = {}
+    folded: dict[str, str] = {}
     for name in names:
         path = Path(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\x00" in name:
+        if path.is_absolute() or ".." in path.parts or not path.parts:
             raise UsageError(f"the service names an artifact {name!r}, which is outside {to}")
+        if not all(map(_is_usable, path.parts)):
+            raise UsageError(f"the service names an artifact {name!r}, which is not a file's name")
+        other = folded.setdefault(unicodedata.normalize("NFC", path.as_posix()).casefold(), name)
+        if other != name:
+            raise UsageError(f"the service names two artifacts {other!r} and {name!r} alike")
         found[name] = to / path
     return found
+
+
+def _is_usable(part: str) -> bool:
+    """No device of Windows, no name that `_is_ours`, and no characters that nobody can see."""
+    is_device = part.partition(".")[0].rstrip().lower() in RESERVED
+    return part == escaping.line(part) and not is_device and not _is_ours(part)

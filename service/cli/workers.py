@@ -5,8 +5,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
-import typer
-
 from service.cli import output
 from service.cli.client import Client, Json
 from service.cli.layout import labelled
@@ -26,8 +24,8 @@ def show_workers(*, json: output.AsJson = False) -> None:
         output.note("No worker is alive. Start one with `finetune up` or `finetune worker`.")
     now = datetime.now(UTC)
     for worker in answer["data"]:
-        typer.echo(worker["id"])
-        typer.echo("\n".join(labelled(_rows(worker, now))))
+        output.print_line(worker["id"])
+        output.print_lines(labelled(_rows(worker, now)))
 
 
 def _rows(worker: Json, now: datetime) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,18 @@ Cli = Callable[..., Outcome]
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path) -> Iterator[Path]:
     """FINETUNE_HOME of this test, with a migrated SQLite database; no other setting is left."""
-    for name in ("URL", "API_KEY", "DATABASE_URL", "REDIS_URL", "MLFLOW_URI", "HOST", "PORT"):
+    unset = (
+        "PROJECT",
+        "URL",
+        "API_KEY",
+        "DATABASE_URL",
+        "REDIS_URL",
+        "MLFLOW_URI",
+        "HOST",
+        "PORT",
+        "AUTH",
+    )
+    for name in unset:
         monkeypatch.delenv(f"FINETUNE_{name}", raising=False)
     home = tmp_path / "home"
     home.mkdir()
@@ -78,15 +89,19 @@ def cli(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 @pytest.fixture
-def api(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URL of the real API on this home's database, over real HTTP; its broker is unreachable."""
+def api(
+    home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """URL of the real API on this home's database, over real HTTP; its broker is unreachable. Open,
+    unless the test gives another FINETUNE_AUTH as its parameter."""
     from service.api.app import create_app
 
     # anyio loads its parts when first used. Under pytest's import hook that fails on the server's
     # deep stack (CPython 3.11: "AST constructor recursion depth mismatch"), so it is done here.
     importlib.import_module("anyio._core._fileio")
     port = free_port()
-    settings = Settings(home=home, redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    auth = getattr(request, "param", "off")
+    settings = Settings(home=home, auth=auth, redis_url=f"redis://127.0.0.1:{free_port()}/0")
     app = _without_its_logging(create_app, settings)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
     thread = threading.Thread(target=server.run)

@@ -4,6 +4,8 @@ from typing import Any
 
 from sqlalchemy import update
 
+from service.contract.events import StageEvent
+from service.store import claims, history
 from service.store.database import Database, db_now
 from service.store.models import JobRow
 
@@ -15,3 +17,15 @@ def write(store: Database, job_id: str, **values: Any) -> None:
 
 def end(store: Database, job_id: str, state: str, **values: Any) -> None:
     write(store, job_id, state=state, ended_at=db_now(), **values)
+
+
+def claim(store: Database, job_id: str) -> int:
+    with store.write() as session:
+        found = claims.claim(session, job_id, "w1", queues=["cpu"], gpus=[], lease_seconds=60)
+    assert found is not None
+    return found.epoch
+
+
+def record(store: Database, job_id: str, *events: StageEvent) -> None:
+    with store.write() as session:
+        assert history.record(session, job_id, 1, events) is not None

@@ -130,6 +130,7 @@ class TestFiles:
 
 
 class TestKeyNeeded:
+    @pytest.mark.parametrize("api", ["required"], indirect=True)
     def test_a_client_without_the_key_is_refused(
         self, cli: Cli, api: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

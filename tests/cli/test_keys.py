@@ -10,10 +10,11 @@ class TestKeys:
         outcome = cli("keys", "create", "laptop")
         assert outcome.status == 0
         with store.connect() as connection:
-            visitor = keys.who(connection, outcome.out.strip())
+            found = keys.who(connection, outcome.out.strip())
         with store.read() as session:
             (row,) = keys.list_all(session)
-        assert (visitor.key_id, row.name) == (row.id, "laptop")
+        assert found is not None
+        assert (found.key_id, row.name) == (row.id, "laptop")
         assert row.id in outcome.err
 
     def test_the_list_holds_no_key(self, cli: Cli) -> None:
@@ -31,7 +32,7 @@ class TestKeys:
             "revoked": True,
         }
         with store.connect() as connection:
-            assert keys.who(connection, made["key"]) == keys.Visitor(None, is_open=False)
+            assert keys.who(connection, made["key"]) is None
         again = cli("keys", "revoke", made["id"])
         assert again.status == 2
         assert "no active key" in again.err

@@ -10,26 +10,12 @@ import pytest
 
 from service.cli import history, logs
 from service.cli.client import ApiError, UnreachableError
-from service.contract.events import CheckpointSaved, Metric, Notice, PhaseChanged, StageEvent
+from service.contract.events import CheckpointSaved, Metric, Notice, PhaseChanged
 from service.contract.states import Phase
-from service.store import claims
-from service.store import history as store_history
 from service.store.database import Database
 from tests.cli.conftest import Cli
-from tests.cli.job_rows import end
+from tests.cli.job_rows import claim, end, record
 from tests.cli.pauses import in_pauses
-
-
-def claim(store: Database, job_id: str) -> int:
-    with store.write() as session:
-        found = claims.claim(session, job_id, "w1", queues=["cpu"], gpus=[], lease_seconds=60)
-    assert found is not None
-    return found.epoch
-
-
-def record(store: Database, job_id: str, *events: StageEvent) -> None:
-    with store.write() as session:
-        assert store_history.record(session, job_id, 1, events) is not None
 
 
 def step(number: int) -> Metric:

@@ -5,6 +5,11 @@ import pytest
 from service.cli.exit_codes import UsageError
 from service.cli.spec_file import read_spec
 
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+"""300 bytes that stand for ten thousand million values."""
+
 
 class TestReadSpec:
     def test_yaml_and_json_mean_the_same(self, tmp_path: Path) -> None:
@@ -23,6 +28,16 @@ class TestReadSpec:
             ("a.yaml", "a: [1\nb: 2", "line 2"),
             ("a.yaml", "- 1", "must hold one mapping"),
             ("a.yaml", "\x00", "cannot be read"),
+            ("a.yaml", BOMB, "more than 100,000 values"),
+            ("a.yaml", "a: &a\n  b: *a\n", "an alias contains itself"),
+            ("a.yaml", "a: &a [*a]\n", "an alias contains itself"),
+            ("a.yaml", "a: " + "[" * 5000, "nested"),
+            ("a.yaml", "a: " + "[" * 60 + "]" * 60, "nested more than 50 levels"),
+            ("a.json", '{"a": ' + "[" * 100_000, "nested"),
+            ("a.json", '{"a": ' + "[" * 60 + "]" * 60 + "}", "nested more than 50 levels"),
+            ("a.json", '{"a": ' + "1" * 5000 + "}", "cannot be read"),
+            ("a.yaml", "a: " + "x" * 1024**2, "larger than 1 MiB"),
+            ("a.json", '"' + "x" * 1024**2 + '"', "larger than 1 MiB"),
         ],
     )
     def test_names_the_fault_of_a_file(
@@ -31,3 +46,8 @@ class TestReadSpec:
         (tmp_path / name).write_text(text)
         with pytest.raises(UsageError, match=message):
             read_spec(tmp_path / name)
+
+    @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+    def test_reads_no_endless_file(self) -> None:
+        with pytest.raises(UsageError, match="larger than 1 MiB"):
+            read_spec(Path("/dev/zero"))

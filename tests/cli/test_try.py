@@ -152,9 +152,10 @@ class TestHub:
     def test_is_that_of_the_service(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FINETUNE_HUB_ENDPOINT", "http://mirror.local")
         monkeypatch.setenv("FINETUNE_HUB_TOKEN", "hf_x")
-        environment = inference_process._environment("cpu")
+        environment, secrets = inference_process._environment("cpu")
         assert environment["HF_ENDPOINT"] == "http://mirror.local"
-        assert environment["HF_TOKEN"] == "hf_x"
+        assert secrets["HF_TOKEN"] == "hf_x"
+        assert "hf_x" not in environment.values()
 
 
 class TestFinishedModels:

@@ -1,82 +1,19 @@
 """The real `finetune up`: Valkey, MLflow, API, reconciler and worker, from outside."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from service.cli.stack import lock
+from tests.cli.up_process import Up
 from tests.support.services import free_port, wait_until
 
 pytestmark = pytest.mark.long
-
-_COMMAND = [sys.executable, "-m", "service.cli", "up", "--port", "0", "--mlflow-port", "0"]
-
-
-class Up:
-    """The command as a process; its lines are collected as they come."""
-
-    def __init__(self, home: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
-        self.home = home
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [*_COMMAND, *options],
-            env={**inherited, "FINETUNE_HOME": str(home), "FINETUNE_DOCTOR_AT_START": "0"}
-            | dict(env or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout:
-            self.lines += iter(self.process.stdout.readline, "")
-
-    def wait_ready(self) -> lock.StackAddress:
-        def ready() -> bool:
-            assert self.process.poll() is None, "".join(self.lines)
-            return lock.read_address(self.home) is not None
-
-        wait_until(ready, 120, "the stack")
-        address = lock.read_address(self.home)
-        assert address is not None
-        self.wait_said("all parts are ready")
-        return address
-
-    def wait_said(self, text: str, seconds: float = 60) -> None:
-        wait_until(lambda: any(text in line for line in list(self.lines)), seconds, text)
-
-    def wait_end(self) -> int:
-        status = self.process.wait(90)
-        self._reader.join(10)
-        return status
-
-    def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def part(self, mark: str) -> psutil.Process:
-        """The part whose command line contains `mark`."""
-        parts = self.manager().children()
-        (found,) = [part for part in parts if mark in " ".join(part.cmdline())]
-        return found
-
-    def manager(self) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children()
-        (found,) = [child for child in children if child.children()]
-        return found
 
 
 @pytest.fixture
@@ -103,11 +40,14 @@ class TestUp:
 
         with httpx.Client(base_url=address.url, timeout=10) as http:
             assert http.get("/health/ready").status_code == 200
+            assert http.get("/v1/workers").status_code == 401
+            http.headers.update(stack.authorization())
             (worker,) = http.get("/v1/workers").json()["data"]
             assert worker["pid"] == stack.part("-m worker").pid
             assert sorted(worker["queues"]) == ["cpu", "gpu"]
-        assert address.mlflow_url is not None
-        assert httpx.get(f"{address.mlflow_url}/health").text == "OK"
+        self.check_mlflow(stack, address)
+
+        self.check_nobody_else_reads(stack, output)
 
         second = Up(home)
         assert second.wait_end() == 2
@@ -129,28 +69,54 @@ class TestUp:
         assert not [process for process in family if process.is_running()]
         assert sorted(path.name for path in home.glob("up.*")) == []
 
+    def check_mlflow(self, stack: Up, address: lock.StackAddress) -> None:
+        """Only through the API, with a key or with the link that is printed."""
+        assert address.mlflow_url == f"{address.url}/mlflow/"
+        version = f"{address.mlflow_url}version"
+        assert httpx.get(version).status_code == 401
+        assert httpx.get(version, headers=stack.authorization()).status_code == 200
+        itself = f"http://127.0.0.1:{stack.mlflow_port()}/version"
+        for headers in ({}, stack.authorization()):
+            assert httpx.get(itself, headers=headers).status_code == 401
+        (link,) = [line for line in stack.lines if "/login#once=" in line]
+        with httpx.Client(base_url=address.url) as browser:
+            token = link.strip().partition("#once=")[2]
+            assert browser.post("/login", json={"link": token}).status_code == 204
+            assert browser.get("/mlflow/").status_code == 200
+
+    def check_nobody_else_reads(self, stack: Up, output: str) -> None:
+        found = [path for path in stack.home.rglob("*") if not path.is_symlink()]
+        readable = [path for path in [stack.home, *found] if path.stat().st_mode & 0o077]
+        assert readable == []
+        key = stack.authorization()["Authorization"].removeprefix("Bearer ")
+        logs = [path.read_text() for path in (stack.home / "logs").iterdir()]
+        assert not [text for text in [output, *logs] if key in text]
+        for process in stack.family():
+            assert key not in " ".join(process.cmdline())
+            assert key not in process.environ().values()
+
     @pytest.mark.heavy
     def test_a_power_cut_leaves_nothing_and_the_port_is_free(self, stack: Up, home: Path) -> None:
-        address = stack.wait_ready()
-        assert address.mlflow_url is not None
-        family, manager = stack.family(), stack.manager()
-        assert stack.part("mlflow").children() == []  # plainly started it is fifteen processes
+        stack.wait_ready()
+        family, manager, port = stack.family(), stack.manager(), stack.mlflow_port()
+        # Plainly started it is fifteen processes.
+        assert stack.part("mlflow_app").children() == []
         stack.process.kill()
         manager.kill()
         assert stack.wait_end() == -signal.SIGKILL
         wait_until(lambda: not any(one.is_running() for one in family), 10, "the end of all")
-        port = address.mlflow_url.rpartition(":")[2]
         again = Up(home, "--mlflow-port", port)
         try:
-            assert again.wait_ready().mlflow_url == address.mlflow_url
+            again.wait_ready()
+            assert again.mlflow_port() == port
         finally:
             again.process.terminate()
             assert again.wait_end() == 0
 
 
 class TestRefusals:
-    def test_a_public_address_without_a_key(self, home: Path) -> None:
-        up = Up(home, "--host", "0.0.0.0")
+    def test_a_public_address_without_keys(self, home: Path) -> None:
+        up = Up(home, "--host", "0.0.0.0", env={"FINETUNE_AUTH": "off"})
         assert up.wait_end() == 2
         assert "refused to listen on 0.0.0.0" in "".join(up.lines)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
 
+from service import escaping
 from service.cli import output
 from service.cli.convert.check import check
 from service.cli.convert.flags import parse, read_json
@@ -51,7 +51,7 @@ def convert_command(
     folder = out.parent if out is not None else Path()
     conversion = _converted(source, script, folder)
     spec, faults = check(conversion.spec)
-    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
+    text = f"{escaping.yaml_document(spec)}\n"
     if out is not None:
         out.write_text(text, encoding="utf-8")
     if json:
@@ -61,7 +61,7 @@ def convert_command(
         output.print_json({"spec": spec, "left_out": left_out, "notes": notes, "errors": errors})
     else:
         if out is None:
-            typer.echo(text, nl=False)
+            output.print_text(text)
         _report(conversion, spec)
     for fault in faults:
         output.complain(f"{fault.path}: {fault.message}")

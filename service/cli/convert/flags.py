@@ -37,6 +37,8 @@ def read_json(path: Path, text: str | None = None) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8") if text is None else text)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply to be options of a script") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path} must hold one object of options")
     return content

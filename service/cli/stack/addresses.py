@@ -3,25 +3,21 @@
 import ipaddress
 
 from service.cli.exit_codes import UsageError
-from service.store import keys
-from service.store.database import Database
+from service.settings import Auth
 
 
 class PublicAddressError(UsageError):
-    """No key is required yet, so only this machine may reach the service."""
+    """No key is required, so only this machine may reach the service."""
 
 
-def check_address(host: str, database: Database) -> None:
-    """Refuse any host but the loopback while no API key is configured."""
-    if is_loopback(host):
-        return
-    with database.read() as session:
-        if not keys.any_active(session):
-            raise PublicAddressError(
-                f"refused to listen on {host}: no API key is configured, so anyone who reaches "
-                "this address could use the service. Make one with `finetune keys create NAME`, "
-                "or listen on 127.0.0.1."
-            )
+def check_address(host: str, auth: Auth) -> None:
+    """Refuse any host but the loopback if no key is required."""
+    if auth == "off" and not is_loopback(host):
+        raise PublicAddressError(
+            f"refused to listen on {host}: with FINETUNE_AUTH=off anyone who reaches this address "
+            "could use the service. Remove FINETUNE_AUTH=off and give everybody a key with "
+            "`finetune keys create NAME`, or listen on 127.0.0.1."
+        )
 
 
 def is_loopback(host: str) -> bool:

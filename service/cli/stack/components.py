@@ -1,5 +1,6 @@
 """The components of the embedded stack: how each is started and when it is ready."""
 
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,27 +13,34 @@ import httpx
 import redis
 from sqlalchemy import select
 
+from service import child_environment, private_file
 from service.cli.stack.processes import Part
 from service.contract.routing import GPU_QUEUE
 from service.store.database import Database, db_now
 from service.store.models import WorkerRow
 
-# Variables that third-party servers must not see.
-_OUR_SECRETS = ("FINETUNE_HUB_TOKEN", "FINETUNE_DATABASE_URL", "HF_TOKEN")
-
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the stack keeps its own things, and the environment that its parts share."""
+    """Where the stack keeps its own things, and what its parts share.
+
+    `environ` and `secrets` are for our own processes, `options` for their Python.
+    """
 
     home: Path
     environ: Mapping[str, str]
+    secrets: Mapping[str, str]
+    options: Sequence[str] = ()
 
     def log(self, part: str) -> Path:
         return self.home / "logs" / f"{part}.log"
 
     def foreign_environ(self) -> dict[str, str]:
-        return {name: value for name, value in self.environ.items() if name not in _OUR_SECRETS}
+        """Of third-party servers."""
+        return child_environment.allowed(self.environ)
+
+    def python(self, module: str, *arguments: str) -> list[str]:
+        return [sys.executable, *self.options, "-m", module, *arguments]
 
 
 def valkey(layout: Layout, url: str) -> Part:
@@ -71,9 +79,13 @@ def broker_answers(url: str) -> bool:
 
 
 def mlflow(layout: Layout, host: str, port: int) -> Part:
-    """The tracking server in one process; plainly started it has fifteen."""
+    """The tracking server in one process; plainly started it has fifteen, and no login.
+
+    Its token is made anew at each start.
+    """
     folder = layout.home / "mlflow"
     folder.mkdir(exist_ok=True)
+    private_file.write(mlflow_token_file(layout.home), secrets.token_urlsafe(32))
     url = f"http://{host}:{port}"
     return Part(
         name="mlflow",
@@ -85,20 +97,26 @@ def mlflow(layout: Layout, host: str, port: int) -> Part:
         ],
         env={
             **layout.foreign_environ(),
+            "FINETUNE_MLFLOW_TOKEN_FILE": str(mlflow_token_file(layout.home)),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
         },
-        ready=lambda _pid: _answers(f"{url}/health", f"ready on {url}"),
+        ready=lambda _pid: _answers(f"{url}/health", "ready"),
         log=layout.log("mlflow"),
         ready_seconds=180,
     )
 
 
+def mlflow_token_file(home: Path) -> Path:
+    return home / "mlflow" / "token"
+
+
 def api(layout: Layout, url: str) -> Part:
     return Part(
         name="api",
-        argv=_finetune("api"),
+        argv=layout.python("service.cli", "api"),
         env=layout.environ,
+        secrets=layout.secrets,
         ready=lambda _pid: _answers(f"{url}/health/live", f"ready on {url}, docs on {url}/docs"),
         log=layout.log("api"),
     )
@@ -116,8 +134,9 @@ def reconciler(layout: Layout) -> Part:
     log = layout.log("reconciler")
     return Part(
         name="reconciler",
-        argv=_finetune("reconciler"),
+        argv=layout.python("service.cli", "reconciler"),
         env=layout.environ,
+        secrets=layout.secrets,
         # It listens nowhere; it says so itself after its first round.
         ready=lambda pid: "ready" if _tail(log).count(reconciler_mark(pid)) else None,
         log=log,
@@ -146,7 +165,8 @@ def worker(
     """A worker for `queues` that sees these GPUs alone, with a process for each."""
     return Part(
         name=name,
-        argv=[sys.executable, "-m", "worker", "--queues", queues],
+        argv=layout.python("worker", "--queues", queues),
+        secrets=layout.secrets,
         env={**layout.environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
         ready=lambda pid: _is_registered(database, pid, queues),
         log=layout.log(name),
@@ -176,7 +196,3 @@ def computes_on(devices: Sequence[Mapping[str, Any]], queues: str) -> str:
         parts.append("no GPU")
     problems = dict.fromkeys(device["problem"] for device in devices if "problem" in device)
     return "; ".join([", ".join(parts), *problems])
-
-
-def _finetune(command: str) -> list[str]:
-    return [sys.executable, "-m", "service.cli", command]

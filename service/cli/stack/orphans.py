@@ -2,7 +2,8 @@
 
 A death signal reaches the children of a process, not theirs, and both processes of `up` can be
 killed at once. So all processes of a stack carry a mark in the environment, which they inherit
-wherever they end up in the process tree. Linux only; elsewhere nothing is found.
+wherever they end up in the process tree, and those whose environment is closed to others have it in
+their command line. Linux only; elsewhere nothing is found.
 """
 
 import os
@@ -14,8 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# Not FINETUNE_…: stages are started without those.
-_VARIABLE: Final = "_FINETUNE_STACK"
+from service.child_environment import STACK_MARK
+
+# For Python's -X, which knows no such option and ignores it.
+_OPTION: Final = "finetune-stack"
 _SWEEP_SECONDS: Final = 30.0
 
 
@@ -27,7 +30,11 @@ class Mark:
         self._run = secrets.token_hex(8)
 
     def environ(self) -> dict[str, str]:
-        return {_VARIABLE: f"{self._run}:{self._home}"}
+        return {STACK_MARK: f"{self._run}:{self._home}"}
+
+    def options(self) -> list[str]:
+        """For processes of ours, whose environment only root can read."""
+        return ["-X", f"{_OPTION}={self._run}:{self._home}"]
 
     def end_all(self) -> None:
         """SIGKILL what carries this mark, until nothing is left."""
@@ -67,8 +74,11 @@ def _kill(is_meant: Callable[[str], bool]) -> bool:
 
 def _mark_of(folder: Path) -> str:
     """Empty without a mark, of a process that has ended, and of another user's."""
-    start = f"{_VARIABLE}=".encode()
-    for variable in (folder / "environ").read_bytes().split(b"\0"):
-        if variable.startswith(start):
-            return os.fsdecode(variable.removeprefix(start))
+    try:
+        words, start = (folder / "environ").read_bytes(), f"{STACK_MARK}="
+    except PermissionError:
+        words, start = (folder / "cmdline").read_bytes(), f"{_OPTION}="
+    for word in words.split(b"\0"):
+        if word.startswith(start.encode()):
+            return os.fsdecode(word.removeprefix(start.encode()))
     return ""

@@ -5,9 +5,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from service import inherited_secrets
 from service.cli.stack.linux import StopEvent
 from service.prctl import die_with_parent
 
@@ -29,6 +30,8 @@ class Part:
     env: Mapping[str, str]
     ready: Ready
     log: Path
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Given to it through a pipe (`service.inherited_secrets`)."""
     ready_seconds: float = 60.0
     grace_seconds: float = 10.0
     """From SIGTERM to SIGKILL."""
@@ -51,10 +54,14 @@ class _Running:
         self.started_at = time.monotonic()
         self.serving = False
         parent = os.getpid()
-        with self.part.log.open("ab") as log:
+        with (
+            self.part.log.open("ab") as log,
+            inherited_secrets.pipe(self.part.secrets) as (variables, descriptors),
+        ):
             return subprocess.Popen(
                 self.part.argv,
-                env=self.part.env,
+                env={**self.part.env, **variables},
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

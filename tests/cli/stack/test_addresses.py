@@ -1,8 +1,6 @@
 import pytest
 
 from service.cli.stack.addresses import PublicAddressError, check_address, is_loopback, local_url
-from service.store import keys
-from service.store.database import Database
 from tests.cli.conftest import Cli
 
 
@@ -31,19 +29,19 @@ class TestLocalUrl:
 
 
 class TestCheckAddress:
-    def test_a_public_address_needs_an_active_key(self, store: Database) -> None:
-        check_address("127.0.0.1", store)
-        with pytest.raises(PublicAddressError, match=r"no API key is configured"):
-            check_address("0.0.0.0", store)
-        with store.write() as session:
-            row, _ = keys.create(session, "me")
-        check_address("0.0.0.0", store)
-        with store.write() as session:
-            keys.revoke(session, row.id)
-        with pytest.raises(PublicAddressError):
-            check_address("0.0.0.0", store)
+    def test_without_keys_only_this_machine_may_reach_it(self) -> None:
+        check_address("0.0.0.0", "required")
+        check_address("127.0.0.1", "off")
+        with pytest.raises(PublicAddressError, match=r"with FINETUNE_AUTH=off anyone"):
+            check_address("0.0.0.0", "off")
 
 
+@pytest.fixture
+def _off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_AUTH", "off")
+
+
+@pytest.mark.usefixtures("_off")
 class TestCommands:
     def test_api_refuses_a_public_address(self, cli: Cli) -> None:
         outcome = cli("api", "--host", "0.0.0.0", "--port", "0")

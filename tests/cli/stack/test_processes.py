@@ -13,6 +13,7 @@ from service.cli.stack import processes
 from service.cli.stack.linux import StopEvent
 from service.cli.stack.orphans import Mark
 from service.cli.stack.processes import Part, PartFailedError, ProcessManager
+from tests.support import unprivileged
 from tests.support.services import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -334,6 +335,28 @@ class TestMark:
         mark.end_all()
         assert own.wait(5) == -signal.SIGKILL
         assert spared.poll() is None
+
+    def test_of_a_process_whose_environment_is_closed(self, tmp_path: Path) -> None:
+        """Without privileges its environment cannot be read."""
+        closed = f"from service import prctl; prctl.forbid_inspection(); print(flush=True); {SLEEP}"
+        program = (
+            "import subprocess, sys, time\n"
+            "from pathlib import Path\n"
+            "from service.cli.stack.orphans import Mark\n"
+            f"mark = Mark(Path({str(tmp_path)!r}))\n"
+            f"words = [sys.executable, *mark.options(), '-c', {closed!r}]\n"
+            "process = subprocess.Popen(words, stdout=subprocess.PIPE)\n"
+            "process.stdout.read(1)\n"
+            "try:\n"
+            "    open(f'/proc/{process.pid}/environ').read()\n"
+            "except PermissionError:\n"
+            "    print('closed')\n"
+            "mark.end_all()\n"
+            "print(process.wait())\n"
+        )
+        command = [*unprivileged.prefix(), sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["closed", str(-signal.SIGKILL)]
 
     def test_earlier_runs_of_the_home_alone(self, sleeper: Sleeper, tmp_path: Path) -> None:
         mark = Mark(tmp_path)

@@ -1,0 +1,186 @@
+"""`finetune projects` and `finetune members`: who owns jobs and files, and who works in it."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from service.cli import output
+from service.cli.client import Client, Json
+from service.cli.exit_codes import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="Projects own jobs, files and keys.")
+members_app = typer.Typer(no_args_is_help=True, help="The people of a project.")
+
+Project = Annotated[str, typer.Argument(help="Its name or id.")]
+Weight = Annotated[
+    float | None, typer.Option(help="Its share of the workers, relative to other projects.")
+]
+_Limit = typer.Option(help="A number, or `none` for no limit.")
+MaxGpus = Annotated[str | None, _Limit]
+MaxQueued = Annotated[str | None, _Limit]
+MaxBytes = Annotated[str | None, _Limit]
+MaxRequests = Annotated[str | None, _Limit]
+Highest = Annotated[
+    str | None, typer.Option(help="The smallest priority that its jobs may have, or `none`.")
+]
+_COLUMNS = ("id", "name", "weight", "max_gpus", "max_queued_jobs", "max_bytes", "archived_at")
+
+
+@app.command("list")
+def list_projects(*, json: output.AsJson = False) -> None:
+    """Your project, or as an operator all of them."""
+    with Client.from_environment() as client:
+        found = client.get("/v1/projects")
+    if json:
+        output.print_json(found)
+    else:
+        output.print_table(_COLUMNS, found["data"])
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits, - and _.")],
+    weight: Weight = None,
+    max_gpus: MaxGpus = None,
+    max_queued_jobs: MaxQueued = None,
+    max_bytes: MaxBytes = None,
+    max_requests_per_second: MaxRequests = None,
+    highest_priority: Highest = None,
+    *,
+    json: output.AsJson = False,
+) -> None:
+    """Make a project. For operators."""
+    limits = _limits(
+        weight=weight,
+        max_gpus=max_gpus,
+        max_queued_jobs=max_queued_jobs,
+        max_bytes=max_bytes,
+        max_requests_per_second=max_requests_per_second,
+        highest_priority=highest_priority,
+    )
+    with Client.from_environment() as client:
+        _show(client.change("POST", "/v1/projects", {"name": name, **limits}), as_json=json)
+
+
+@app.command()
+def show(project: Project, *, json: output.AsJson = False) -> None:
+    """One project and its limits."""
+    with Client.from_environment() as client:
+        _show(client.get(_path(project)), as_json=json)
+
+
+@app.command("set")
+def set_limits(
+    project: Project,
+    weight: Weight = None,
+    max_gpus: MaxGpus = None,
+    max_queued_jobs: MaxQueued = None,
+    max_bytes: MaxBytes = None,
+    max_requests_per_second: MaxRequests = None,
+    highest_priority: Highest = None,
+    *,
+    archived: Annotated[
+        bool | None, typer.Option(help="Whether it takes no new jobs and files.")
+    ] = None,
+    json: output.AsJson = False,
+) -> None:
+    """Change limits; those that are not given stay. For operators."""
+    changes = _limits(
+        weight=weight,
+        max_gpus=max_gpus,
+        max_queued_jobs=max_queued_jobs,
+        max_bytes=max_bytes,
+        max_requests_per_second=max_requests_per_second,
+        highest_priority=highest_priority,
+    )
+    if archived is not None:
+        changes["archived"] = archived
+    if not changes:
+        raise UsageError("nothing to change: give a limit, for example --max-gpus 4")
+    with Client.from_environment() as client:
+        _show(client.change("PATCH", _path(project), changes), as_json=json)
+
+
+@app.command()
+def archive(project: Project, *, json: output.AsJson = False) -> None:
+    """Take no new jobs and files; what the project has stays. For operators."""
+    with Client.from_environment() as client:
+        _show(client.change("PATCH", _path(project), {"archived": True}), as_json=json)
+
+
+def _limits(**given: float | str | None) -> dict[str, Any]:
+    return {name: _number(name, value) for name, value in given.items() if value is not None}
+
+
+def _number(name: str, value: float | str) -> float | None:
+    if isinstance(value, float) or value == "none":
+        return None if value == "none" else float(value)
+    try:
+        return float(value) if name == "max_requests_per_second" else int(value)
+    except ValueError:
+        raise UsageError(f"--{name.replace('_', '-')} must be a number or `none`") from None
+
+
+def _path(project: str) -> str:
+    return f"/v1/projects/{_segment(project)}"
+
+
+def _segment(text: str) -> str:
+    """Part of a path; a name may hold anything."""
+    return quote(text, safe="")
+
+
+def _show(project: Json, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(project)
+    else:
+        output.print_table(_COLUMNS, [project])
+
+
+# ---- members ------------------------------------------------------------------------------------
+
+
+def _members(client: Client) -> str:
+    project = client.project or client.get("/v1/me")["makes_in"]
+    return f"{_path(project)}/members"
+
+
+@members_app.command("list")
+def list_members(*, json: output.AsJson = False) -> None:
+    """The members of your project, or of the one that --project names."""
+    with Client.from_environment() as client:
+        found = client.get(_members(client))
+    if json:
+        output.print_json(found)
+    else:
+        output.print_table(("id", "name", "role", "created_at"), found["data"])
+
+
+@members_app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="For example an e-mail address.")],
+    role: Annotated[str, typer.Option(help="viewer, member or admin.")] = "member",
+    *,
+    json: output.AsJson = False,
+) -> None:
+    """Add a person; `finetune keys create --member NAME` makes a key for them."""
+    with Client.from_environment() as client:
+        made = client.change("POST", _members(client), {"name": name, "role": role})
+    if json:
+        output.print_json(made)
+    else:
+        output.print_line(f"{made['id']}  {made['name']} is {made['role']} of {made['project']}")
+
+
+@members_app.command()
+def remove(
+    member: Annotated[str, typer.Argument(help="Name or id.")], *, json: output.AsJson = False
+) -> None:
+    """Remove a person and revoke all their keys."""
+    with Client.from_environment() as client:
+        gone = client.change("DELETE", f"{_members(client)}/{_segment(member)}")
+    if json:
+        output.print_json(gone)
+    else:
+        output.print_line(f"{gone['id']} is removed; keys revoked: {len(gone['revoked_keys'])}")

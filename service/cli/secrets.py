@@ -1,0 +1,88 @@
+"""`finetune secrets`: tokens that a project's jobs use. No value is shown, or part of a command."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from service.cli import output
+from service.cli.client import Client
+from service.cli.exit_codes import UsageError
+from service.secret_box import SecretBox, SecretUnreadableError
+from service.settings import get_settings
+from service.store import project_secrets, schema
+from service.store.database import Database
+
+app = typer.Typer(no_args_is_help=True, help="Secrets of the project, for its jobs.")
+
+Name = Annotated[str, typer.Argument(help="Letters in lower case, digits, `-`, `_` and `.`.")]
+
+
+@app.command("set")
+def set_secret(name: Name, *, json: output.AsJson = False) -> None:
+    """Set a secret, or replace its value: asks for it, or reads it from standard input."""
+    if sys.stdin.isatty():
+        value = str(typer.prompt("Value", hide_input=True))
+    else:
+        value = sys.stdin.readline().rstrip("\r\n")
+    if not value:
+        raise UsageError("no value was given: type it, or send it through a pipe")
+    with Client.from_environment() as client:
+        made = client.set_secret(name, value)
+    if json:
+        output.print_json(made)
+    else:
+        output.print_line(f"{made['name']} is set")
+
+
+@app.command("list")
+def list_secrets(*, json: output.AsJson = False) -> None:
+    """Names and times of all secrets, without their values."""
+    with Client.from_environment() as client:
+        found = client.get("/v1/secrets")
+    if json:
+        output.print_json({"data": found["data"]})
+    else:
+        output.print_table(("name", "project", "created_at", "updated_at"), found["data"])
+
+
+@app.command()
+def remove(name: Name, *, json: output.AsJson = False) -> None:
+    """Delete a secret. Jobs that still need it end as `secret_unavailable`."""
+    with Client.from_environment() as client:
+        gone = client.delete_secret(name)
+    if json:
+        output.print_json(gone)
+    else:
+        output.print_line(f"{gone['name']} is deleted")
+
+
+@app.command("rotate-key")
+def rotate_key(*, json: output.AsJson = False) -> None:
+    """Make a new key, and encrypt all secrets with it; on the service's machine.
+
+    Works on the database and on the key file itself. Copy the file to the other hosts before and
+    after: both keys are in it until the last secret is encrypted anew.
+    """
+    settings = get_settings()
+    box = SecretBox(settings.secrets_file)
+    database = Database(settings.sqlalchemy_url)
+    try:
+        schema.upgrade(database.engine)
+        box.add_key()
+        with database.write() as session:
+            count = project_secrets.seal_again(
+                session,
+                lambda project, name, sealed: box.seal(
+                    project, name, box.open(project, name, sealed)
+                ),
+            )
+        box.forget_old_keys()
+    except SecretUnreadableError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        database.dispose()
+    if json:
+        output.print_json({"secrets": count})
+    else:
+        output.print_line(f"{count} secrets are encrypted with a new key")

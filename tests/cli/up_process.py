@@ -1,0 +1,87 @@
+"""`finetune up` as a process, seen from outside."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from service.cli.stack import lock
+from tests.support.services import wait_until
+
+COMMAND = [sys.executable, "-m", "service.cli", "up", "--port", "0", "--mlflow-port", "0"]
+
+
+class Up:
+    """The command as a process; its lines are collected as they come."""
+
+    def __init__(
+        self,
+        home: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
+        self.home = home
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [*command, *options],
+            env={**inherited, "FINETUNE_HOME": str(home), "FINETUNE_DOCTOR_AT_START": "0"}
+            | dict(env or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            self.lines += iter(self.process.stdout.readline, "")
+
+    def wait_ready(self) -> lock.StackAddress:
+        def ready() -> bool:
+            assert self.process.poll() is None, "".join(self.lines)
+            return lock.read_address(self.home) is not None
+
+        wait_until(ready, 300, "the stack")
+        address = lock.read_address(self.home)
+        assert address is not None
+        self.wait_said("all parts are ready")
+        return address
+
+    def wait_said(self, text: str, seconds: float = 60) -> None:
+        wait_until(lambda: any(text in line for line in list(self.lines)), seconds, text)
+
+    def wait_end(self) -> int:
+        status = self.process.wait(90)
+        self._reader.join(10)
+        return status
+
+    def authorization(self) -> dict[str, str]:
+        """The header that it prepares for the user."""
+        name, _, value = (self.home / "authorization").read_text().strip().partition(": ")
+        return {name: value}
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def part(self, mark: str) -> psutil.Process:
+        """The part whose command line contains `mark`."""
+        parts = self.manager().children()
+        (found,) = [part for part in parts if mark in " ".join(part.cmdline())]
+        return found
+
+    def mlflow_port(self) -> str:
+        words = self.part("mlflow_app").cmdline()
+        return words[words.index("--port") + 1]
+
+    def manager(self) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        (found,) = [child for child in children if child.children()]
+        return found
