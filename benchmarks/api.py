@@ -112,6 +112,7 @@ def run(kind: str, options: argparse.Namespace) -> None:
         database.dispose()
         environment = os.environ | {
             "FINETUNE_HOME": str(folder),
+            "FINETUNE_AUTH": "off",
             "FINETUNE_DATABASE_URL": database_url,
             "FINETUNE_REDIS_URL": parts.enter_context(services.broker(services.valkey_binary())),
             "FINETUNE_LOG_LEVEL": "WARNING",

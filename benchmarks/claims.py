@@ -97,7 +97,7 @@ def queue(kind: str, rows: int) -> Iterator[Queue]:
         database = Database(url)
         parts.callback(database.dispose)
         schema.upgrade(database.engine)
-        settings = Settings(home=folder, database_url=SecretStr(url), log_level="ERROR")
+        settings = Settings(home=folder, database_url=SecretStr(url), auth="off", log_level="ERROR")
         yield Queue(database, parts.enter_context(running(settings)), rows)
 
 

@@ -174,7 +174,9 @@ def run(kind: str, rows: int, calls: int) -> dict[str, float]:
         database = Database(url)
         schema.upgrade(database.engine)
         fill(database, rows)
-        settings = Settings(home=Path(name), database_url=SecretStr(url), log_level="ERROR")
+        settings = Settings(
+            home=Path(name), database_url=SecretStr(url), auth="off", log_level="ERROR"
+        )
         try:
             with running(settings) as base:
                 return measure(base, rows, calls)

@@ -31,7 +31,7 @@ from service.settings import Settings
 from tests.stages.support import Running, write_request
 from tests.support.models import minilm_dir, save_tiny_t5
 from worker.processes import allocator
-from worker.processes.stage_command import stage_environment
+from worker.processes.stage_environment import stage_environment
 from worker.training.memory import TRIM_STEPS
 
 MARKS: Final = (100, 200, 500, 1000, 2000)

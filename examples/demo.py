@@ -27,7 +27,7 @@ from service.cli import history, live_display, result, spec_check, units, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
 from service.cli.spec_file import read_spec
-from service.cli.stack import lock
+from service.cli.stack import local_key, lock
 from service.cli.submit import create
 from service.contract.states import ENDED, Action
 
@@ -53,7 +53,7 @@ def main() -> int:
     # On SIGTERM the demo must stop its stack, as it does after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with stack(keep=keep) as address, Client(address.url) as client:
+        with stack(keep=keep) as address, client_of(address) as client:
             return run_job(client, keep=keep)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -102,9 +102,15 @@ To use it from another terminal, in this folder:
   export FINETUNE_HOME={shlex.quote(str(HOME))}
   export FINETUNE_URL={address.url}
   finetune list
+  finetune login                # a link that opens MLflow in a browser
 
 New jobs can use the demo's model: name_or_path: {model_folder()}
 Stop the service with: kill {address.pid}"""
+
+
+def client_of(address: lock.StackAddress) -> Client:
+    """With the key that the stack has made."""
+    return Client(address.url, local_key.find(HOME, address.url))
 
 
 def environment() -> dict[str, str]:
@@ -156,7 +162,7 @@ def run_job(client: Client, *, keep: bool) -> int:
     """Submit the example's spec, follow the job, show its results."""
     spec = read_spec(SPEC)
     spec["model"] = {"name_or_path": str(model_folder())}
-    checked = spec_check.check(client, spec, EXAMPLES)
+    checked = spec_check.check(client, spec, EXAMPLES, allow_outside=False)
     spec_check.refuse(checked.errors)
     cancel_earlier(client, spec["metadata"])
     started = time.monotonic()

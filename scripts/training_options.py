@@ -167,7 +167,7 @@ def _values(schema: dict[str, Any]) -> str:
     if "const" in schema:
         return f"`{schema['const']}`"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
+    bounds = [f"{sign} {schema[key]:,}" for key, sign in signs.items() if key in schema]
     return " ".join([schema.get("type", "object"), *bounds])
 
 

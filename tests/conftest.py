@@ -16,15 +16,19 @@ from typing import Any
 
 import pytest
 import structlog
+from sqlalchemy import text
 
 from service.store import schema
-from service.store.database import Database
-from service.store.models import Base
+from service.store.database import Database, db_now
+from service.store.models import Base, ProjectRow
+from service.store.owner_models import DEFAULT_PROJECT
 from tests.support import distribution, mlflow_server, services, shared_servers
 from tests.support.packages import UnavailableError
 
 # Stages are started with -P, and some of those that tests start are modules of the tests.
 os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+# And a confined stage sees only what it needs.
+os.environ.setdefault("FINETUNE_SANDBOX_READ", str(Path(__file__).resolve().parent))
 
 # As the service's own processes have it; the pretty ones take seconds each.
 structlog.configure(
@@ -97,8 +101,11 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     url: str = request.getfixturevalue("postgres_url")
     database = Database(url)
     with database.write() as session:
+        # Nothing else removes young rows of the audit log.
+        session.execute(text("TRUNCATE audit_log"))
         for table in reversed(Base.metadata.sorted_tables):
             session.execute(table.delete())
+        session.add(ProjectRow(id=DEFAULT_PROJECT, name=DEFAULT_PROJECT, created_at=db_now()))
     database.dispose()
     return url
 

@@ -7,6 +7,7 @@ import structlog
 
 from service import logging as service_logging
 from service.settings import Settings
+from tests.support.hostile_text import HOSTILE, steering
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +51,40 @@ class TestConfigure:
         text = capsys.readouterr().err
         assert "ValueError" in text
         assert "hf_secret" not in text
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    @pytest.mark.parametrize("log_format", ["console", "json"])
+    def test_no_value_forges_a_line(
+        self, capsys: pytest.CaptureFixture[str], log_format: str, text: str
+    ) -> None:
+        service_logging.configure(Settings(log_format=log_format))
+        forged = f"{text}\n2026-01-01T00:00:00Z [info     ] job.succeeded"
+        structlog.get_logger("ours").info("request.completed", path=forged)
+        written = capsys.readouterr().err
+        assert written.count("\n") == 1
+        assert steering(written) == []
+
+    def test_lines_of_an_exception_are_indented(self, capsys: pytest.CaptureFixture[str]) -> None:
+        service_logging.configure(Settings(log_format="console"))
+        try:
+            raise ValueError("\x1b[2J\nforged")
+        except ValueError:
+            structlog.get_logger("ours").exception("failed")
+        record, *others = capsys.readouterr().err.splitlines()
+        assert "failed" in record
+        assert all(line.startswith("    ") for line in others)
+        assert others[-2:] == ["    ValueError: \\x1b[2J", "    forged"]
+
+    @pytest.mark.parametrize("log_format", ["console", "json"])
+    def test_credentials_are_masked(
+        self, capsys: pytest.CaptureFixture[str], log_format: str
+    ) -> None:
+        service_logging.configure(Settings(log_format=log_format))
+        try:
+            raise OSError("no answer from redis://:secret-of-broker@host:6379/0")
+        except OSError as error:
+            structlog.get_logger("ours").exception("failed", error=str(error))
+        written = capsys.readouterr().err
+        assert "secret-of-broker" not in written
+        # In `error`, in the line of code and in the message.
+        assert written.count("redis://***@host:6379/0") == 3

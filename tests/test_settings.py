@@ -35,6 +35,27 @@ class TestSettings:
         assert "hf_secret" not in shown
         assert "password" not in shown
 
+    def test_secrets_may_come_from_files(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "token"
+        file.write_text("hf_secret\n")
+        monkeypatch.delenv("FINETUNE_HUB_TOKEN", raising=False)
+        monkeypatch.setenv("FINETUNE_HUB_TOKEN_FILE", str(file))
+        token = Settings().hub_token
+        assert token is not None
+        assert token.get_secret_value() == "hf_secret"
+        monkeypatch.setenv("FINETUNE_HUB_TOKEN", "hf_other")
+        with pytest.raises(ValueError, match="FINETUNE_HUB_TOKEN or FINETUNE_HUB_TOKEN_FILE"):
+            Settings()
+        monkeypatch.delenv("FINETUNE_HUB_TOKEN")
+        file.write_text("\n")
+        with pytest.raises(ValueError, match=r"FINETUNE_HUB_TOKEN_FILE: .* is empty"):
+            Settings()
+        file.unlink()
+        with pytest.raises(ValueError, match=r"cannot read .*: No such file"):
+            Settings()
+
     def test_nonsense_is_refused_at_the_start(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FINETUNE_LEASE_SECONDS", "0")
         with pytest.raises(ValidationError, match="lease_seconds"):

@@ -29,21 +29,22 @@ from tests.docs.pages import ROOT, blocks, code_spans, name_of, pages
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
 # The changelog may name what is gone.
 EVERYTHING = "\n".join(text for name, text in TEXTS.items() if name != "CHANGELOG.md")
-CLIENT_VARIABLES = {"FINETUNE_URL", "FINETUNE_API_KEY"}
+CLIENT_VARIABLES = {"FINETUNE_URL", "FINETUNE_API_KEY", "FINETUNE_PROJECT"}
 COMPOSE_VARIABLES = {"FINETUNE_BIND"}
+OF_FILES = {f"FINETUNE_{name.upper()}_FILE" for name in Settings.secrets()}
 
 
 class TestSettings:
     def test_each_is_described(self) -> None:
         described = set(re.findall(r"`(FINETUNE_\w+)`", TEXTS["docs/operating.md"]))
         assert described == {f"FINETUNE_{name.upper()}" for name in Settings.model_fields} | (
-            CLIENT_VARIABLES
+            CLIENT_VARIABLES | OF_FILES
         )
 
     def test_no_page_names_another(self) -> None:
         named = set(re.findall(r"\bFINETUNE_[A-Z_]*[A-Z]\b(?!_)", EVERYTHING))
         known = {f"FINETUNE_{name.upper()}" for name in Settings.model_fields}
-        assert named <= known | CLIENT_VARIABLES | COMPOSE_VARIABLES
+        assert named <= known | CLIENT_VARIABLES | COMPOSE_VARIABLES | OF_FILES
 
     @pytest.mark.parametrize(
         ("name", "shown"),
@@ -93,7 +94,7 @@ class TestCommandLine:
         assert shown <= commands()
 
     def test_each_make_target_that_is_shown_exists(self) -> None:
-        targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
         shown = re.findall(r"(?:^|`)make ([a-z-]+)", EVERYTHING, re.M)
         assert {"demo", "site", "bench"} <= set(shown) <= targets
 
@@ -105,7 +106,7 @@ class TestCommandLine:
         assert [name for name in sorted(shown) if find_spec(name) is None] == []
 
     def test_the_workflows_call_make_targets(self) -> None:
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert set(workflow_commands()) <= {".ci/run", *(f"make {target}" for target in targets)}
         assert {".ci/run", "make site", "make heavy"} <= set(workflow_commands())
 
@@ -123,7 +124,9 @@ class TestRoutes:
             for path, methods in document["paths"].items()
             for method in methods
         }
-        described = re.findall(r"`((?:GET|POST|DELETE) /[^`?]*)", TEXTS["docs/http-api.md"])
+        described = re.findall(
+            r"`((?:GET|POST|PUT|PATCH|DELETE) /[^`?]*)", TEXTS["docs/http-api.md"]
+        )
         assert set(described) == routes
 
 
@@ -163,7 +166,7 @@ class TestErrors:
     @pytest.fixture
     def url(self, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
         shutil.copy(sqlite_template, tmp_path / "finetune.db")
-        with running(Settings(home=tmp_path)) as url:
+        with running(Settings(home=tmp_path, auth="off")) as url:
             yield url
 
     def test_the_example_is_answered_as_shown(self, url: str) -> None:

@@ -80,9 +80,12 @@ class Stack:
         port = services.free_port()
         self.url = f"http://127.0.0.1:{port}"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("FINETUNE_", "HF_"))}
+        stubs = Path(__file__).resolve().parents[1] / "stubs"
         self.env = inherited | {
             "FINETUNE_HOME": str(home),
             "FINETUNE_PORT": str(port),
+            "FINETUNE_AUTH": "off",
+            "FINETUNE_SANDBOX_READ": str(stubs),  # stages of the chaos tests
             "FINETUNE_LEASE_SECONDS": "6",
             "FINETUNE_BEAT_SECONDS": "1",
             "FINETUNE_KILL_SECONDS": "4",

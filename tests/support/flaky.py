@@ -22,7 +22,7 @@ class Flaky(Database):
         self.refused = 0
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, audited: bool = True) -> Iterator[Session]:
         self._require_reachable()
         types: set[str] = set()
 

@@ -16,6 +16,7 @@ from service.jobs.reconciler import Reconciler
 from service.settings import Settings
 from service.store.database import Database
 from service.store.models import WorkerRow
+from tests import stubs
 from tests.support import services
 from tests.support.factories import make_spec, submit
 from tests.support.job_rows import get
@@ -41,6 +42,7 @@ class Stack:
             "retry_backoff_seconds": "0.1",
             "republish_seconds": "1",
             "doctor_at_start": "0",
+            "sandbox_read": str(Path(stubs.__file__).parent),
             "warm_start": "0",  # the stub imports nothing that takes long
         }
         self.settings = Settings(**self.values)  # type: ignore[arg-type]
