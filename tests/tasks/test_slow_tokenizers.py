@@ -12,7 +12,7 @@ from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_bert, save_tiny_ctrl
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
-from worker.stages.prepare import tokenizer_identity
+from worker.stages.tokenizer_identity import tokenizer_identity
 from worker.tasks.base import load_splits
 
 TEXTS = ["the report of the water board was read by all", "who were there in the morning"] * 12

@@ -27,7 +27,7 @@ def main() -> None:
         return
     request = InferenceRequest.model_validate_json(first)
     from worker.inference.predictor import Predictor  # imports torch
-    from worker.stages.prepare import quiet_libraries
+    from worker.stages.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     predictor: Predictor | None = None

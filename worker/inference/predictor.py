@@ -20,8 +20,12 @@ from service.contract.states import Stage
 from worker.base_model import checks, finished_model
 from worker.data import sources
 from worker.inference import adapter_base, rows, spec
-from worker.stages import evaluate, prepare
+from worker.stages import evaluate
 from worker.stages.base import Channel
+from worker.stages.data_reporter import DataReporter
+from worker.stages.prepare_data import Preparation
+from worker.stages.prepare_events import Events
+from worker.stages.prepare_model import Model
 from worker.stages.train_inputs import for_device, load_parts
 from worker.tasks import registry
 from worker.tasks.base import Task, load_splits
@@ -101,7 +105,7 @@ class Predictor:
 
     # ---- the model ------------------------------------------------------------------------------
 
-    def _read(self, job: JobSpec) -> tuple[prepare.Model, Path | None]:
+    def _read(self, job: JobSpec) -> tuple[Model, Path | None]:
         """The model, or an adapter's base model; and the adapter's folder."""
         given = self._request.model_dir
         folder, adapter = given, None
@@ -116,7 +120,7 @@ class Predictor:
             )
         config = checks.load_config(folder, str(given))
         tokenizer = checks.load_tokenizer(given, str(given), self._task, job.task)
-        return prepare.Model(folder, given, None, config, tokenizer), adapter
+        return Model(folder, given, None, config, tokenizer), adapter
 
     def _complete(self, job: JobSpec) -> JobSpec:
         """With the model's labels, and with the adapter, whose virtual tokens take positions."""
@@ -172,10 +176,10 @@ class Predictor:
         return request.model_copy(update={"spec": job})
 
     def _prepared(self, request: StageRequest) -> PrepareResult:
-        events = prepare.Events(self._channel)
+        events = Events(self._channel)
         data = sources.resolve(request, events.progress)
-        reporter = prepare.DataReporter(request, data, events)
-        preparation = prepare.Preparation(
+        reporter = DataReporter(request, data, events)
+        preparation = Preparation(
             request.spec, self._task, self._model, self._max_length, data, events, reporter
         )
         entry = preparation.run(request.workspace)

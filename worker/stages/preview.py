@@ -21,9 +21,12 @@ from worker.base_model import checks, finished_model
 from worker.data.cleaning import Tally
 from worker.data.report import counts
 from worker.data.usable_rows import Split, listed
-from worker.stages import prepare
 from worker.stages.base import failure_of
-from worker.stages.prepare import DataReporter, Events, Preparation
+from worker.stages.data_reporter import DataReporter
+from worker.stages.prepare_data import Preparation, resolve_data
+from worker.stages.prepare_events import Events
+from worker.stages.prepare_model import fetch_model, locate_model
+from worker.stages.quiet_libraries import quiet_libraries
 from worker.tasks import registry
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, Task
 from worker.tasks.describe import Describer
@@ -94,12 +97,12 @@ def _request(spec: JobSpec, folder: Path, cache_dir: Path) -> StageRequest:
 
 
 def _fill(result: Preview, request: StageRequest) -> None:
-    prepare.quiet_libraries()
+    quiet_libraries()
     events = Events(result)
     task = registry.get(request.spec.variant())
-    data = prepare.resolve_data(request, events)
-    origins = prepare.locate_model(request)
-    model = prepare.fetch_model(request, origins, task, events.notice, with_weights=False)
+    data = resolve_data(request, events)
+    origins = locate_model(request)
+    model = fetch_model(request, origins, task, events.notice, with_weights=False)
     request = finished_model.with_labels_of(request, task, model.config)
     result.max_length = checks.check_model(
         task, request.spec, model.config, model.tokenizer, events.notice

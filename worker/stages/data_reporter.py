@@ -1,0 +1,52 @@
+"""Decides whether the rows can be used, and tells the user what is wrong with them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from service.contract.events import Notice
+from service.contract.stages import StageRequest
+from worker.data import report
+from worker.data.cleaning import Tally
+from worker.data.sources import Data
+from worker.data.usable_rows import Policy, Split
+from worker.stages.prepare_events import Events
+from worker.storage import content_cache
+
+
+class DataReporter:
+    """Decides whether the rows can be used, and writes the artifact `data_report.json`."""
+
+    def __init__(self, request: StageRequest, data: Data, events: Events) -> None:
+        dataset = request.spec.dataset
+        self.policy = Policy(dataset.on_bad_row == "skip", dataset.max_bad_fraction)
+        self.max_prepared_bytes = request.max_prepared_bytes
+        self._request = request
+        self._data = data
+        self._events = events
+
+    def require_usable(self, tallies: Mapping[str, Tally]) -> None:
+        """Raise a StageError that names the bad rows of splits that cannot be used."""
+        splits = [Split(name, tally, self._data.names(name)) for name, tally in tallies.items()]
+        problem = self.policy.problem(splits)
+        if problem is not None:
+            self._write(tallies, {})
+            raise problem
+        for split, tally in tallies.items():
+            if counts := {name: count for name, count in report.told(tally).items() if count}:
+                text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+                message = f"Of {tally.read:,} rows of the {split} split: {text}"
+                self._events.notice(Notice(message=message, data={"split": split, **counts}))
+
+    def of_entry(self, entry: content_cache.Entry) -> dict[str, Any] | None:
+        """None for data prepared by an older release."""
+        found = report.read(entry.folder)
+        return None if found is None else report.summary(self._write(*found))
+
+    def _write(self, tallies: Mapping[str, Tally], measures: Mapping[str, Any]) -> dict[str, Any]:
+        names = {split: self._data.names(split) for split in tallies}
+        made = report.render(self.policy, names, tallies, measures)
+        file = self._request.attempt_dir / report.NAME
+        file.write_text(json.dumps(made, indent=2, ensure_ascii=False), encoding="utf-8")
+        self._events.artifact(report.NAME, file, self._request.workspace)
+        return made

@@ -1,0 +1,189 @@
+"""The data in `prepare`: every row checked, then tokenised into the shared cache."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from service.contract import prepared_data
+from service.contract.events import Notice
+from service.contract.roles import DEFAULT_PROJECT
+from service.contract.spec import JobSpec
+from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
+from service.contract.stages import StageRequest
+from service.contract.states import Phase
+from worker.data import report, sources
+from worker.data.cleaning import Checking, Tally
+from worker.data.held_out import HeldOut
+from worker.data.load import Examples
+from worker.data.prepared_size import SizeLimit
+from worker.data.sources import Data
+from worker.data.table import Cleaner, Row
+from worker.stages import model_faults
+from worker.stages.data_reporter import DataReporter
+from worker.stages.prepare_events import Events
+from worker.stages.prepare_model import Model
+from worker.stages.tokenizer_identity import tokenizer_identity
+from worker.storage import content_cache
+from worker.tasks import row_checks
+from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, ComparesLabels, PrepareContext, Task
+
+_LAYOUT = 1  # of a cache entry
+LabelCheck = Callable[[Row], None]
+_LIMITS = {
+    TRAIN: "max_train_samples",
+    VALIDATION: "max_eval_samples",
+    TEST: "max_predict_samples",
+}
+
+
+def resolve_data(request: StageRequest, events: Events) -> Data:
+    data = sources.resolve(request, events.progress)
+    percentage = request.spec.dataset.validation_split_percentage
+    if percentage is None or request.spec.mode == "predict":
+        return data
+    training = request.spec.training
+    seed = training.seed if training.data_seed is None else training.data_seed
+    return HeldOut(data, percentage, seed, trains=request.spec.trains)
+
+
+class Preparation:
+    """From resolved data to an entry of the shared cache."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        task: Task,
+        model: Model,
+        max_length: int,
+        data: Data,
+        events: Events,
+        reporter: DataReporter,
+    ) -> None:
+        self._reporter = reporter
+        self._spec = spec
+        self._task = task
+        self._model = model
+        self._max_length = max_length
+        self._data = data
+        self._events = events
+
+    def run(self, cache_dir: Path, project_id: str = DEFAULT_PROJECT) -> content_cache.Entry:
+        ingredients = content_cache.of_project(project_id, self._ingredients())
+        key = content_cache.address(ingredients)
+        entry = content_cache.get_or_build(cache_dir / prepared_data.FOLDER, key, self._build)
+        if entry.found:
+            message = "Reusing the prepared data of an earlier job: nothing to check or tokenize"
+            self._events.notice(Notice(message=message, data={"fingerprint": key}))
+        return entry
+
+    def _ingredients(self) -> Mapping[str, Any]:
+        """Everything that the prepared data depends on."""
+        import datasets
+        import tokenizers
+        import transformers
+
+        return {
+            "layout": _LAYOUT,
+            "task": self._task.name,
+            "settings": dict(self._task.tokenization_settings(self._spec.task)),
+            "max_length": self._max_length,
+            "data": self._data.fingerprint(),
+            "columns": self._spec.columns,
+            "limits": {split: self._limit(split) for split in self._data.splits()},
+            "tokenizer": tokenizer_identity(self._model.tokenizer),
+            **self._skipping(),
+            "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
+        }
+
+    def _skipping(self) -> Mapping[str, Any]:
+        """Nothing by default, so that data prepared by older releases keeps its address."""
+        policy = self._reporter.policy
+        return {"skipping": policy.max_bad_fraction} if policy.skips else {}
+
+    def _build(self, folder: Path) -> content_cache.Counts:
+        counts: content_cache.Counts = {}
+        measures = {}
+        self._events.phase(Phase.CHECKING)
+        tallies = self.check_all(folder)
+        self._reporter.require_usable(tallies)
+        self._events.phase(Phase.TOKENIZING)
+        for split, tally in tallies.items():
+            counts[split] = {"examples": tally.used}
+            made, measures[split] = self.tokenize(split, folder / split)
+            counts[split] |= made
+        report.write(folder, tallies, measures)
+        return counts
+
+    def check_all(self, folder: Path) -> dict[str, Tally]:
+        """Check the training rows first: validation rows may have only their labels."""
+        tallies: dict[str, Tally] = {}
+        label_check = None
+        for split in self._data.splits():
+            check = label_check if is_validation(split) else None
+            tallies[split] = self._check(split, folder / split, check)
+            if split == TRAIN:
+                label_check = self._label_check(folder / split, tallies[split])
+        return tallies
+
+    def _label_check(self, folder: Path, train: Tally) -> LabelCheck | None:
+        """None if no labels are compared, or if the labels are not known yet, because bad rows that
+        must be corrected first may have more."""
+        known = train.used > 0 and (self._reporter.policy.skips or not train.bad)
+        if not known or not isinstance(self._task, ComparesLabels):
+            return None
+        return self._task.label_check(self._spec, _examples(folder))
+
+    def _check(self, split: str, folder: Path, label_check: LabelCheck | None) -> Tally:
+        folder.mkdir()
+        task = self._task.name
+        clean = row_checks.ROW_CHECKS[task].cleaner(split, self._spec.task)
+        checking = Checking(
+            columns=row_checks.columns(task, split, self._spec.columns),
+            clean=clean if label_check is None else _both(clean, label_check),
+            limit=self._limit(split),
+            skips=self._reporter.policy.skips,
+        )
+        examples = Examples(checking, self._task.example_schema(), self._size(split))
+        return examples.write(
+            self._data.tables(split),
+            folder / EXAMPLES_FILE,
+            lambda rows: self._events.progress(rows, 0),
+        )
+
+    def tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
+        context = PrepareContext(
+            spec=self._spec,
+            tokenizer=self._model.tokenizer,
+            config=self._model.config,
+            max_length=self._max_length,
+            notice=self._events.notice,
+            progress=self._events.progress,
+            train_examples=_examples(folder.parent / TRAIN) if self._spec.trains else None,
+            size=self._size(split),
+        )
+        examples, target = _examples(folder), folder / FEATURES_FILE
+        with model_faults.in_tokenizer():
+            features = self._task.prepare(split, examples, context, target)
+        return {"features": features, **context.counts}, context.measures.summary()
+
+    def _size(self, split: str) -> SizeLimit:
+        return SizeLimit(split, self._reporter.max_prepared_bytes)
+
+    def _limit(self, split: str) -> int | None:
+        limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])
+        return limit
+
+
+def _both(clean: Cleaner, label_check: LabelCheck) -> Cleaner:
+    def check(row: Row) -> dict[str, Any]:
+        cleaned = clean(row)
+        label_check(cleaned)
+        return cleaned
+
+    return check
+
+
+def _examples(folder: Path) -> Any:
+    import datasets
+
+    return datasets.Dataset.from_file(str(folder / EXAMPLES_FILE))
