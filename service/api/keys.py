@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 from service.api.dependencies import DatabaseDep
 from service.api.errors import InvalidRequestError
 from service.api.openapi import problems
-from service.api.projects import ProjectId
+from service.api.projects import ProjectId, owner
 from service.api.schemas.owners import ApiKey, ApiKeyList, ApiKeyMade, NewKey, Rotation
 from service.api.schemas.problems import Fault
 from service.api.visitor import KeysAdmin, Visitor, permissions_of
 from service.contract.roles import Permission, Role
 from service.errors import ForbiddenError, KeyNotFoundError, ProjectArchivedError
-from service.store import jobs, keys, projects
+from service.store import audit, jobs, keys, projects
 from service.store.keys import Grant
 from service.store.models import ApiKeyRow
 from service.store.scope import Scope
@@ -29,8 +29,7 @@ KeyId = Annotated[str, Path(max_length=40, description="Its id.", examples=["key
 def list_keys(visitor: KeysAdmin, project: ProjectId, database: DatabaseDep) -> ApiKeyList:
     """Every key that was ever made, the oldest first, without the keys themselves."""
     with database.read() as session:
-        owner = projects.get(session, visitor.scope, project)
-        rows = keys.list_all(session, Scope(owner.id))
+        rows = keys.list_all(session, Scope(owner(session, visitor, project).id))
         return ApiKeyList(data=[ApiKey.of(row) for row in rows])
 
 
@@ -43,12 +42,14 @@ def create_key(
     """The key is shown this once. It can do no more than the key that makes it, and expires no
     later."""
     with database.write() as session:
-        owner = projects.get(session, visitor.scope, project)
-        if owner.archived_at is not None:
-            raise ProjectArchivedError(f"The project {owner.name} is archived and takes no keys.")
-        grant = _grant(session, owner.id, new)
+        row = owner(session, visitor, project)
+        if row.archived_at is not None:
+            raise ProjectArchivedError(f"The project {row.name} is archived and takes no keys.")
+        grant = _grant(session, row.id, new)
         _require_no_more(visitor, grant)
-        return ApiKeyMade.with_key(*keys.create(session, new.name, grant))
+        made, key = keys.create(session, new.name, grant)
+        audit.about(f"{project}/{made.id}")
+        return ApiKeyMade.with_key(made, key)
 
 
 @router.delete("/{key_id}", summary="Revoke a key", responses=problems(401, 404, 422, 503))
@@ -86,8 +87,8 @@ def rotate_key(
 
 
 def _key(session: Session, visitor: Visitor, project: str, key_id: str) -> ApiKeyRow:
-    owner = projects.get(session, visitor.scope, project)
-    found = [row for row in keys.list_all(session, Scope(owner.id)) if row.id == key_id]
+    rows = keys.list_all(session, Scope(owner(session, visitor, project).id))
+    found = [row for row in rows if row.id == key_id]
     if not found:
         raise _not_found(key_id)
     return found[0]

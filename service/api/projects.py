@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path
+from sqlalchemy.orm import Session
 
 from service.api.dependencies import DatabaseDep
 from service.api.openapi import problems
@@ -17,14 +18,28 @@ from service.api.schemas.owners import (
     ProjectChanges,
     ProjectList,
 )
-from service.api.visitor import NEEDS_PROJECTS_ADMIN, Anyone, KeysAdmin, ProjectsAdmin
+from service.api.visitor import (
+    NEEDS_PROJECTS_ADMIN,
+    Anyone,
+    KeysAdmin,
+    ProjectsAdmin,
+    Visitor,
+)
 from service.errors import ForbiddenError
-from service.store import projects
+from service.store import audit, projects
+from service.store.models import ProjectRow
 
 router = APIRouter(prefix="/v1", tags=["projects"])
 
 ProjectId = Annotated[str, Path(max_length=64, description="Its name or id.", examples=["default"])]
 MemberId = Annotated[str, Path(max_length=200, description="Their name or id.")]
+
+
+def owner(session: Session, visitor: Visitor, id_or_name: str) -> ProjectRow:
+    """The project that the path names. Raises ProjectNotFoundError."""
+    row = projects.get(session, visitor.scope, id_or_name)
+    audit.inside(row.id)
+    return row
 
 
 @router.get("/me", summary="Who am I", responses=problems(401, 503))
@@ -61,14 +76,17 @@ def create_project(new: NewProject, database: DatabaseDep) -> Project:
     """For operators. Keys of the project are made with POST /v1/projects/{project}/keys."""
     limits = new.model_dump(exclude={"name"})
     with database.write() as session:
-        return Project.of(projects.create(session, new.name, limits))
+        row = projects.create(session, new.name, limits)
+        audit.about(row.id)
+        audit.inside(row.id)
+        return Project.of(row)
 
 
 @router.get("/projects/{project}", summary="One project", responses=problems(401, 404, 422, 503))
 def get_project(visitor: Anyone, project: ProjectId, database: DatabaseDep) -> Project:
     """Its limits, and whether it is archived."""
     with database.read() as session:
-        return Project.of(projects.get(session, visitor.scope, project))
+        return Project.of(owner(session, visitor, project))
 
 
 @router.patch(
@@ -83,7 +101,7 @@ def change_project(
     files; what it has stays."""
     given = changes.model_dump(exclude_unset=True)
     with database.write() as session:
-        row = projects.get(session, visitor.scope, project)
+        row = owner(session, visitor, project)
         return Project.of(projects.change(session, row, given))
 
 
@@ -96,7 +114,7 @@ def change_project(
 def list_members(visitor: KeysAdmin, project: ProjectId, database: DatabaseDep) -> MemberList:
     """By name."""
     with database.read() as session:
-        row = projects.get(session, visitor.scope, project)
+        row = owner(session, visitor, project)
         return MemberList(data=[Member.of(one) for one in projects.members(session, row.id)])
 
 
@@ -116,8 +134,10 @@ def add_member(
             role=str(new.role),
         )
     with database.write() as session:
-        row = projects.get(session, visitor.scope, project)
-        return Member.of(projects.add_member(session, row.id, new.name, new.role))
+        row = owner(session, visitor, project)
+        made = projects.add_member(session, row.id, new.name, new.role)
+        audit.about(f"{project}/{made.id}")
+        return Member.of(made)
 
 
 @router.delete(
@@ -130,7 +150,7 @@ def remove_member(
 ) -> MemberRemoved:
     """Revokes all their keys. Their jobs stay: they belong to the project."""
     with database.write() as session:
-        row = projects.get(session, visitor.scope, project)
+        row = owner(session, visitor, project)
         gone = projects.member(session, row.id, member)
         revoked = projects.remove_member(session, gone)
         return MemberRemoved(id=gone.id, revoked_keys=revoked)

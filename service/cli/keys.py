@@ -1,36 +1,21 @@
 """`finetune keys`: operators' keys in the database itself, a project's through the API."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from service.cli import output, project_keys
+from service.cli import local_database, output, project_keys
 from service.cli.client import Json, chosen_project
 from service.cli.exit_codes import UsageError
 from service.contract.roles import Permission
-from service.settings import get_settings
-from service.store import jobs, keys, schema
-from service.store.database import Database
+from service.store import jobs, keys
 from service.store.models import ApiKeyRow
 
 app = typer.Typer(
     no_args_is_help=True,
     help="API keys: of operators in the service's database, of a project with --project.",
 )
-
-
-@contextmanager
-def _database() -> Iterator[Database]:
-    database = Database(get_settings().sqlalchemy_url)
-    try:
-        # A key can be made before the service has ever run.
-        schema.upgrade(database.engine)
-        yield database
-    finally:
-        database.dispose()
 
 
 def _row(key: ApiKeyRow) -> Json:
@@ -87,9 +72,10 @@ def _create_operators(name: str, scopes: list[str] | None, lifetime: int | None)
     unknown = set(scopes or ()) - set(Permission)
     if unknown:
         raise UsageError(f"unknown scope {min(unknown)!r}; there are {', '.join(Permission)}")
-    with _database() as database, database.write() as session:
+    with local_database.opened() as database, database.write() as session:
         ends = None if lifetime is None else jobs.clock(session) + timedelta(seconds=lifetime)
         row, key = keys.create(session, name, keys.Grant(scopes=scopes, expires_at=ends))
+        local_database.note(session, "create_key", row.id)
         return {**_row(row), "key": key}
 
 
@@ -108,7 +94,7 @@ def list_keys(project: Project = None, *, json: output.AsJson = False) -> None:
     if owner is not None:
         rows = project_keys.list_all(owner)
     else:
-        with _database() as database, database.read() as session:
+        with local_database.opened() as database, database.read() as session:
             rows = [_row(row) for row in keys.list_all(session)]
     if json:
         output.print_json({"data": rows})
@@ -129,9 +115,10 @@ def revoke(
     if owner is not None:
         key_id = project_keys.revoke(owner, key)["id"]
     else:
-        with _database() as database, database.write() as session:
+        with local_database.opened() as database, database.write() as session:
             row = _the_one(key, keys.active(session, key))
             keys.revoke(session, row.id)
+            local_database.note(session, "revoke_key", row.id, row.project_id)
             key_id = row.id
     if json:
         output.print_json({"id": key_id, "revoked": True})
@@ -153,8 +140,10 @@ def rotate(
     if owner is not None:
         made = project_keys.rotate(owner, key, seconds)
     else:
-        with _database() as database, database.write() as session:
-            row, text = keys.rotate(session, _the_one(key, keys.active(session, key)), seconds)
+        with local_database.opened() as database, database.write() as session:
+            old = _the_one(key, keys.active(session, key))
+            row, text = keys.rotate(session, old, seconds)
+            local_database.note(session, "rotate_key", old.id, old.project_id)
             made = {**_row(row), "key": text}
     _show_made(made, as_json=json)
 

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from service.cli import output
+from service.cli import local_database, output
 from service.cli.client import Client
 from service.cli.exit_codes import UsageError
 from service.secret_box import SecretBox, SecretUnreadableError
 from service.settings import get_settings
-from service.store import project_secrets, schema
-from service.store.database import Database
+from service.store import project_secrets
 
 app = typer.Typer(no_args_is_help=True, help="Secrets of the project, for its jobs.")
 
@@ -64,24 +63,21 @@ def rotate_key(*, json: output.AsJson = False) -> None:
     Works on the database and on the key file itself. Copy the file to the other hosts before and
     after: both keys are in it until the last secret is encrypted anew.
     """
-    settings = get_settings()
-    box = SecretBox(settings.secrets_file)
-    database = Database(settings.sqlalchemy_url)
+    box = SecretBox(get_settings().secrets_file)
     try:
-        schema.upgrade(database.engine)
-        box.add_key()
-        with database.write() as session:
-            count = project_secrets.seal_again(
-                session,
-                lambda project, name, sealed: box.seal(
-                    project, name, box.open(project, name, sealed)
-                ),
-            )
-        box.forget_old_keys()
+        with local_database.opened() as database:
+            box.add_key()
+            with database.write() as session:
+                count = project_secrets.seal_again(
+                    session,
+                    lambda project, name, sealed: box.seal(
+                        project, name, box.open(project, name, sealed)
+                    ),
+                )
+                local_database.note(session, "rotate_secrets_key")
+            box.forget_old_keys()
     except SecretUnreadableError as error:
         raise UsageError(str(error)) from error
-    finally:
-        database.dispose()
     if json:
         output.print_json({"secrets": count})
     else:

@@ -1,7 +1,8 @@
 """The audit log: who did what to what, when and from where. Rows are only ever added.
 
 A request's entry is written in the transaction that makes its change, so neither exists without the
-other: `Database.write` calls `record` before it commits. Only refusals have one of their own.
+other: `Database.write` calls `record` before it commits. Commands that change the database
+themselves call `write`. Only refusals have a transaction of their own.
 """
 
 import secrets
@@ -65,6 +66,13 @@ def about(target: str) -> None:
         entry.target = target
 
 
+def inside(project_id: str) -> None:
+    """Name the project whose part is changed: an operator's key belongs to none."""
+    entry = current()
+    if entry is not None:
+        entry.project_id = project_id
+
+
 def record(session: Session) -> None:
     """Write the present entry with the transaction that is about to commit."""
     entry = current()
@@ -74,9 +82,14 @@ def record(session: Session) -> None:
         # An operator acts on jobs of all projects.
         owner = select(JobRow.project_id).where(JobRow.id == entry.target)
         entry.project_id = session.scalar(owner)
-    write_all(session, [entry], _now(session))
+    write(session, entry)
     # Not earlier: when COMMIT fails, the request may try once more (service/jobs/disk_space.py).
     event.listen(session, "after_commit", lambda _: entry.mark_written(), once=True)
+
+
+def write(session: Session, entry: Entry) -> None:
+    """Write an entry with the transaction of its change."""
+    write_all(session, [entry], _now(session))
 
 
 def write_all(session: Session, entries: Sequence[Entry | None], at: datetime) -> None:

@@ -80,13 +80,15 @@ class AuditEntry(BaseModel):
     at: datetime
     project: str | None = Field(description="None: not known, or all projects.")
     key_id: str | None
-    key_name: str | None
+    key_name: str | None = Field(
+        description="Of a command on the service's machine: the name of that machine's user."
+    )
     role: str | None
     action: str = Field(examples=["create_job"], description="The operation's id in OpenAPI.")
     target: str | None = Field(examples=["job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"])
     outcome: Literal["done", "refused"]
     code: str | None = Field(description="Why it was refused.")
-    client: str | None = Field(description="The address that the request came from.")
+    client: str | None = Field(description="The address that the request came from, or `cli`.")
     request_id: str | None
 
     @classmethod

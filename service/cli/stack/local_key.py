@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import SecretStr
 
 from service import private_file
+from service.cli import local_database
 from service.cli.stack import lock
 from service.login_links import make_link
 from service.store import keys
@@ -32,7 +33,8 @@ def ensure(home: Path, database: Database) -> bool:
         if holder is not None and not holder.is_expired:
             return False
     with database.write() as session:
-        _, key = keys.create(session, NAME)
+        row, key = keys.create(session, NAME)
+        local_database.note(session, "create_key", row.id)
         # Inside the transaction: no key stays behind that nobody has.
         _write(home, key)
     return True

@@ -1,0 +1,48 @@
+"""The service's own database, for the commands of the operator on its machine."""
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.orm import Session
+
+from service.contract.roles import Role
+from service.settings import get_settings
+from service.store import audit, schema
+from service.store.database import Database
+
+
+@contextmanager
+def opened() -> Iterator[Database]:
+    database = Database(get_settings().sqlalchemy_url)
+    try:
+        # A key can be made before the service has ever run.
+        schema.upgrade(database.engine)
+        yield database
+    finally:
+        database.dispose()
+
+
+def note(
+    session: Session, action: str, target: str | None = None, project_id: str | None = None
+) -> None:
+    """Write to the audit log, in the transaction of the change, what this user's command does."""
+    entry = audit.Entry(
+        action,
+        target,
+        project_id,
+        key_name=_user(),
+        role=Role.OPERATOR,
+        client="cli",
+    )
+    audit.write(session, entry)
+
+
+def _user() -> str:
+    """From the process itself: anybody can set the variables of the environment."""
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container
+        return str(uid)
