@@ -1,8 +1,7 @@
-"""Files that hold a secret: made once, and readable by their owner alone."""
+"""Files that hold a secret: readable by their owner alone."""
 
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 
@@ -13,17 +12,3 @@ def write(path: Path, content: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(content)
     partial.replace(path)
-
-
-def read_or_make(path: Path, make: Callable[[], str]) -> str:
-    """The content of the file; made by `make` unless another process was faster."""
-    if not path.exists():
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        write(partial, make())
-        try:
-            path.hardlink_to(partial)
-        except FileExistsError:
-            pass
-        finally:
-            partial.unlink()
-    return path.read_text("utf-8").strip()

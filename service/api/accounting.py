@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import render
+from service.api.visitor import Visitor
 from service.errors import RateQuotaError
 from service.store import audit
 from service.store.audit import Entry
@@ -53,10 +54,15 @@ def entry_of(scope: Scope) -> Entry:
         request_id=scope["state"].get("request_id"),
     )
     if visitor is not None:
-        entry.project_id = visitor.scope.project
-        entry.key_id, entry.key_name = visitor.key_id, visitor.key_name
-        entry.role = str(visitor.role)
+        sign(entry, visitor)
     return entry
+
+
+def sign(entry: Entry, visitor: Visitor) -> None:
+    """Say in the entry who acts."""
+    entry.project_id = visitor.scope.project
+    entry.key_id, entry.key_name = visitor.key_id, visitor.key_name
+    entry.role = str(visitor.role)
 
 
 async def _note(request: Request) -> None:

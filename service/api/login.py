@@ -9,13 +9,18 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from service.api.accounting import entry_of
+from service.api.dependencies import SettingsDep
 from service.api.errors import InvalidJsonError, UnauthorizedError
+from service.api.mlflow_proxy import PREFIX
 from service.api.mlflow_visitors import MlflowVisitors
-from service.api.sessions import COOKIE, SECONDS
+from service.api.sessions import COOKIE, session_token
 from service.login_links import use_link
+from service.store.sessions import SECONDS
 
 LOGIN_PATH: Final = "/login"
-LOGOUT_PATH: Final = "/logout"
+LOGOUT_PATH: Final = f"{PREFIX}/logout"
+"""Where the browser sends the cookie."""
 SCRIPT_PATH: Final = "/login/page.js"
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -44,23 +49,23 @@ def script() -> Response:
 
 
 @router.post(LOGIN_PATH)
-async def sign_in(request: Request) -> Response:
+async def sign_in(request: Request, settings: SettingsDep) -> Response:
     """Begin a session with a `key`, or with the `link` of `finetune login`."""
-    visitors: MlflowVisitors = request.app.state.mlflow_visitors
     body = await _body(request)
     key = body.get("key")
     if isinstance(link := body.get("link"), str):
-        key = await run_in_threadpool(use_link, visitors.sessions.home, link)
+        key = await run_in_threadpool(use_link, settings.home, link)
     if not isinstance(key, str) or not key:
         raise UnauthorizedError("Send a `key`, or a `link` that was not used yet.")
-    await visitors.access_of(key)
-    cookie = await run_in_threadpool(visitors.sessions.cookie_for, key)
+    token = await run_in_threadpool(_visitors(request).sign_in, key, entry_of(request.scope))
     answer = Response(status_code=204, headers=_HEADERS)
+    if token is None:
+        return answer
     answer.set_cookie(
         COOKIE,
-        cookie,
+        token,
         max_age=SECONDS,
-        path="/mlflow",
+        path=PREFIX,
         httponly=True,
         secure=request.url.scheme == "https",
         samesite="strict",
@@ -69,10 +74,19 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post(LOGOUT_PATH)
-def sign_out() -> Response:
+def sign_out(request: Request) -> Response:
+    """End the session of the browser that asks, and of all who have a copy of its cookie."""
+    token = session_token(request.headers)
+    if token is not None:
+        _visitors(request).sign_out(token, entry_of(request.scope))
     answer = Response(status_code=204, headers=_HEADERS)
-    answer.delete_cookie(COOKIE, path="/mlflow", httponly=True, samesite="strict")
+    answer.delete_cookie(COOKIE, path=PREFIX, httponly=True, samesite="strict")
     return answer
+
+
+def _visitors(request: Request) -> MlflowVisitors:
+    visitors: MlflowVisitors = request.app.state.mlflow_visitors
+    return visitors
 
 
 async def _body(request: Request) -> dict[str, Any]:

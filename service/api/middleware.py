@@ -21,7 +21,7 @@ from service.api.errors import (
     render,
 )
 from service.api.key_use import KeyUse
-from service.api.login import LOGIN_PATH, LOGOUT_PATH, SCRIPT_PATH
+from service.api.login import LOGIN_PATH, SCRIPT_PATH
 from service.api.metrics import Metrics
 from service.api.mlflow_proxy import PREFIX
 from service.api.single_flight import SingleFlight
@@ -32,7 +32,7 @@ from service.store.database import Database, is_outage
 
 UPLOAD_PATH: Final = "/v1/files"
 # MLflow's pages ask for a key or a session themselves.
-_OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH, LOGIN_PATH, SCRIPT_PATH, LOGOUT_PATH, PREFIX})
+_OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH, LOGIN_PATH, SCRIPT_PATH, PREFIX})
 _OPEN_PREFIXES: Final = ("/health/", ASSETS_PATH, f"{PREFIX}/")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = structlog.stdlib.get_logger("service.api.access")

@@ -18,6 +18,7 @@ from starlette.responses import (
 from starlette.types import Receive, Scope, Send
 
 from service import mlflow_access
+from service.api import sessions
 from service.api.errors import (
     ForbiddenRouteError,
     MlflowUnavailableError,
@@ -78,7 +79,7 @@ class MlflowProxy:
     async def _answer(self, request: Request) -> Response:
         if self._settings.mlflow_uri is None or self._settings.mlflow_token_file is None:
             raise RouteNotFoundError("This service does not serve MLflow.")
-        access = await self._visitors.access_of(self._visitors.sessions.key_in(request.headers))
+        access = await self._visitors.access_of(sessions.shown(request.headers))
         path = request.scope["path"].removeprefix(PREFIX)
         if not path:
             return RedirectResponse("mlflow/", 307)

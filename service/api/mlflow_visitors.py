@@ -1,34 +1,41 @@
 """Who may open MLflow's pages, and what they may do there."""
 
 from service.api import visitor as visitors
+from service.api.accounting import sign
 from service.api.errors import ForbiddenRouteError, UnauthorizedError
-from service.api.sessions import Sessions
+from service.api.sessions import Credential
 from service.api.single_flight import SingleFlight
+from service.api.visitor import Visitor
 from service.contract.roles import DEFAULT_PROJECT, Permission
 from service.mlflow_access import Access
 from service.settings import Settings
-from service.store import projects
+from service.store import audit, projects, sessions
+from service.store.audit import Entry
 from service.store.database import Database
 
 
 class MlflowVisitors:
     def __init__(self, settings: Settings, database: Database) -> None:
-        self.sessions = Sessions(settings.home)
         self._database = database
         self._is_off = settings.auth == "off"
         self._accesses = SingleFlight(self._look_up)
 
-    async def access_of(self, key: str | None) -> Access:
-        """Raises UnauthorizedError."""
+    async def access_of(self, credential: Credential | None) -> Access:
+        """Raises UnauthorizedError, ForbiddenRouteError."""
         if self._is_off:
             return Access.ANNOTATE
-        if key is None:
+        if credential is None:
             raise UnauthorizedError("Sign in at /login, or send a valid API key.")
-        return await self._accesses.get(key)
+        return await self._accesses.get(credential)
 
-    def _look_up(self, key: str) -> Access:
+    def _look_up(self, credential: Credential) -> Access:
+        visitor = self._identify(credential)
+        return Access.ANNOTATE if Permission.JOBS_WRITE in visitor.permissions else Access.READ
+
+    def _identify(self, credential: Credential) -> Visitor:
+        identify = visitors.identify_session if credential.is_session else visitors.identify
         with self._database.connect() as connection:
-            visitor = visitors.identify(connection, key, None)
+            visitor = identify(connection, credential.text)
             others = projects.any_but_default(connection)
         # MLflow has no projects: whoever opens it sees the runs of all of them.
         if Permission.JOBS_READ not in visitor.permissions or not (
@@ -38,5 +45,26 @@ class MlflowVisitors:
                 "MLflow shows the runs of all projects: while there are several, only operators "
                 "can open it. The metrics of a job are at /v1/jobs/{job_id}/metrics."
             )
-        may_write = Permission.JOBS_WRITE in visitor.permissions
-        return Access.ANNOTATE if may_write else Access.READ
+        return visitor
+
+    def sign_in(self, key: str, entry: Entry) -> str | None:
+        """The token of a new session; None where nobody needs one. Raises UnauthorizedError,
+        ForbiddenRouteError."""
+        if self._is_off:
+            return None
+        visitor = self._identify(Credential(key))
+        sign(entry, visitor)
+        with self._database.write(audited=False) as session:
+            entry.target, token = sessions.begin(session, str(visitor.key_id))
+            audit.write(session, entry)
+        return token
+
+    def sign_out(self, token: str, entry: Entry) -> None:
+        """End the session of this token, if there is one, wherever copies of it are."""
+        with self._database.write(audited=False) as session:
+            ended = sessions.end(session, token)
+            if ended is not None:
+                entry.target, holder = ended
+                if holder is not None:
+                    sign(entry, visitors.of_holder(holder))
+                audit.write(session, entry)

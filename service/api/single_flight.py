@@ -1,27 +1,28 @@
 """One lookup for many concurrent requests."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from anyio import to_thread
 
+Asked = TypeVar("Asked", bound=Hashable)
 Found = TypeVar("Found")
 
 
-class SingleFlight(Generic[Found]):
+class SingleFlight(Generic[Asked, Found]):
     """Concurrent requests with the same key share one lookup, which began after each of them came.
 
     Those that come while a lookup runs wait for the next one, because the running one may have read
     before a change that they must see. `look_up` runs on a thread.
     """
 
-    def __init__(self, look_up: Callable[[str], Found]) -> None:
+    def __init__(self, look_up: Callable[[Asked], Found]) -> None:
         self._look_up = look_up
-        self._current: dict[str, asyncio.Task[Found]] = {}
-        self._next: dict[str, asyncio.Task[Found]] = {}
+        self._current: dict[Asked, asyncio.Task[Found]] = {}
+        self._next: dict[Asked, asyncio.Task[Found]] = {}
 
-    async def get(self, key: str) -> Found:
+    async def get(self, key: Asked) -> Found:
         """What `look_up` returns or raises."""
         task = self._next.get(key)
         if task is None:
@@ -31,7 +32,7 @@ class SingleFlight(Generic[Found]):
             self._next[key] = task
         return await asyncio.shield(task)
 
-    async def _begin(self, key: str) -> Found:
+    async def _begin(self, key: Asked) -> Found:
         if key in self._current:
             await asyncio.wait([self._current[key]])
         mine = self._current[key] = self._next.pop(key)

@@ -56,10 +56,19 @@ ANYONE: Final = Visitor(
 """Every visitor of a service that the operator has opened."""
 
 
-def identify(connection: Connection, key: str, project: str | None) -> Visitor:
+def identify(connection: Connection, key: str, project: str | None = None) -> Visitor:
     """Who sends this key and names this project. Raises UnauthorizedError, or ProjectNotFoundError
     for a project that the key does not belong to."""
-    holder = keys.who(connection, key)
+    visitor = _of_working(keys.who(connection, key))
+    return visitor if project is None else in_project(connection, visitor, project)
+
+
+def identify_session(connection: Connection, token: str) -> Visitor:
+    """Whose session this is. Raises UnauthorizedError."""
+    return _of_working(keys.who_in_session(connection, token))
+
+
+def _of_working(holder: keys.Holder | None) -> Visitor:
     if holder is None:
         raise UnauthorizedError(NO_KEY)
     if holder.is_expired:
@@ -67,11 +76,10 @@ def identify(connection: Connection, key: str, project: str | None) -> Visitor:
             f"This key expired on {holder.expires_at:%Y-%m-%d %H:%M} UTC. Whoever made it can make "
             "another one, or use `finetune keys rotate` before the next one expires."
         )
-    visitor = _of(holder)
-    return visitor if project is None else in_project(connection, visitor, project)
+    return of_holder(holder)
 
 
-def _of(holder: keys.Holder) -> Visitor:
+def of_holder(holder: keys.Holder) -> Visitor:
     permissions = permissions_of(holder.role)
     if holder.scopes is not None:
         permissions &= {each for each in Permission if each in holder.scopes}

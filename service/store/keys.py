@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from service.contract.roles import Role
 from service.store import jobs
 from service.store.database import db_now
-from service.store.models import ApiKeyRow, MemberRow, ProjectRow
+from service.store.models import ApiKeyRow, MemberRow, ProjectRow, SessionRow
 from service.store.scope import EVERYTHING, Scope
 
-_WHO: Final = (
+_HOLDERS: Final = (
     select(
         ApiKeyRow.id,
         ApiKeyRow.name,
@@ -33,11 +33,11 @@ _WHO: Final = (
     )
     .outerjoin(ProjectRow, ProjectRow.id == ApiKeyRow.project_id)
     .outerjoin(MemberRow, MemberRow.id == ApiKeyRow.member_id)
-    .where(
-        ApiKeyRow.sha256 == bindparam("sha256"),
-        ApiKeyRow.revoked_at.is_(None),
-        MemberRow.removed_at.is_(None),
-    )
+    .where(ApiKeyRow.revoked_at.is_(None), MemberRow.removed_at.is_(None))
+)
+_WHO: Final = _HOLDERS.where(ApiKeyRow.sha256 == bindparam("sha256"))
+_WHO_IN_SESSION: Final = _HOLDERS.join(SessionRow, SessionRow.key_id == ApiKeyRow.id).where(
+    SessionRow.sha256 == bindparam("sha256"), SessionRow.expires_at > db_now()
 )
 _USED_EVERY: Final = timedelta(minutes=1)
 _PREFIX: Final = "ft-"
@@ -80,7 +80,7 @@ def create(session: Session, name: str, grant: Grant = OPERATORS) -> tuple[ApiKe
     row = ApiKeyRow(
         id=f"key-{uuid.uuid4().hex}",
         name=name,
-        sha256=_sha256(key),
+        sha256=sha256(key),
         created_at=db_now(),
         revoked_at=None,
         project_id=grant.project,
@@ -154,11 +154,17 @@ def revoke_all_of(session: Session, member_id: str) -> list[str]:
 
 def who(connection: Connection, key: str) -> Holder | None:
     """Whose key this is. Asked for every request: one statement, without the ORM."""
-    digest = _sha256(key)
+    digest = sha256(key)
     found = connection.execute(_WHO, {"sha256": digest}).one_or_none()
     if found is None or not hmac.compare_digest(found.sha256, digest):
         return None
     return _holder(found)
+
+
+def who_in_session(connection: Connection, token: str) -> Holder | None:
+    """With whose key the session of this token began."""
+    found = connection.execute(_WHO_IN_SESSION, {"sha256": sha256(token)}).one_or_none()
+    return None if found is None else _holder(found)
 
 
 def _holder(found: Row[Any]) -> Holder:
@@ -192,5 +198,6 @@ def used(session: Session, key_id: str) -> None:
     )
 
 
-def _sha256(key: str) -> str:
+def sha256(key: str) -> str:
+    """What is stored of a key, and of the token of a session."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

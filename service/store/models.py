@@ -11,6 +11,7 @@ from service.store.base import Base as Base
 from service.store.owner_models import ApiKeyRow as ApiKeyRow
 from service.store.owner_models import MemberRow as MemberRow
 from service.store.owner_models import ProjectRow as ProjectRow
+from service.store.owner_models import SessionRow as SessionRow
 from service.store.owner_models import project_column
 from service.store.team_models import AuditRow as AuditRow
 from service.store.team_models import FairShareRow as FairShareRow

@@ -1,4 +1,4 @@
-"""Rows of those who own jobs and files: projects, their members, and API keys."""
+"""Rows of those who own jobs and files: projects, their members, API keys and sessions."""
 
 from datetime import datetime
 from typing import Any
@@ -83,3 +83,15 @@ class ApiKeyRow(Base):
     """None: all that the role may do."""
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+
+
+class SessionRow(Base):
+    """A browser's session on MLflow's pages. Its token is in the browser's cookie alone."""
+
+    __tablename__ = "sessions"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)

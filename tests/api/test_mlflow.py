@@ -9,12 +9,15 @@ from pathlib import Path
 import httpx
 import pytest
 from mlflow import MlflowClient
+from sqlalchemy import select, update
 
 from service.contract.roles import DEFAULT_PROJECT, Role
 from service.login_links import make_link
 from service.settings import Settings
-from service.store import keys, projects
-from service.store.database import Database
+from service.store import audit, keys, projects
+from service.store.database import Database, db_now
+from service.store.models import SessionRow
+from service.store.scope import EVERYTHING
 from tests.api.conftest import Server, running
 from tests.support import mlflow_server
 from tests.support.databases import on_sqlite
@@ -115,15 +118,18 @@ class TestEntrance:
             assert mlflow_server.TOKEN not in f"{answer.headers}{answer.text}"
 
 
+def cookie_of(browser: httpx.Client) -> dict[str, str]:
+    (cookie,) = browser.cookies.jar
+    return {"Cookie": f"{cookie.name}={cookie.value}"}
+
+
 @on_sqlite
 class TestSession:
     def test_opens_mlflow_and_nothing_else(self, browser: httpx.Client, run: Run) -> None:
         assert browser.get("/mlflow/").status_code == 200
         assert browser.get(f"{AJAX}/runs/get?run_id={run.run_id}").status_code == 200
-        (cookie,) = browser.cookies.jar
-        headers = {"Cookie": f"{cookie.name}={cookie.value}"}
         for path in ("/v1/jobs", "/metrics", "/openapi.json"):
-            assert browser.get(path, headers=headers).status_code == 401
+            assert browser.get(path, headers=cookie_of(browser)).status_code == 401
 
     def test_scripts_and_other_sites_cannot_use_it(self, server: Server, key: str) -> None:
         answer = httpx.post(f"{server.url}/login", json={"key": key})
@@ -149,20 +155,84 @@ class TestSession:
             keys.revoke(session, row.id)
         assert browser.get("/mlflow/").status_code == 401
 
-    def test_ends_by_itself(self, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ends_by_itself(self, server: Server, browser: httpx.Client) -> None:
         assert browser.get("/mlflow/version").status_code == 200
-        monkeypatch.setattr("service.api.sessions.SECONDS", -1)
+        with server.database.write() as session:
+            session.execute(update(SessionRow).values(expires_at=db_now()))
         assert browser.get("/mlflow/version").status_code == 401
 
-    def test_ends_with_the_sign_out(self, browser: httpx.Client) -> None:
-        assert browser.post("/logout", json={}).status_code == 204
+    def test_a_copied_cookie_ends_with_the_sign_out_in_every_process(
+        self, server: Server, browser: httpx.Client
+    ) -> None:
+        copied = cookie_of(browser)
+        with running(server.settings) as other:
+            assert httpx.get(f"{other}/mlflow/version", headers=copied).status_code == 200
+            assert browser.post("/mlflow/logout", json={}).status_code == 204
+            assert browser.get("/mlflow/version").status_code == 401
+            for url in (server.url, other):
+                assert httpx.get(f"{url}/mlflow/version", headers=copied).status_code == 401
+
+    def test_signing_out_ends_no_other_session(
+        self, server: Server, browser: httpx.Client, key: str
+    ) -> None:
+        with httpx.Client(base_url=server.url) as second:
+            second.post("/login", json={"key": key})
+            second.post("/mlflow/logout", json={})
+            second.post("/mlflow/logout", json={}, headers={"Cookie": "finetune_session=wrong"})
+        assert browser.get("/mlflow/version").status_code == 200
+
+    def test_is_in_the_audit_log(self, server: Server, browser: httpx.Client) -> None:
+        browser.post("/mlflow/logout", json={})
+        browser.post("/mlflow/logout", json={})
+        with server.database.read() as session:
+            rows, _ = audit.page(session, EVERYTHING, audit.Wanted(), after=None, limit=9)
+            (key,) = keys.list_all(session)
+        found = [(row.action, row.key_id, row.key_name, row.client) for row in rows]
+        assert found == [(name, key.id, "me", "127.0.0.1") for name in ("sign_out", "sign_in")]
+        assert rows[0].target == rows[1].target
+        assert (rows[0].target or "").startswith("session-")
+
+    def test_the_token_is_not_stored(self, server: Server, browser: httpx.Client) -> None:
+        token = cookie_of(browser)["Cookie"].partition("=")[2]
+        with server.database.read() as session:
+            (row,) = session.scalars(select(SessionRow))
+            assert token not in str(vars(row))
+
+    def test_is_no_key(self, server: Server, browser: httpx.Client) -> None:
+        token = cookie_of(browser)["Cookie"].partition("=")[2]
+        headers = {"Authorization": f"Bearer {token}"}
+        for path in ("/v1/jobs", "/mlflow/version"):
+            assert httpx.get(f"{server.url}{path}", headers=headers).status_code == 401
+
+    def test_a_key_has_so_many_and_the_oldest_ends(
+        self, server: Server, browser: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("service.store.sessions.MOST_OF_A_KEY", 2)
+        for _ in range(2):
+            assert browser.get("/mlflow/version").status_code == 200
+            httpx.post(f"{server.url}/login", json={"key": key})
         assert browser.get("/mlflow/version").status_code == 401
+        with server.database.read() as session:
+            assert len(session.scalars(select(SessionRow)).all()) == 2
+
+    def test_expired_ones_are_removed(
+        self, server: Server, browser: httpx.Client, key: str
+    ) -> None:
+        with server.database.write() as session:
+            session.execute(update(SessionRow).values(expires_at=db_now()))
+        httpx.post(f"{server.url}/login", json={"key": key})
+        with server.database.read() as session:
+            assert len(session.scalars(select(SessionRow)).all()) == 1
+
+    def test_an_open_service_needs_none(self, api_settings: Settings) -> None:
+        with running(api_settings.model_copy(update={"auth": "off"})) as url:
+            answer = httpx.post(f"{url}/login", json={"key": "anything"})
+            assert (answer.status_code, answer.headers.get("set-cookie")) == (204, None)
 
     def test_survives_a_restart_of_the_api(self, server: Server, browser: httpx.Client) -> None:
-        (cookie,) = browser.cookies.jar
         with running(server.settings) as url:
-            headers = {"Cookie": f"{cookie.name}={cookie.value}"}
-            assert httpx.get(f"{url}/mlflow/version", headers=headers).status_code == 200
+            answer = httpx.get(f"{url}/mlflow/version", headers=cookie_of(browser))
+            assert answer.status_code == 200
 
     def test_a_wrong_key_gives_none(self, client: httpx.Client) -> None:
         for body in ({"key": "ft-wrong"}, {"key": ""}, {"key": 1}, {}, {"link": "x"}):

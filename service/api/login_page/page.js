@@ -35,9 +35,11 @@ form.addEventListener("submit", (event) => {
 });
 
 document.getElementById("sign-out").addEventListener("click", () => {
-  send("logout", {})
-    .then(() => {
-      fault.textContent = "You are signed out.";
+  send("mlflow/logout", {})
+    .then((answer) => {
+      fault.textContent = answer.ok
+        ? "You are signed out."
+        : `The service answered ${answer.status}: you are still signed in.`;
     })
     .catch(report);
 });

@@ -1,0 +1,49 @@
+"""Sessions of browsers. Each belongs to the key it began with, and ends with it at the latest."""
+
+import secrets
+import uuid
+from typing import Final
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service.store import keys
+from service.store.database import db_now
+from service.store.models import SessionRow
+
+SECONDS: Final = 12 * 3600
+MOST_OF_A_KEY: Final = 100
+"""Beyond them the oldest end, so that whoever signs in without end fills no database."""
+_TOKEN_BYTES: Final = 32
+
+
+def begin(session: Session, key_id: str) -> tuple[str, str]:
+    """The id of a new session, and its token, which only the browser keeps."""
+    _make_room(session, key_id)
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    row = SessionRow(
+        id=f"session-{uuid.uuid4().hex}",
+        sha256=keys.sha256(token),
+        key_id=key_id,
+        created_at=db_now(),
+        expires_at=db_now(SECONDS),
+    )
+    session.add(row)
+    session.flush()
+    return row.id, token
+
+
+def _make_room(session: Session, key_id: str) -> None:
+    session.execute(delete(SessionRow).where(SessionRow.expires_at <= db_now()))
+    of_key = select(SessionRow.id).where(SessionRow.key_id == key_id)
+    oldest = of_key.order_by(SessionRow.created_at.desc()).offset(MOST_OF_A_KEY - 1)
+    session.execute(delete(SessionRow).where(SessionRow.id.in_(session.scalars(oldest).all())))
+
+
+def end(session: Session, token: str) -> tuple[str, keys.Holder | None] | None:
+    """The id of the session that has ended, and whose it was unless it had expired; None if there
+    was none."""
+    holder = keys.who_in_session(session.connection(), token)
+    gone = delete(SessionRow).where(SessionRow.sha256 == keys.sha256(token))
+    ended = session.scalar(gone.returning(SessionRow.id))
+    return None if ended is None else (ended, holder)
