@@ -1,16 +1,20 @@
 """Prepared data on disk, and the lock that keeps it from being removed while it is used.
 
-`<cache>/prepared/<key>` holds an entry. Whoever looks for one, builds it or removes it holds the
-lock of `<key>.lock`; whoever was given it leaves the time in the lock file's mtime. Lock files
-stay: one that is removed could be held by two.
+`<cache>/prepared/<key>` of a project (`project_cache`) holds an entry. Whoever looks for one,
+builds it or removes it holds the lock of `<key>.lock`; whoever was given it leaves the time in the
+lock file's mtime. Lock files stay: one that is removed could be held by two.
+
+Stages write these folders, so the service follows no link there and opens nothing but files.
 """
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 FOLDER: Final = "prepared"
 COMPILED: Final = "compiled"
@@ -25,7 +29,7 @@ def locked(root: Path, key: str) -> Iterator[None]:
     """Wait for the entry's lock, hold it, and set the time of last use at the end."""
     path = _lock_file(root, key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with _opened(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also when the process dies
         yield
         os.utime(path)
@@ -34,7 +38,7 @@ def locked(root: Path, key: str) -> Iterator[None]:
 @contextmanager
 def locked_if_free(root: Path, key: str) -> Iterator[bool]:
     """Whether the lock is free; the time of the last use does not change."""
-    with _lock_file(root, key).open("ab") as file:
+    with _opened(_lock_file(root, key)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,10 +53,20 @@ def idle_seconds(root: Path, key: str) -> float:
     An entry whose lock file is gone is as old as itself.
     """
     path = _lock_file(root, key)
-    used = (path if path.exists() else root / key).stat().st_mtime
+    used = (path if path.exists() else root / key).lstat().st_mtime
     clock = root / _CLOCK
-    clock.touch()
-    return clock.stat().st_mtime - used
+    with _opened(clock) as file:
+        os.utime(file.fileno())
+    return clock.lstat().st_mtime - used
+
+
+def _opened(path: Path) -> IO[bytes]:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.fdopen(os.open(path, flags, 0o666), "ab")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a file", str(path))
+    return file
 
 
 def _lock_file(root: Path, key: str) -> Path:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.contract import project_cache
 from service.contract.hub import HubSpec
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
@@ -142,7 +143,7 @@ class StageRequest(_Frozen):
     """
 
     job_id: str
-    project_id: str = Field("default", description="Prepared data is shared within a project.")
+    project_id: str = Field("default", description="Caches are shared within a project.")
     stage: Stage
     epoch: int
     attempt: int
@@ -152,7 +153,7 @@ class StageRequest(_Frozen):
         description="`<workspace>/attempts/<epoch>`: the only place this attempt writes results "
         "to, so that a frozen attempt that wakes up late can harm nothing."
     )
-    cache_dir: Path = Field(description="Shared by all jobs: prepared data, downloads.")
+    cache_dir: Path = Field(description="Of all projects; a job uses `project_cache`.")
     files: dict[str, Path] = Field(
         default_factory=dict, description="Uploaded file id → where it is."
     )
@@ -193,12 +194,8 @@ class StageRequest(_Frozen):
     )
 
     @property
-    def downloads(self) -> Path:
-        """Where downloads are kept: apart for each project, because some of them are private. The
-        default project keeps the place of older releases."""
-        if self.project_id == "default":
-            return self.cache_dir
-        return self.cache_dir / "projects" / self.project_id
+    def project_cache(self) -> Path:
+        return project_cache.of(self.cache_dir, self.project_id)
 
     @property
     def continues_other_job(self) -> bool:

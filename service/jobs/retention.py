@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.contract import prepared_data
+from service.contract import prepared_data, project_cache
 from service.errors import UploadInUseError, UploadNotFoundError
 from service.jobs import disk_space, removal
 from service.settings import Settings
@@ -173,36 +173,53 @@ class Retention:
     def _prune_prepared(self, what: str, folder: str) -> None:
         given = self._settings
         limits = Limits.of(given.retention_prepared_days, given.retention_prepared_bytes)
-        root = given.cache_dir / folder
-        if not limits.are_set or not root.is_dir():
+        if not limits.are_set:
             return
-        _remove_leftovers(root)
-        items = [
-            Item(entry.name, prepared_data.idle_seconds(root, entry.name), _tree_bytes(entry))
-            for entry in root.iterdir()
-            if entry.is_dir() and not entry.suffix
-        ]
-        _log_removed(what, prune(items, limits, lambda item: self._remove_prepared(root, item)))
+        items: list[Item] = []
+        for cache in project_cache.all_in(given.cache_dir):
+            try:
+                items += _entries(cache / folder, given.cache_dir)
+            except OSError as error:  # a stage has put something else in place of a lock
+                log.warning("retention.cache_unreadable", folder=folder, error=str(error))
+        remove = self._remove_prepared
+        _log_removed(what, prune(items, limits, lambda item: remove(given.cache_dir / item.key)))
 
-    def _remove_prepared(self, root: Path, item: Item) -> bool:
+    def _remove_prepared(self, entry: Path) -> bool:
         """Renamed first, so that no retry and no `prepare` finds it, then removed."""
-        aside = root / f"{item.key}{_PRUNED}"
-        with prepared_data.locked_if_free(root, item.key) as free:
+        root, key = entry.parent, entry.name
+        aside = root / f"{key}{_PRUNED}"
+        with prepared_data.locked_if_free(root, key) as free:
             if not free:
                 return False
             with self._database.write() as session:
                 retention.lock_products(session)
-                if item.key in retention.prepared_in_use(session):
+                if key in retention.prepared_in_use(session):
                     return False
                 began = retention.first_running_prepare(session)
                 running = (jobs.clock(session) - began).total_seconds() if began else 0.0
                 # What a running `prepare` has found is not in its job's row yet. Two lengths of
                 # time, each by one clock: of the database, and of the file system.
-                if prepared_data.idle_seconds(root, item.key) < running + GRACE_SECONDS:
+                if prepared_data.idle_seconds(root, key) < running + GRACE_SECONDS:
                     return False
-                (root / item.key).rename(aside)
+                entry.rename(aside)
         removal.remove_tree(aside)
         return True
+
+
+def _entries(root: Path, cache_dir: Path) -> list[Item]:
+    """Their keys are paths below `cache_dir`."""
+    if not root.is_dir():
+        return []
+    _remove_leftovers(root)
+    return [
+        Item(
+            str(entry.relative_to(cache_dir)),
+            prepared_data.idle_seconds(root, entry.name),
+            _tree_bytes(entry),
+        )
+        for entry in root.iterdir()
+        if entry.is_dir() and not entry.suffix
+    ]
 
 
 def _remove_leftovers(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 from structlog.testing import capture_logs
 
-from service.contract import prepared_data
+from service.contract import prepared_data, project_cache
 from service.jobs.commands import retry
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
@@ -56,6 +56,35 @@ class TestPrepared:
         retention_of(database, home).step()  # 30 days unless another limit is set
         assert self.left(root) == {"young"}
         assert self.left(compiled) == {"young"}
+
+    @pytest.mark.parametrize("folder", [prepared_data.FOLDER, prepared_data.COMPILED])
+    def test_of_all_projects_together(self, database: Database, home: Path, folder: str) -> None:
+        cache = home / "cache"
+        roots = [project_cache.of(cache, project) / folder for project in ("default", "a", "b")]
+        for number, root in enumerate(roots):
+            self.entry(root, f"old{number}", days=31)
+            self.entry(root, f"young{number}", days=29 - number)
+        retention_of(database, home).step()
+        assert [self.left(root) for root in roots] == [{"young0"}, {"young1"}, {"young2"}]
+        retention_of(database, home, retention_prepared_bytes=20).step()
+        assert [self.left(root) for root in roots] == [set(), {"young1"}, {"young2"}]
+
+    @pytest.mark.parametrize("name", ["old.lock", ".clock"])
+    def test_what_a_stage_left_in_place_of_a_lock_hinders_no_other_project(
+        self, database: Database, home: Path, root: Path, name: str
+    ) -> None:
+        """A pipe would make the service wait for ever; a link would lead to its own files."""
+        hostile = project_cache.of(home / "cache", "a") / prepared_data.FOLDER
+        piped = project_cache.of(home / "cache", "b") / prepared_data.FOLDER
+        for folder in (root, hostile, piped):
+            self.entry(folder, "old", days=31)
+        for folder in (hostile, piped):
+            (folder / name).unlink(missing_ok=True)
+        (hostile / name).symlink_to(home / "made")
+        os.mkfifo(piped / name)
+        retention_of(database, home).step()
+        assert self.left(root) == set()
+        assert not (home / "made").exists()
 
     def test_using_an_entry_makes_it_young(
         self, database: Database, home: Path, root: Path
@@ -127,7 +156,7 @@ class TestPrepared:
             retention_of(database, home, retention_prepared_bytes=20).step()
         assert self.left(root) == {"busy", "needed"}
         assert [(e["what"], e["count"], e["ids"]) for e in logs] == [
-            ("prepared data", 2, ["old", "young"])
+            ("prepared data", 2, ["prepared/old", "prepared/young"])
         ]
 
     def test_an_entry_used_shortly_before_a_running_prepare_is_kept(
@@ -142,7 +171,7 @@ class TestPrepared:
         with capture_logs() as logs:
             retention_of(database, home, retention_prepared_bytes=0).step()
         assert self.left(root) == {"late"}
-        assert [entry["ids"] for entry in logs] == [["early"]]
+        assert [entry["ids"] for entry in logs] == [["prepared/early"]]
 
     def test_nothing_is_reported_if_nothing_is_removed(
         self, database: Database, home: Path, root: Path

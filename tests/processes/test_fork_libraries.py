@@ -51,6 +51,8 @@ RANDOM = {
     "transformers.utils.hub.SESSION_ID",
     # Left by a loop over a set.
     "transformers.models.auto.tokenization_auto.model_type",
+    # A path relative to the working folder, for tools that write documentation.
+    "transformers.utils.auto_docstring.PATH_TO_TRANSFORMERS",
 }
 
 
@@ -59,7 +61,8 @@ class TestKnows:
         self, forks: ForkClient, tmp_path: Path
     ) -> None:
         """Constants, pools of threads, the seed: all plain values in all their modules."""
-        late = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_secret"}  # set after the server's start
+        # Set after the server's start.
+        late = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_secret", "HF_HOME": str(tmp_path / "own")}
         states = []
         for start in (spawn.new_interpreter, forks.start, forks.start):
             child = begin(tmp_path, "heavy", start, STATE, **environment(**late))
@@ -69,6 +72,7 @@ class TestKnows:
         cold, forked, other = states
         assert all(one != two for one, two in zip(forked["drawn"], other["drawn"], strict=True))
         assert cold["constants"]["huggingface_hub.constants.HF_HUB_OFFLINE"] == "True"
+        assert "own/modules" in cold["constants"]["datasets.config.HF_MODULES_CACHE"]
         assert len(cold["constants"]) > 800
         assert forked["threads"] == cold["threads"]
         assert forked["threads"]["torch"][0] == 2

@@ -28,6 +28,13 @@ class TestStageEnvironment:
         monkeypatch.setenv("HF_HOME", "elsewhere")
         assert stage_environment(settings, Stage.PREPARE)["HF_HOME"] == "elsewhere"
 
+    def test_other_projects_have_their_own_all_the_same(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_HOME", "elsewhere")
+        home = stage_environment(settings, Stage.PREPARE, project_id="other")["HF_HOME"]
+        assert home == str(settings.cache_dir / "projects" / "other" / "huggingface")
+
     @pytest.mark.parametrize(
         ("own", "expected"),
         [

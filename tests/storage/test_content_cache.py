@@ -81,14 +81,3 @@ def _child(folder: Path, seconds: float) -> "subprocess.Popen[str]":
         text=True,
         env=dict(os.environ),
     )
-
-
-class TestProjects:
-    def test_another_project_has_another_address(self) -> None:
-        parts = {"data": "private rows"}
-        projects = ("proj-1", "proj-2")
-        own = [content_cache.address(content_cache.of_project(each, parts)) for each in projects]
-        assert len({*own, content_cache.address(parts)}) == 3
-
-    def test_the_default_project_keeps_the_addresses_of_older_releases(self) -> None:
-        assert content_cache.of_project("default", {"data": 1}) == {"data": 1}

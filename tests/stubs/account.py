@@ -13,7 +13,7 @@ from worker.stages.base import Channel, run_stage
 
 
 def main(request: StageRequest, _channel: Channel) -> BaseModel:
-    (request.attempt_dir / "cache").write_text(str(request.downloads))
+    (request.attempt_dir / "cache").write_text(str(request.project_cache))
     token = os.environ.get("HF_TOKEN")
     if token is not None:
         headers = {"Authorization": f"Bearer {token}"}

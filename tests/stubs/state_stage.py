@@ -102,12 +102,12 @@ def _threads() -> dict[str, Any]:
 
 
 def _constants() -> dict[str, str]:
-    """All plain values in the libraries' modules."""
+    """All plain values and paths in the libraries' modules."""
     found = {}
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] in LIBRARIES:
             for attribute, value in vars(module).items():
-                if not attribute.startswith("__") and isinstance(value, bool | int | str | None):
+                if not attribute.startswith("__") and isinstance(value, int | str | Path | None):
                     found[f"{name}.{attribute}"] = repr(value)
     return found
 

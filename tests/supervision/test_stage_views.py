@@ -1,5 +1,6 @@
 """The views that the supervisor makes for stages."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,23 @@ from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
 from tests.stages.support import REQUEST
+from worker.processes.stage_environment import stage_environment
 from worker.sandbox.view import View
 from worker.supervision import stage_views
 
 
-def view_of(home: Path, stage: Stage, private: Path | None = None, **more: Any) -> View:
+def view_of(
+    home: Path,
+    stage: Stage,
+    private: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    **more: Any,
+) -> View:
     workspace = home / "jobs" / "job-1"
     paths = {"workspace": workspace, "attempt_dir": workspace / "attempts" / "1"}
     paths["cache_dir"] = home / "cache"
     request = StageRequest.model_validate({**REQUEST, **paths, "stage": stage, **more})
-    environment = {"HF_HOME": str(home / "hf")}
+    environment = environment or {"HF_HOME": str(home / "hf")}
     return stage_views.of_stage(Settings(home=home), request, environment, private=private)
 
 
@@ -33,6 +41,27 @@ def test_what_a_stage_can_write_is_guarded_in_every_view(
     open_to_others = shared - {private}
     assert open_to_others
     assert [path for path in open_to_others if not _is_below(path, view.guarded)] == []
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_what_a_project_leaves_for_later_jobs_no_other_project_sees(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the lock on the CPU, which holds nothing."""
+    monkeypatch.delenv("HF_HOME", raising=False)
+    seen = {}
+    for project in ("default", "a", "b"):
+        environment = stage_environment(Settings(home=tmp_path), stage, project_id=project)
+        view = view_of(tmp_path, stage, project_id=project, environment=environment)
+        below = {path for path in (*view.read, *view.write) if path.is_relative_to(tmp_path)}
+        seen[project] = {path for path in below if path.is_relative_to(tmp_path / "cache")}
+        seen[project] -= {tmp_path / "cache" / "devices" / "cpu.lock"}
+        assert seen[project]
+    own = {name: tmp_path / "cache" / "projects" / name for name in ("a", "b")}
+    for project, folder in own.items():
+        assert [path for path in seen[project] if not path.is_relative_to(folder)] == []
+    assert [p for p in seen["default"] if p.is_relative_to(tmp_path / "cache" / "projects")] == []
+    assert tmp_path / "cache" not in seen["default"]
 
 
 def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:

@@ -47,7 +47,7 @@ def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data
         before = request.prepared
         if before is not None and before.dataset_revision is not None:
             spec = spec.model_copy(update={"revision": before.dataset_revision})
-        return hub.HubData(spec, given, request.downloads)
+        return hub.HubData(spec, given, request.project_cache)
     locate = _uploads(request) if isinstance(spec, UploadDataset) else _paths(request)
     keep = request.spec.task.keeps_line_ends()
     files = {

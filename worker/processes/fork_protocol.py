@@ -24,7 +24,7 @@ LAUNCHER: Final = "worker.stages.launch_ranks"
 """The stage that forks again, to start its ranks."""
 
 LATE: Final = frozenset(
-    {"HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "TMPDIR", "HOME"}
+    {"HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "HOME"}
     | {name for proxy in PROXIES for name in (proxy, proxy.lower())}
 )
 """Variables that differ between stages. The server sees no GPU and no network; it has all other

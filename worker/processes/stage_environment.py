@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from service import child_environment
+from service.contract import project_cache
+from service.contract.roles import DEFAULT_PROJECT
 from service.contract.states import Stage
 from service.settings import Settings
 from worker.processes import allocator
@@ -27,7 +29,11 @@ _LIBRARIES: Final = {
 
 
 def stage_environment(
-    settings: Settings, stage: Stage, gpus: Sequence[str] = (), private: Path | None = None
+    settings: Settings,
+    stage: Stage,
+    gpus: Sequence[str] = (),
+    private: Path | None = None,
+    project_id: str = DEFAULT_PROJECT,
 ) -> dict[str, str]:
     """The variables of the worker that a stage may have, and ours; no secrets.
 
@@ -35,8 +41,10 @@ def stage_environment(
     for temporary files, which is its home, too.
     """
     environment = child_environment.split(_given(settings, stage))[0] | _ours(gpus)
-    # Downloads go to our cache, unless the operator has set HF_HOME.
-    environment.setdefault("HF_HOME", str(settings.cache_dir / "huggingface"))
+    own_home = str(project_cache.of(settings.cache_dir, project_id) / project_cache.HF_HOME)
+    # The default project shares the operator's, which no other project's stage may change.
+    if project_id != DEFAULT_PROJECT or "HF_HOME" not in environment:
+        environment["HF_HOME"] = own_home
     if settings.hub_endpoint is not None:
         environment["HF_ENDPOINT"] = settings.hub_endpoint
     environment = allocator.preloading(settings.malloc, _for_libraries(environment))

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from traceback import print_exc
 from typing import Any, NoReturn
 
@@ -50,6 +51,7 @@ _DEVICE_FUNCTIONS = (
     ("transformers.utils.import_utils", re.compile("cuda|accelerator|gpu|device|tf32|flash")),
     ("torch.utils._triton", re.compile("")),
 )
+_HUB_LIBRARIES = {"huggingface_hub", "transformers", "datasets", "accelerate"}
 _OFFLINE_CONSTANTS = (
     ("huggingface_hub.constants", "HF_HUB_OFFLINE"),
     ("datasets.config", "HF_HUB_OFFLINE"),
@@ -227,6 +229,20 @@ def _set_late_constants(environment: dict[str, str]) -> None:
         module: Any = sys.modules.get(name)
         if module is not None:
             setattr(module, constant, is_offline)
+    hub = sys.modules.get("huggingface_hub.constants")
+    home = environment.get("HF_HOME")
+    if hub is not None and home is not None and home != hub.HF_HOME:
+        _move_constants(hub.HF_HOME, home)
+
+
+def _move_constants(before: str, home: str) -> None:
+    """Every path below HF_HOME that a library has made when it was imported."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in _HUB_LIBRARIES:
+            continue
+        for constant, value in list(vars(module).items()):
+            if isinstance(value, str | Path) and f"{value}/".startswith(f"{before}/"):
+                setattr(module, constant, type(value)(f"{home}{str(value)[len(before) :]}"))
 
 
 def _forget_devices() -> None:

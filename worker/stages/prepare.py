@@ -38,7 +38,7 @@ def main(request: StageRequest, channel: Channel) -> PrepareResult:
     finished_model.check_weights(request.spec, task, model.folder)
     reporter = DataReporter(request, data, events)
     preparation = Preparation(request.spec, task, model, checked.max_length, data, events, reporter)
-    entry = preparation.run(request.cache_dir, request.project_id)
+    entry = preparation.run(request.project_cache)
     _require_same_data(request, entry)
     _require_same_base(request)
     resume_source = resumed_job.taken_over(request, entry.folder.name, model.revision)

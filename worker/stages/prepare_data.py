@@ -6,7 +6,6 @@ from typing import Any
 
 from service.contract import prepared_data
 from service.contract.events import Notice
-from service.contract.roles import DEFAULT_PROJECT
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
 from service.contract.stages import StageRequest
@@ -67,9 +66,8 @@ class Preparation:
         self._data = data
         self._events = events
 
-    def run(self, cache_dir: Path, project_id: str = DEFAULT_PROJECT) -> content_cache.Entry:
-        ingredients = content_cache.of_project(project_id, self._ingredients())
-        key = content_cache.address(ingredients)
+    def run(self, cache_dir: Path) -> content_cache.Entry:
+        key = content_cache.address(self._ingredients())
         entry = content_cache.get_or_build(cache_dir / prepared_data.FOLDER, key, self._build)
         if entry.found:
             message = "Reusing the prepared data of an earlier job: nothing to check or tokenize"

@@ -50,7 +50,7 @@ def locate_model(request: StageRequest) -> Origins:
             revision,
             roots=request.model_roots,
             setting=setting,
-            cache_dir=request.downloads,
+            cache_dir=request.project_cache,
         )
 
     tokenizer = None

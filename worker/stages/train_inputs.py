@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from service.contract.events import Notice, StageEvent
+from service.contract.project_cache import EQUIVALENCE
 from service.contract.resources import DDPSpec
 from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
@@ -23,7 +24,7 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.registry import leaves_loaded_weights
 from worker.training.distributed.shared_weights import read_once
 from worker.training.fast_paths import FastPaths
-from worker.training.kernels import chunked_cross_entropy, equivalence_check, gpu_padding_free
+from worker.training.kernels import chunked_cross_entropy, gpu_padding_free
 from worker.training.kernels.equivalence_check import EquivalenceChecker
 from worker.training.objective import ChunksLogits, Features, Objective
 
@@ -88,7 +89,7 @@ def load_parts(
     once = leaves_loaded_weights(request.spec, device)
     model, new_weights = read_once(load, ranks) if once else load()
     features: Features = next((split.features for split in splits.values()), ())
-    trials = EquivalenceChecker(request.cache_dir / equivalence_check.FOLDER, device, ranks, send)
+    trials = EquivalenceChecker(request.project_cache / EQUIVALENCE, device, ranks, send)
     given = gpu_padding_free.ChoiceInputs(features, paths, trials)
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))

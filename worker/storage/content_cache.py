@@ -1,4 +1,5 @@
-"""A cache of prepared data, addressed by its inputs; built once, shared by all jobs."""
+"""A cache of prepared data, addressed by its inputs; built once, shared by all jobs of a
+project."""
 
 import hashlib
 import json
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from service.contract import prepared_data
-from service.contract.roles import DEFAULT_PROJECT
 from worker.storage import atomic_dir
 
 Counts = dict[str, dict[str, int]]
@@ -27,12 +27,6 @@ def address(parts: Mapping[str, Any]) -> str:
     """sha256 over `parts` as canonical JSON."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def of_project(project_id: str, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`parts` as another project does not have them, so that it learns nothing from a hit. The
-    default project keeps the addresses of older releases."""
-    return parts if project_id == DEFAULT_PROJECT else {**parts, "project": project_id}
 
 
 def get_or_build(root: Path, key: str, build: Callable[[Path], Counts]) -> Entry:

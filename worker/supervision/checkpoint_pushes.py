@@ -215,7 +215,9 @@ class _Process:
         self._resources.callback(os.close, self._permission)
         try:
             private = self._resources.enter_context(private_folder())
-            environment = stage_environment(settings, Stage.PUBLISH, private=private)
+            environment = stage_environment(
+                settings, Stage.PUBLISH, private=private, project_id=request.project_id
+            )
             self._child = Child(
                 command,
                 environment,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from service.contract import prepared_data
+from service.contract import prepared_data, project_cache
 from service.contract.events import Finished
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import (
@@ -28,8 +28,8 @@ from service.settings import Settings
 from worker.sandbox import layers, machine
 from worker.sandbox.view import View
 
-_DOWNLOADS: Final = ("hub", "datasets")
-_MEASURED: Final = (prepared_data.COMPILED, "equivalence")
+_PREPARED: Final = (*project_cache.DOWNLOADS, prepared_data.FOLDER)
+_MEASURED: Final = (prepared_data.COMPILED, project_cache.EQUIVALENCE)
 _CPU_LOCK: Final = Path("devices") / "cpu.lock"
 _CHECKPOINT_SETTINGS: Final = "hub"
 """In an attempt's folder: `hub_repository.settings_dir`, a module that loads the Hub's library."""
@@ -85,22 +85,21 @@ def _guarded(request: StageRequest, environment: Mapping[str, str]) -> Iterator[
     """All folders that some stage can write into."""
     yield request.workspace.parent
     yield Path(environment["HF_HOME"])
-    yield from (request.downloads / name for name in _DOWNLOADS)
-    yield from (request.cache_dir / name for name in (prepared_data.FOLDER, *_MEASURED))
+    for cache in {request.cache_dir, request.project_cache}:
+        yield from (cache / name for name in (*_PREPARED, *_MEASURED))
 
 
 def _writable(
     request: StageRequest, environment: Mapping[str, str], stage: Stage
 ) -> Iterator[Path]:
-    cache, hub_home = request.cache_dir, Path(environment["HF_HOME"])
+    cache, hub_home = request.project_cache, Path(environment["HF_HOME"])
     match stage:
         case Stage.PREPARE:
-            yield from (request.downloads / name for name in _DOWNLOADS)
-            yield cache / prepared_data.FOLDER
+            yield from (cache / name for name in _PREPARED)
             yield hub_home
         case Stage.TRAIN:
             yield from (cache / name for name in _MEASURED)
-            yield cache / _CPU_LOCK
+            yield request.cache_dir / _CPU_LOCK
         case Stage.PUBLISH:
             yield hub_home / "xet"
 
@@ -182,8 +181,7 @@ def _roots(request: StageRequest) -> list[Path]:
     others = [*_of_other_job(request.base_job)]
     if request.prepared is not None:
         others += _of_other_job(request.prepared.base_job)
-    caches = [request.downloads / name for name in _DOWNLOADS]
-    caches.append(request.cache_dir / prepared_data.FOLDER)
+    caches = [request.project_cache / name for name in _PREPARED]
     return [path.resolve() for path in (request.workspace, *caches, *request.model_roots, *others)]
 
 

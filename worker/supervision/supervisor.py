@@ -188,7 +188,9 @@ class Supervisor:
         limits: StageLimits,
         locks: tuple[int, ...],
     ) -> Child:
-        environment = stage_environment(self._settings, claim.stage, claim.gpus, private)
+        environment = stage_environment(
+            self._settings, claim.stage, claim.gpus, private, claim.project_id
+        )
         return Child(
             self._command(request, request.attempt_dir / "request.json"),
             environment,

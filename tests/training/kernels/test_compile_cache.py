@@ -13,6 +13,7 @@ from service.contract.stages import StageRequest
 from tests.training.support import Job, rows, run
 from worker.storage import atomic_dir
 from worker.training.kernels import compile_cache
+from worker.training.kernels.compile_cache import Verdict
 
 OPTIONS: dict[str, Any] = {"max_steps": 2, "logging_steps": 1, "save_strategy": "no"}
 
@@ -65,6 +66,15 @@ class TestShared:
     def test_another_kind_of_job_does_not(self, make_compiled: Callable[..., StageRequest]) -> None:
         compile_into(make_compiled(), graph="1")
         assert compile_into(make_compiled(per_device_train_batch_size=3)) == set()
+
+    def test_another_project_does_not(self, make_compiled: Callable[..., StageRequest]) -> None:
+        request = make_compiled()
+        compile_into(request, graph="1")
+        Verdict(request).write(faster=True)
+        other = request.model_copy(update={"project_id": "other"})
+        assert Verdict(other).read() is None
+        assert compile_into(other, planted="2") == set()
+        assert compile_into(request) == {"graph"}
 
     def test_nothing_is_kept_of_one_that_fails(
         self, make_compiled: Callable[..., StageRequest]

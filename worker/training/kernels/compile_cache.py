@@ -1,4 +1,4 @@
-"""torch.compile's cache, and the verdict whether compiling is faster, passed from job to job.
+"""torch.compile's cache, and the verdict whether compiling is faster, passed on within a project.
 
 Each stage compiles into a folder of its own: a stage that is killed leaves half a file, which all
 users of a shared cache would load. The folder starts with what earlier jobs of this kind have
@@ -39,7 +39,7 @@ class Verdict:
     _FILE: Final = "verdict.json"
 
     def __init__(self, request: StageRequest) -> None:
-        self._root = request.cache_dir / prepared_data.COMPILED
+        self._root = request.project_cache / prepared_data.COMPILED
         self._key = f"{_key(request)}-verdict"
 
     def read(self) -> bool | None:
@@ -68,7 +68,7 @@ def shared(request: StageRequest, rank: int, *, may_compile: bool) -> Iterator[N
         return
     own = request.attempt_dir / "compiled" / str(rank)
     os.environ[_VARIABLE] = str(own)
-    root, key = request.cache_dir / prepared_data.COMPILED, _key(request)
+    root, key = request.project_cache / prepared_data.COMPILED, _key(request)
     shutil.rmtree(own, ignore_errors=True)
     with prepared_data.locked(root, key):
         known = _fetch(root / key, own)
@@ -98,20 +98,15 @@ def _key(request: StageRequest) -> str:
     training = spec.training.model_dump(mode="json", include=set(_OPTIONS))
     config = Path(request.prepared.model_dir) / "config.json"
     return content_cache.address(
-        content_cache.of_project(
-            request.project_id,
-            {
-                "versions": {
-                    name: version(name) for name in ("torch", "transformers", "accelerate")
-                },
-                "machine": _machine(),
-                "model": hashlib.sha256(config.read_bytes()).hexdigest(),
-                "task": spec.task.model_dump(mode="json"),
-                "peft": spec.peft and spec.peft.model_dump(mode="json"),
-                "processes": spec.resources.processes,
-                "training": training,
-            },
-        )
+        {
+            "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
+            "machine": _machine(),
+            "model": hashlib.sha256(config.read_bytes()).hexdigest(),
+            "task": spec.task.model_dump(mode="json"),
+            "peft": spec.peft and spec.peft.model_dump(mode="json"),
+            "processes": spec.resources.processes,
+            "training": training,
+        }
     )
 
 

@@ -3,7 +3,7 @@
 The result of a fast path may depend on the GPU, its driver and the libraries, and not all of them
 can be tested in advance. So the first job of a kind compares each path with the plain one on three
 short batches. A path that differs or fails is not used, and an event says so. The verdict is kept
-for later jobs of that kind.
+for later jobs of that kind in the same project.
 """
 
 import json
@@ -23,8 +23,6 @@ from worker.storage import content_cache
 from worker.training import rng
 from worker.training.distributed.ranks import Ranks
 
-FOLDER: Final = "equivalence"
-"""In the cache directory; it holds one small file for each kind of job and path."""
 _KEPT: Final = 500
 """Verdicts kept on disk: the ones used last."""
 _ROUNDING: Final = 3.0
