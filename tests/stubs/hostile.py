@@ -80,6 +80,16 @@ class Attack:
         ]
         return [str(path) for path in places if _tried(partial(_append, path))]
 
+    def write_through_link(self) -> object:
+        """A file that it may only read would be written under the name of a hard link."""
+        other = self.request.attempt_dir / "linked"
+
+        def link() -> object:
+            os.link(self.request.workspace / "attempts" / "1" / "request.json", other)
+            return _append(other)
+
+        return self.request.epoch > 1 and _tried(link)
+
     def replace_log(self) -> object:
         log = self.request.workspace / "job.log"
 

@@ -87,7 +87,7 @@ def locate(
 
 
 def of_job(base: BaseJob, own_folder: Path) -> Located:
-    """The finished model of another job; or the weights of its checkpoint, linked into `own_folder`
+    """The finished model of another job; or the weights of its checkpoint, copied into `own_folder`
     together with its training's settings. StageError(model_not_found) if they were deleted."""
     name = base.job if base.step is None else f"{base.job} (step {base.step})"
     files = _inside(base.folder)
@@ -99,7 +99,7 @@ def of_job(base: BaseJob, own_folder: Path) -> Located:
         raise StageError(FailureCode.MODEL_NOT_FOUND, f"The files of {name} no longer exist")
 
     def fetch(_wanted: Iterable[str]) -> Path:
-        return base.folder if base.step is None else link_all(files, own_folder)
+        return base.folder if base.step is None else own_files(files, own_folder)
 
     return Located(name, base.revision, tuple(files), fetch)
 
@@ -120,9 +120,13 @@ def _inside(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.iterdir()) if is_followed(path)}
 
 
-def link_all(files: Mapping[str, Path], target: Path) -> Path:
-    """Hard-link the files, so that they survive when the other job's checkpoint is deleted; copy
-    them where that is not possible."""
+def own_files(files: Mapping[str, Path], target: Path) -> Path:
+    """Give this job files of its own, which stay when the other job's checkpoint is deleted.
+
+    In the sandbox they are copies: it lets no stage link a file that it may only read into a folder
+    that it may write, because the file could then be written by its new name. The supervisor makes
+    no links either, for the same reason. Without a sandbox they are hard links, where possible.
+    """
     target.mkdir(parents=True, exist_ok=True)
     for name, path in files.items():
         if not (target / name).exists():

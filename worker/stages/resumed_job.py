@@ -1,5 +1,5 @@
 """`training.resume_from` in `prepare`, before a GPU is needed: check that both jobs have the same
-inputs, and link its checkpoint into this job's folder."""
+inputs, and copy its checkpoint into this job's folder."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def taken_over(
         raise StageError(FailureCode.DATA_CHANGED, message, before=before.step, now=source.step)
     folder = source.folder
     if not folder.is_relative_to(request.workspace):
-        folder = _linked(source, request.attempt_dir / "resume_from" / str(source.step))
+        folder = _copied(source, request.attempt_dir / "resume_from" / str(source.step))
     _require_intact(source, folder)
     return source.model_copy(update={"folder": folder})
 
@@ -58,13 +58,13 @@ def _require_same_inputs(
         )
 
 
-def _linked(source: ResumeSource, target: Path) -> Path:
-    """Hard links, which survive the removal of the other job; whole or not at all."""
+def _copied(source: ResumeSource, target: Path) -> Path:
+    """Whole or not at all."""
     unfinished = target.with_name(f"{target.name}.tmp")
     for folder in (target, unfinished):
         shutil.rmtree(folder, ignore_errors=True)
     try:
-        files.link_all(
+        files.own_files(
             {path.name: path for path in source.folder.iterdir() if path.is_file()}, unfinished
         )
     except OSError as error:
