@@ -133,6 +133,10 @@ class ProjectExistsError(DomainError):
     status, code, title = 409, "project_exists", "The name is taken"
 
 
+class ProjectRenameError(DomainError):
+    status, code, title = 409, "project_name_fixed", "The project cannot be renamed"
+
+
 class ProjectArchivedError(DomainError):
     status, code, title = 409, "project_archived", "The project is archived"
 

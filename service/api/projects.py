@@ -10,6 +10,7 @@ from service.api.openapi import problems
 from service.api.schemas.owners import (
     Me,
     Member,
+    MemberChanges,
     MemberList,
     MemberRemoved,
     NewMember,
@@ -24,7 +25,9 @@ from service.api.visitor import (
     KeysAdmin,
     ProjectsAdmin,
     Visitor,
+    permissions_of,
 )
+from service.contract.roles import Role
 from service.errors import ForbiddenError
 from service.store import audit, projects
 from service.store.models import ProjectRow
@@ -92,13 +95,13 @@ def get_project(visitor: Anyone, project: ProjectId, database: DatabaseDep) -> P
 @router.patch(
     "/projects/{project}",
     summary="Change a project",
-    responses=problems(400, 401, 404, 413, 422, 503),
+    responses=problems(400, 401, 404, 409, 413, 422, 503),
 )
 def change_project(
     visitor: ProjectsAdmin, project: ProjectId, changes: ProjectChanges, database: DatabaseDep
 ) -> Project:
-    """For operators: set its limits, or archive it. An archived project takes no new jobs and
-    files; what it has stays."""
+    """For operators: set its limits, rename it, or archive it. An archived project takes no new
+    jobs and files; what it has stays. In MLflow a project keeps its first name."""
     given = changes.model_dump(exclude_unset=True)
     with database.write() as session:
         row = owner(session, visitor, project)
@@ -128,16 +131,52 @@ def add_member(
     visitor: KeysAdmin, project: ProjectId, new: NewMember, database: DatabaseDep
 ) -> Member:
     """A named person with a role. Their keys are made with POST …/keys and `member`."""
-    if not visitor.role.includes(new.role):
-        raise ForbiddenError(
-            f"This key has the role `{visitor.role}` and cannot give the role `{new.role}`.",
-            role=str(new.role),
-        )
+    _require_can_give(visitor, new.role)
     with database.write() as session:
         row = owner(session, visitor, project)
         made = projects.add_member(session, row.id, new.name, new.role)
         audit.about(f"{project}/{made.id}")
         return Member.of(made)
+
+
+def _require_can_give(visitor: Visitor, role: Role) -> None:
+    if not visitor.role.includes(role):
+        raise ForbiddenError(
+            f"This key has the role `{visitor.role}` and cannot give the role `{role}`.",
+            role=str(role),
+        )
+
+
+@router.patch(
+    "/projects/{project}/members/{member}",
+    summary="Change a member's role",
+    responses=problems(400, 401, 404, 413, 422, 503),
+)
+def change_member(
+    visitor: KeysAdmin,
+    project: ProjectId,
+    member: MemberId,
+    changes: MemberChanges,
+    database: DatabaseDep,
+) -> Member:
+    """Their keys may do no more than the new role from the next request on. A higher role needs new
+    keys: no key gains rights."""
+    _require_can_give(visitor, changes.role)
+    with database.write() as session:
+        row = projects.member(session, owner(session, visitor, project).id, member)
+        _require_no_gain(visitor, Role(row.role), changes.role)
+        return Member.of(projects.change_member(session, row, changes.role))
+
+
+def _require_no_gain(visitor: Visitor, now: Role, role: Role) -> None:
+    """A member who was demoted may have keys that a higher role makes strong again."""
+    beyond = sorted(permissions_of(role) - permissions_of(now) - visitor.permissions)
+    if beyond:
+        raise ForbiddenError(
+            f"The role `{role}` gives {', '.join(f'`{name}`' for name in beyond)}, which this key "
+            "does not have. Ask an admin of the project whose key has it.",
+            role=str(role),
+        )
 
 
 @router.delete(

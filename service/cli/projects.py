@@ -98,15 +98,29 @@ def set_limits(
         changes["archived"] = archived
     if not changes:
         raise UsageError("nothing to change: give a limit, for example --max-gpus 4")
-    with Client.from_environment() as client:
-        _show(client.change("PATCH", _path(project), changes), as_json=json)
+    _change(project, changes, as_json=json)
+
+
+@app.command()
+def rename(
+    project: Project,
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    *,
+    json: output.AsJson = False,
+) -> None:
+    """Give a project another name; in MLflow it keeps the first one. For operators."""
+    _change(project, {"name": name}, as_json=json)
 
 
 @app.command()
 def archive(project: Project, *, json: output.AsJson = False) -> None:
     """Take no new jobs and files; what the project has stays. For operators."""
+    _change(project, {"archived": True}, as_json=json)
+
+
+def _change(project: str, changes: dict[str, Any], *, as_json: bool) -> None:
     with Client.from_environment() as client:
-        _show(client.change("PATCH", _path(project), {"archived": True}), as_json=json)
+        _show(client.change("PATCH", _path(project), changes), as_json=as_json)
 
 
 def _limits(**given: float | str | None) -> dict[str, Any]:
@@ -167,10 +181,29 @@ def add(
     """Add a person; `finetune keys create --member NAME` makes a key for them."""
     with Client.from_environment() as client:
         made = client.change("POST", _members(client), {"name": name, "role": role})
-    if json:
-        output.print_json(made)
+    _show_member(made, as_json=json)
+
+
+@members_app.command("set")
+def set_role(
+    member: Annotated[str, typer.Argument(help="Name or id.")],
+    role: Annotated[str, typer.Option(help="viewer, member or admin.")],
+    *,
+    json: output.AsJson = False,
+) -> None:
+    """Change a person's role; their keys may do no more than it, and gain nothing."""
+    with Client.from_environment() as client:
+        path = f"{_members(client)}/{_segment(member)}"
+        changed = client.change("PATCH", path, {"role": role})
+    _show_member(changed, as_json=json)
+
+
+def _show_member(member: Json, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(member)
     else:
-        output.print_line(f"{made['id']}  {made['name']} is {made['role']} of {made['project']}")
+        name, role, project = member["name"], member["role"], member["project"]
+        output.print_line(f"{member['id']}  {name} is {role} of {project}")
 
 
 @members_app.command()

@@ -24,17 +24,3 @@ def registered_model(project: str, given: str) -> str:
     if project == DEFAULT_PROJECT and not given.startswith(_MODELS):
         return given
     return f"{_MODELS}{project}.{given}"
-
-
-def owner_of_experiment(name: str) -> str:
-    """The name of the project that this experiment belongs to."""
-    if not name.startswith(_EXPERIMENTS):
-        return DEFAULT_PROJECT
-    return name.removeprefix(_EXPERIMENTS).partition("/")[0]
-
-
-def owner_of_model(name: str) -> str:
-    """The name of the project that this registered model belongs to."""
-    if not name.startswith(_MODELS):
-        return DEFAULT_PROJECT
-    return name.removeprefix(_MODELS).partition(".")[0]

@@ -17,6 +17,10 @@ def project_column(*, primary_key: bool = False) -> MappedColumn[str]:
     )
 
 
+def _first_name(context: Any) -> str:
+    return str(context.get_current_parameters()["name"])
+
+
 class ProjectRow(Base):
     """Owns jobs and files. A limit of null is none."""
 
@@ -25,6 +29,10 @@ class ProjectRow(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     """`proj-` and hex, or `default`."""
     name: Mapped[str] = mapped_column(String(64), unique=True)
+    mlflow_name: Mapped[str | None] = mapped_column(
+        String(64), unique=True, index=True, insert_default=_first_name
+    )
+    """The name that it was made with: its experiments and models in MLflow keep it."""
     created_at: Mapped[datetime]
     archived_at: Mapped[datetime | None]
     """From then on it takes no new jobs and files."""

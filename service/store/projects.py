@@ -15,6 +15,7 @@ from service.errors import (
     ProjectArchivedError,
     ProjectExistsError,
     ProjectNotFoundError,
+    ProjectRenameError,
 )
 from service.store import keys
 from service.store.database import db_now
@@ -56,25 +57,52 @@ def list_all(session: Session, scope: Scope) -> list[ProjectRow]:
 def create(session: Session, name: str, limits: dict[str, Any]) -> ProjectRow:
     """Raises ProjectExistsError."""
     row = ProjectRow(id=f"proj-{uuid.uuid4().hex}", name=name, created_at=db_now(), **limits)
+    _require_free(session, row.id, name)
     try:
         with session.begin_nested():
             session.add(row)
     except IntegrityError as error:
-        raise ProjectExistsError(f"There is a project {name!r} already.") from error
+        raise _taken(name) from error
     session.refresh(row)
     return row
+
+
+def _require_free(session: Session, project_id: str, name: str) -> None:
+    """No project is called as another one was: MLflow has the other's runs under that name."""
+    is_taken = (ProjectRow.name == name) | (ProjectRow.mlflow_name == name)
+    others = select(ProjectRow.id).where(is_taken, ProjectRow.id != project_id).limit(1)
+    if session.scalar(others) is not None:
+        raise _taken(name)
+
+
+def _taken(name: str) -> ProjectExistsError:
+    return ProjectExistsError(f"There is or was a project {name!r} already: choose another name.")
 
 
 def change(session: Session, row: ProjectRow, changes: dict[str, Any]) -> ProjectRow:
-    """Set limits; `archived`: whether it takes new jobs and files."""
-    archived = changes.pop("archived", None)
+    """Set limits; `archived`: whether it takes new jobs and files. Raises ProjectExistsError and
+    ProjectRenameError for a `name`."""
+    archived, name = changes.pop("archived", None), changes.pop("name", None)
     if archived is not None and archived != (row.archived_at is not None):
         row.archived_at = db_now() if archived else None
-    for name, value in changes.items():
-        setattr(row, name, value)
+    if name is not None and name != row.name:
+        _rename(session, row, name)
+    for limit, value in changes.items():
+        setattr(row, limit, value)
     session.flush()
     session.refresh(row)
     return row
+
+
+def _rename(session: Session, row: ProjectRow, name: str) -> None:
+    if row.id == DEFAULT_PROJECT:
+        raise ProjectRenameError("The default project is found by its name and keeps it.")
+    _require_free(session, row.id, name)
+    try:
+        with session.begin_nested():
+            row.name = name
+    except IntegrityError as error:
+        raise _taken(name) from error
 
 
 def require_open(session: Session, project_ids: Iterable[str]) -> None:
@@ -143,6 +171,13 @@ def add_member(session: Session, project_id: str, name: str, role: Role) -> Memb
     except IntegrityError as error:
         raise MemberExistsError(f"The project has a member {name!r} already.") from error
     session.refresh(row)
+    return row
+
+
+def change_member(session: Session, row: MemberRow, role: Role) -> MemberRow:
+    """Keys of the member that may do more lose it at once; none gains anything."""
+    row.role = role
+    session.flush()
     return row
 
 

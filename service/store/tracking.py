@@ -19,7 +19,7 @@ class TrackedJob:
 
     id: str
     project: str
-    """The name of the project that owns it."""
+    """The name in MLflow of the project that owns it."""
     spec: dict[str, Any]
     state: str
     created_at: datetime
@@ -49,8 +49,10 @@ def load(session: Session, job_id: str) -> TrackedJob | None:
         )
         .scalar_subquery()
     )
+    # Null in the row of a project that an older release has made meanwhile.
+    in_mlflow = func.coalesce(ProjectRow.mlflow_name, ProjectRow.name)
     row = session.execute(
-        select(JobRow, db_now().label("now"), trained_at, ProjectRow.name)
+        select(JobRow, db_now().label("now"), trained_at, in_mlflow)
         .join(ProjectRow, ProjectRow.id == JobRow.project_id)
         .where(JobRow.id == job_id)
     ).one_or_none()

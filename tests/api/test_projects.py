@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from service.contract.roles import Role
-from service.store import keys, projects
+from service.store import keys, projects, tracking
 from service.store.database import Database, db_now
 from service.store.keys import Grant
 from service.store.models import ApiKeyRow
@@ -112,6 +112,75 @@ class TestProjects:
         assert operator.post("/v1/projects", json={"name": name}).status_code in (409, 422)
 
 
+class TestRename:
+    def test_the_project_has_the_new_name_alone(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        member = Caller(locked, key_of(server.database, Role.MEMBER))
+        job = member.post("/v1/jobs", json=spec()).json()
+        answer = operator.patch("/v1/projects/search", json={"name": "find"})
+        changed = answer.json()
+        assert (answer.status_code, changed["name"], changed["mlflow_name"]) == (
+            200,
+            "find",
+            "search",
+        )
+        assert operator.get("/v1/projects/search").status_code == 404
+        assert operator.get("/v1/projects/find").json()["id"] == job["project"]
+        assert member.get(f"/v1/jobs/{job['id']}").status_code == 200
+
+    def test_mlflow_keeps_the_first_one(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        operator.patch("/v1/projects/search", json={"name": "find"})
+        job = operator.post("/v1/jobs", json=spec(), headers={"FineTune-Project": "find"}).json()
+        with server.database.read() as session:
+            tracked = tracking.load(session, job["id"])
+        assert tracked is not None
+        assert tracked.project == "search"
+
+    def test_a_name_that_mlflow_knows_stays_its_owners(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        operator.post("/v1/projects", json={"name": "other"})
+        operator.patch("/v1/projects/search", json={"name": "find"})
+        for answer in (
+            operator.post("/v1/projects", json={"name": "search"}),
+            operator.patch("/v1/projects/other", json={"name": "search"}),
+            operator.patch("/v1/projects/other", json={"name": "find"}),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (409, "project_exists")
+        back = operator.patch("/v1/projects/find", json={"name": "search"})
+        assert (back.status_code, back.json()["name"]) == (200, "search")
+
+    def test_the_default_project_keeps_its_name(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        refused = operator.patch("/v1/projects/default", json={"name": "main"})
+        assert (refused.status_code, refused.json()["code"]) == (409, "project_name_fixed")
+        assert operator.patch("/v1/projects/default", json={"name": "default"}).status_code == 200
+
+    @pytest.mark.parametrize("name", ["proj-1", "A", "a/b", "", 1])
+    def test_names_that_are_refused(self, server: Server, locked: str, name: Any) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        assert operator.patch("/v1/projects/search", json={"name": name}).status_code == 422
+
+
+class TestChanges:
+    def test_null_is_no_limit_and_changes_nothing_else(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        limits = {"max_gpus": 2, "weight": 3, "archived": True}
+        operator.patch("/v1/projects/search", json=limits)
+        nulls = {"max_gpus": None, "archived": None, "name": None}
+        changed = operator.patch("/v1/projects/search", json=nulls).json()
+        assert (changed["max_gpus"], changed["weight"], changed["name"]) == (None, 3, "search")
+        assert changed["archived_at"] is not None
+
+    def test_a_project_always_has_a_weight(self, server: Server, locked: str) -> None:
+        operator = Caller(locked, key_of(server.database, Role.OPERATOR))
+        for weight in (None, 0, -1, "many"):
+            refused = operator.patch("/v1/projects/search", json={"weight": weight})
+            assert refused.status_code == 422
+            assert [fault["path"] for fault in refused.json()["errors"]] == ["body.weight"]
+        assert operator.get("/v1/projects/search").json()["weight"] == 1
+
+
 class TestKeys:
     def test_an_expired_key_says_so(self, server: Server, locked: str) -> None:
         key = key_of(server.database, Role.MEMBER)
@@ -185,6 +254,45 @@ class TestMembers:
         assert (me["role"], "jobs:write" in me["permissions"]) == ("viewer", False)
         assert {"files:read", "jobs:read"} <= set(me["permissions"])
         assert Caller(locked, hers["key"]).post("/v1/jobs", json=spec()).status_code == 403
+
+    def test_a_lower_role_counts_at_once_and_a_higher_one_gives_no_key_more(
+        self, server: Server, locked: str
+    ) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        admin.post("/v1/projects/search/members", json={"name": "ada", "role": "member"})
+        body = {"name": "hers", "member": "ada"}
+        hers = Caller(locked, admin.post("/v1/projects/search/keys", json=body).json()["key"])
+        assert hers.post("/v1/jobs", json=spec()).status_code == 201
+        path = "/v1/projects/search/members/ada"
+        changed = admin.patch(path, json={"role": "viewer"}).json()
+        assert (changed["name"], changed["role"]) == ("ada", "viewer")
+        assert hers.post("/v1/jobs", json=spec()).status_code == 403
+        assert admin.patch(path, json={"role": "admin"}).json()["role"] == "admin"
+        assert hers.get("/v1/me").json()["role"] == "member"
+        [listed] = admin.get("/v1/projects/search/members").json()["data"]
+        assert listed["role"] == "admin"
+
+    def test_a_narrow_key_gives_no_member_more_than_it_has(
+        self, server: Server, locked: str
+    ) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        narrow = Caller(locked, key_of(server.database, Role.ADMIN, scopes=["keys:admin"]))
+        admin.post("/v1/projects/search/members", json={"name": "ada", "role": "admin"})
+        path = "/v1/projects/search/members/ada"
+        assert narrow.patch(path, json={"role": "viewer"}).status_code == 200
+        refused = narrow.patch(path, json={"role": "member"})
+        assert (refused.status_code, refused.json()["role"]) == (403, "member")
+        assert "`jobs:write`" in refused.json()["detail"]
+
+    @pytest.mark.parametrize("body", [{}, {"role": "operator"}, {"role": "member", "name": "x"}])
+    def test_changes_that_are_refused(
+        self, server: Server, locked: str, body: dict[str, Any]
+    ) -> None:
+        admin = Caller(locked, key_of(server.database, Role.ADMIN))
+        admin.post("/v1/projects/search/members", json={"name": "ada"})
+        assert admin.patch("/v1/projects/search/members/ada", json=body).status_code == 422
+        missing = admin.patch("/v1/projects/search/members/bob", json={"role": "viewer"})
+        assert (missing.status_code, missing.json()["code"]) == (404, "member_not_found")
 
     def test_removing_one_revokes_all_their_keys(self, server: Server, locked: str) -> None:
         admin = Caller(locked, key_of(server.database, Role.ADMIN))

@@ -20,6 +20,20 @@ class TestProjects:
         assert names == ["default", "search"]
         assert cli("projects", "set", "search").status == 2
 
+    def test_renamed(self, cli: Cli, api: str) -> None:
+        made = cli("projects", "create", "search", "--json").json()
+        renamed = cli("projects", "rename", "search", "find", "--json").json()
+        assert (renamed["id"], renamed["name"]) == (made["id"], "find")
+        taken = cli("projects", "rename", "find", "default")
+        assert (taken.status, "already" in taken.err) == (2, True)
+
+    def test_a_members_role_is_changed(self, cli: Cli, api: str) -> None:
+        ada = cli("members", "add", "ada", "--json").json()["id"]
+        out = cli("members", "set", "ada", "--role", "viewer").out
+        assert out == f"{ada}  ada is viewer of default\n"
+        [listed] = cli("members", "list", "--json").json()["data"]
+        assert (listed["id"], listed["role"]) == (ada, "viewer")
+
     def test_a_project_is_chosen(
         self, cli: Cli, api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -49,18 +49,27 @@ class Limits(_Body):
 
 
 class NewProject(Limits):
-    name: ProjectName = Field(description="Cannot be changed later.", examples=["search"])
+    name: ProjectName = Field(examples=["search"])
 
 
 class ProjectChanges(Limits):
     """The fields that are given are set; the others stay."""
 
-    archived: bool | None = Field(None, description="true: it takes no new jobs and files.")
+    name: ProjectName | None = Field(
+        None, description="A new name; MLflow keeps the first one. null: it stays."
+    )
+    archived: bool | None = Field(
+        None, description="true: it takes no new jobs and files. null: it stays."
+    )
 
 
 class Project(Limits):
     id: str = Field(examples=["default"])
     name: str
+    mlflow_name: str = Field(
+        description="The name that it was made with: its experiments and registered models in "
+        "MLflow keep it."
+    )
     created_at: datetime
     archived_at: datetime | None
 
@@ -70,6 +79,7 @@ class Project(Limits):
         return cls(
             id=row.id,
             name=row.name,
+            mlflow_name=row.mlflow_name or row.name,
             created_at=row.created_at,
             archived_at=row.archived_at,
             **limits,
@@ -83,6 +93,10 @@ class ProjectList(BaseModel):
 class NewMember(_Body):
     name: Name = Field(examples=["ada@example.com"])
     role: ProjectRole = Role.MEMBER
+
+
+class MemberChanges(_Body):
+    role: ProjectRole
 
 
 class Member(BaseModel):

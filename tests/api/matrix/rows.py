@@ -243,12 +243,24 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "GET /v1/projects/{project}": Row(ANY_KEY, _of_project("")),
     "PATCH /v1/projects/{project}": Row(
-        Permission.PROJECTS_ADMIN, _of_project("", body={"weight": 2})
+        Permission.PROJECTS_ADMIN,
+        (
+            *_of_project("", body={"weight": 2}),
+            *_of_project("", body={"name": "$project_name"}),
+            *_of_project("", ok=409, body={"name": "default"}),
+        ),
     ),
     "GET /v1/projects/{project}/members": Row(Permission.KEYS_ADMIN, _of_project("/members")),
     "POST /v1/projects/{project}/members": Row(
         Permission.KEYS_ADMIN,
         _of_project("/members", ok=409, body={"name": "$member_name", "role": "viewer"}),
+    ),
+    "PATCH /v1/projects/{project}/members/{member}": Row(
+        Permission.KEYS_ADMIN,
+        (
+            *_of_project("/members/$member", body={"role": "viewer"}),
+            *_of_project("/members/$member_name", body={"role": "viewer"}),
+        ),
     ),
     "DELETE /v1/projects/{project}/members/{member}": Row(
         Permission.KEYS_ADMIN,
