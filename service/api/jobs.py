@@ -73,16 +73,20 @@ def validate_job(
         ),
     ] = [],  # noqa: B006
 ) -> Validation:
-    """Answers 200 with `valid: false` for a spec with faults."""
+    """Answers 200 with `valid: false` for a spec with faults, and for one that the project may not
+    submit now: its queue is full, it is archived, or it may not ask for this priority."""
     findings = submission.examine(body, services, visitor.own, pending_file)
-    if findings.faults or findings.spec is None:
-        return Validation(valid=False, spec=None, errors=findings.faults, ignored=ignored(body))
+    spec, faults = findings.spec, findings.faults
+    if spec is not None and not faults:
+        spec, faults = submission.as_allowed(services, visitor.project, spec)
+    if spec is None or faults:
+        return Validation(valid=False, spec=None, errors=faults, ignored=ignored(body))
     return Validation(
         valid=True,
-        spec=findings.spec.model_dump(mode="json"),
+        spec=spec.model_dump(mode="json"),
         errors=[],
         ignored=ignored(body),
-        warnings=warnings(findings.spec, services.settings, services.database),
+        warnings=warnings(spec, services.settings, services.database),
     )
 
 

@@ -17,8 +17,11 @@ from service.api.faults.collect import Findings, collect
 from service.api.ignored_options import ignored
 from service.api.job_page import answer, page_of_new, read_page
 from service.api.schemas.jobs import Job, SpecWarning, SubmittedJob
+from service.api.schemas.problems import Fault
 from service.contract import patterns
-from service.store import queries
+from service.contract.spec import JobSpec
+from service.errors import PriorityQuotaError, ProjectArchivedError, QuotaExceededError
+from service.store import queries, quotas
 from service.store.scope import Scope
 
 CREATED: dict[int | str, dict[str, Any]] = {
@@ -49,6 +52,16 @@ def examine(
         findings, body, services.settings, services.database, scope, pending_files
     )
     return replace(findings, faults=faults)
+
+
+def as_allowed(services: Services, project: str, spec: JobSpec) -> tuple[JobSpec, list[Fault]]:
+    """The spec with the priority that the project may have, and why it would be refused now."""
+    with services.database.read() as session:
+        try:
+            return quotas.as_allowed(session, project, spec), []
+        except (QuotaExceededError, ProjectArchivedError) as error:
+            path = "priority" if isinstance(error, PriorityQuotaError) else ""
+            return spec, [Fault(path=path, code=error.code, message=error.detail)]
 
 
 def submit(

@@ -38,11 +38,20 @@ def locked(session: Session, project: str) -> ProjectRow:
 # ---- queued jobs --------------------------------------------------------------------------------
 
 
-def require_queue_room(session: Session, new: Iterable[str]) -> dict[str, int]:
+def as_allowed(session: Session, project: str, spec: JobSpec) -> JobSpec:
+    """The spec as the project may submit it at this moment; reserves nothing. Raises
+    QueueQuotaError, PriorityQuotaError, ProjectArchivedError."""
+    highest = require_queue_room(session, [project], is_trial=True)
+    return allowed_priority(spec, highest.get(project))
+
+
+def require_queue_room(
+    session: Session, new: Iterable[str], *, is_trial: bool = False
+) -> dict[str, int]:
     """`new`: the project of each job that is about to be queued. Returns the most urgent priority
     of those projects that have a limit of it. Raises QueueQuotaError, ProjectArchivedError.
 
-    Locks the projects: to be called after the rows of jobs and files are locked.
+    Locks the projects, except on trial: to be called after the rows of jobs and files are locked.
     """
     wanted = Counter(new)
     limited = select(
@@ -52,7 +61,8 @@ def require_queue_room(session: Session, new: Iterable[str]) -> dict[str, int]:
     for project, name, archived_at, priority in session.execute(limited.order_by(ProjectRow.id)):
         if archived_at is not None:
             raise projects.archived_error(name)
-        _require_queue_room(session, locked(session, project), wanted[project])
+        row = session.get_one(ProjectRow, project) if is_trial else locked(session, project)
+        _require_queue_room(session, row, wanted[project])
         if priority is not None:
             highest[project] = priority
     return highest

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from typing import Any
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from service.api.accounting import Bucket
 from service.contract.roles import Role
 from service.settings import Settings
 from service.store import keys
-from service.store.database import Database
+from service.store.database import Database, db_now
 from service.store.keys import Grant
 from tests.api.conftest import Server, running
 from tests.support.databases import on_sqlite
@@ -80,6 +81,54 @@ class TestPriority:
         limit(server.database, highest_priority=6)
         made = server.client.post("/v1/jobs", json=SPEC).json()
         assert made["spec"]["priority"] == 6
+
+
+@on_sqlite
+class TestValidation:
+    """It says what POST would say at the same moment."""
+
+    def posted(self, server: Server, spec: dict[str, Any]) -> dict[str, Any]:
+        problem: dict[str, Any] = server.client.post("/v1/jobs", json=spec).json()
+        return {"code": problem["code"], "message": problem["detail"]}
+
+    def faults(self, server: Server, spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        checked = server.client.post("/v1/jobs/validate", json=spec).json()
+        assert (checked["valid"], checked["spec"]) == (False, None)
+        return {
+            fault["path"]: {name: fault[name] for name in ("code", "message")}
+            for fault in checked["errors"]
+        }
+
+    def test_a_more_urgent_priority(self, server: Server) -> None:
+        limit(server.database, highest_priority=6)
+        spec = {**SPEC, "priority": 5}
+        assert self.faults(server, spec) == {"priority": self.posted(server, spec)}
+
+    def test_without_one_it_is_the_nearest(self, server: Server) -> None:
+        limit(server.database, highest_priority=6)
+        checked = server.client.post("/v1/jobs/validate", json=SPEC).json()
+        assert (checked["valid"], checked["spec"]["priority"]) == (True, 6)
+
+    def test_a_full_queue(self, server: Server) -> None:
+        limit(server.database, max_queued_jobs=1)
+        assert server.client.post("/v1/jobs/validate", json=SPEC).json()["valid"]
+        assert server.client.post("/v1/jobs", json=SPEC).status_code == 201
+        assert self.faults(server, SPEC) == {"": self.posted(server, SPEC)}
+
+    def test_an_archived_project(self, server: Server) -> None:
+        limit(server.database, archived_at=db_now())
+        assert self.faults(server, SPEC) == {"": self.posted(server, SPEC)}
+
+    def test_of_the_project_that_the_request_names(self, server: Server) -> None:
+        make_project(server.database, "search", max_queued_jobs=0)
+        for project, valid in (("search", False), ("default", True)):
+            headers = {"FineTune-Project": project}
+            checked = server.client.post("/v1/jobs/validate", json=SPEC, headers=headers)
+            assert checked.json()["valid"] is valid
+
+    def test_faults_of_the_spec_come_first(self, server: Server) -> None:
+        limit(server.database, max_queued_jobs=0)
+        assert list(self.faults(server, {**SPEC, "name": 1})) == ["name"]
 
 
 @on_sqlite
