@@ -1,15 +1,12 @@
 """GET /metrics for Prometheus: counts of requests, and the state of the jobs at scrape time."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
 
+import prometheus_client
 from fastapi import APIRouter, Request, Response
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,10 +14,15 @@ from service.api.dependencies import DatabaseDep, SettingsDep
 from service.api.openapi import problems
 from service.api.visitor import NEEDS_METRICS
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
-from service.contract.states import JobState
-from service.store import queries
+from service.contract.states import ENDED, JobState
+from service.store import fair_shares, job_counts, projects, queries
 from service.store.database import Database
 from service.store.scope import EVERYTHING
+
+MOST_PROJECTS: Final = 100
+"""With labels of their own: each has a series for every state."""
+OTHER_PROJECTS: Final = "(other)"
+"""No project can be called so."""
 
 
 class Metrics:
@@ -29,7 +31,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         labels = ["method", "route", "status"]
-        self._requests = Counter(
+        self._requests = prometheus_client.Counter(
             "finetune_http_requests", "HTTP requests.", labels, registry=self.registry
         )
         self._seconds = Histogram(
@@ -53,17 +55,54 @@ class _JobCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self.database.read() as session:
-            by_state = queries.count_by_state(session, EVERYTHING)
-            depths = queries.queue_depths(session, EVERYTHING)
+            jobs = job_counts.by_project(session, EVERYTHING)
+            depths = job_counts.queue_depths(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
-        states = {state.value: 0 for state in JobState} | by_state
+            gpus = fair_shares.gpus_in_use(session)
+            names = {row.id: row.name for row in projects.list_all(session, EVERYTHING)}
+        states = {state.value: 0 for state in JobState} | sum(jobs.values(), Counter[str]())
         queues = {CPU_QUEUE: 0, GPU_QUEUE: 0} | depths
         yield _gauge("finetune_jobs", "Jobs by state.", "state", states)
         yield _gauge("finetune_queue_depth", "Jobs that wait, by queue.", "queue", queues)
         yield GaugeMetricFamily("finetune_workers", "Live workers.", value=workers)
+        labels = _labels(names, jobs)
+        yield _jobs_by_project(jobs, labels)
+        yield _gpus_by_project(gpus, labels)
 
 
-def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+def _labels(names: dict[str, str], jobs: dict[str, Counter[str]]) -> dict[str, str]:
+    """Id of a project → its label. Those with the most jobs that have not ended have their own."""
+    busy = sorted(names, key=lambda each: (-_unfinished(jobs.get(each)), names[each]))
+    own = busy[:MOST_PROJECTS]
+    return dict.fromkeys(names, OTHER_PROJECTS) | {each: names[each] for each in own}
+
+
+def _unfinished(states: Counter[str] | None) -> int:
+    return sum(count for state, count in (states or {}).items() if state not in ENDED)
+
+
+def _jobs_by_project(jobs: dict[str, Counter[str]], labels: dict[str, str]) -> Metric:
+    family = GaugeMetricFamily(
+        "finetune_project_jobs", "Jobs by project and state.", labels=["project", "state"]
+    )
+    found: dict[str, Counter[str]] = {label: Counter() for label in labels.values()}
+    for project, states in jobs.items():
+        found[labels[project]] += states
+    for label, states in found.items():
+        for state in JobState:
+            family.add_metric([label, state.value], states[state.value])
+    return family
+
+
+def _gpus_by_project(gpus: dict[str, int], labels: dict[str, str]) -> Metric:
+    found = dict.fromkeys(labels.values(), 0)
+    for project, count in gpus.items():
+        found[labels[project]] += count
+    text = "GPUs that running stages of the project have."
+    return _gauge("finetune_project_gpus", text, "project", found)
+
+
+def _gauge(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
@@ -88,7 +127,7 @@ router = APIRouter(tags=["operations"], dependencies=[NEEDS_METRICS])
 def get_prometheus_metrics(
     request: Request, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
-    """Requests by route and status, jobs by state, queue depths, live workers."""
+    """Requests by route and status, jobs by state and by project, queue depths, live workers."""
     metrics: Metrics = request.app.state.metrics
     jobs = CollectorRegistry(auto_describe=False)
     jobs.register(_JobCollector(database, settings.alive_seconds))

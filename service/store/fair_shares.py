@@ -90,8 +90,10 @@ def _running(session: Session, pool: Pool) -> dict[str, list[Running]]:
     return found
 
 
-def gpus_in_use(session: Session, project: str) -> int:
-    return sum(one.gpus for one in _running(session, Pool.GPU).get(project, ()))
+def gpus_in_use(session: Session) -> dict[str, int]:
+    """GPUs that the running stages of each project have."""
+    running = _running(session, Pool.GPU)
+    return {project: sum(one.gpus for one in theirs) for project, theirs in running.items()}
 
 
 def begin(session: Session, project: str, gpus: int) -> None:

@@ -281,24 +281,3 @@ def running_jobs(session: Session, scope: Scope) -> list[RunningJob]:
         for worker, job_id, stage, name in session.execute(statement)
         if worker is not None
     ]
-
-
-def count_by_state(session: Session, scope: Scope) -> dict[str, int]:
-    statement = (
-        select(JobRow.state, func.count()).where(scope.of(JobRow.project_id)).group_by(JobRow.state)
-    )
-    return _counts(session, statement)
-
-
-def queue_depths(session: Session, scope: Scope) -> dict[str, int]:
-    """Queue → jobs that wait in it."""
-    statement = (
-        select(JobRow.queue, func.count())
-        .where(JobRow.state == JobState.QUEUED.value, scope.of(JobRow.project_id))
-        .group_by(JobRow.queue)
-    )
-    return _counts(session, statement)
-
-
-def _counts(session: Session, statement: Select[Any, int]) -> dict[str, int]:
-    return {str(key): count for key, count in session.execute(statement)}

@@ -56,10 +56,9 @@ def gpu_quotas(session: Session, jobs: Iterable[JobRow]) -> dict[str, GpuQuota]:
     limits = select(ProjectRow.id, ProjectRow.max_gpus).where(
         ProjectRow.id.in_(wanted), ProjectRow.max_gpus.is_not(None)
     )
-    return {
-        project: GpuQuota(limit or 0, fair_shares.gpus_in_use(session, project))
-        for project, limit in session.execute(limits)
-    }
+    found = session.execute(limits).all()
+    in_use = fair_shares.gpus_in_use(session) if found else {}
+    return {project: GpuQuota(limit or 0, in_use.get(project, 0)) for project, limit in found}
 
 
 def was_tried(job: JobRow) -> bool:

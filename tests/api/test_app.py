@@ -9,11 +9,15 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Column, MetaData, String, Table, select
 
+from service.contract.states import JobState
 from service.settings import Settings
+from service.store import claims
 from tests.api.conftest import Server, running
 from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
 from tests.support.databases import on_sqlite
+from tests.support.job_rows import put
+from tests.support.projects import make_job_of, make_project
 from tests.support.services import free_port
 
 PROBLEM = "application/problem+json"
@@ -203,6 +207,46 @@ class TestMetrics:
         assert "finetune_workers 0.0" in text
         route = 'method="GET",route="/v1/jobs/{job_id}",status="404"'
         assert f"finetune_http_requests_total{{{route}}} 1.0" in text
+
+    def test_jobs_and_gpus_by_project(self, server: Server) -> None:
+        make_project(server.database, "search")
+        make_job_of(server.database, "search")
+        held = make_job_of(server.database, "search", gpus=2)
+        with server.database.write() as session:
+            gpus = ["GPU-0", "GPU-1"]
+            assert claims.claim(
+                session, held, "worker", queues=["gpu.2"], gpus=gpus, lease_seconds=60
+            )
+        server.client.post("/v1/jobs", json=SPEC)
+        text = server.client.get("/metrics").text
+        for project, state, count in (
+            ("search", "queued", 1),
+            ("search", "running", 1),
+            ("default", "queued", 1),
+            ("default", "failed", 0),
+        ):
+            labels = f'project="{project}",state="{state}"'
+            assert f"finetune_project_jobs{{{labels}}} {count}.0" in text
+        assert 'finetune_project_gpus{project="search"} 2.0' in text
+        assert 'finetune_project_gpus{project="default"} 0.0' in text
+        assert 'finetune_jobs{state="queued"} 2.0' in text
+
+    def test_projects_beyond_the_busiest_are_one(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("service.api.metrics.MOST_PROJECTS", 1)
+        for name in ("a", "b", "c"):
+            make_project(server.database, name)
+        for name in ("b", "b", "a", "c"):
+            make_job_of(server.database, name)
+        put(server.database, make_job_of(server.database, "c"), state="failed")
+        put(server.database, make_job_of(server.database, "c"), state="failed")
+        lines = server.client.get("/metrics").text.splitlines()
+        found = [line for line in lines if line.startswith("finetune_project_jobs{")]
+        assert 'finetune_project_jobs{project="b",state="queued"} 2.0' in found
+        assert 'finetune_project_jobs{project="(other)",state="queued"} 2.0' in found
+        assert 'finetune_project_jobs{project="(other)",state="failed"} 2.0' in found
+        assert len(found) == 2 * len(JobState)
 
 
 @on_sqlite
