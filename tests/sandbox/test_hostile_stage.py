@@ -115,10 +115,8 @@ def test_a_preparation_gets_no_files_and_no_processes(
 
 
 @on_sqlite
-@pytest.mark.parametrize("lie", ["link", "outside", "checkpoint"])
-def test_a_file_that_is_not_the_jobs_is_refused(
-    database: Database, settings: Settings, lie: str
-) -> None:
+@pytest.mark.parametrize("lie", ["link", "outside", "checkpoint", "step", "permission"])
+def test_what_cannot_be_true_is_refused(database: Database, settings: Settings, lie: str) -> None:
     with targets(settings.home) as aims:
         job, _ = attack(database, settings, aims, lie=lie)
     left_behind(settings)
@@ -127,6 +125,15 @@ def test_a_file_that_is_not_the_jobs_is_refused(
     assert job.failure["code"] == "stage_untrustworthy"
     with database.read() as session:
         assert queries.artifacts(session, EVERYTHING, job.id, after=None, limit=10)[0] == []
+
+
+def test_a_character_that_no_database_stores(database: Database, settings: Settings) -> None:
+    with targets(settings.home) as aims:
+        job, _ = attack(database, settings, aims, lie="nul")
+    left_behind(settings)
+    assert job.state == "queued"
+    [notice] = [e.data for e in history_of(database, job.id) if "after" in str(e.data)]
+    assert notice == {"message": "before\ufffdafter", "data": {"\ufffd": ["\ufffd"]}}
 
 
 @on_sqlite

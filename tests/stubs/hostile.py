@@ -19,7 +19,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from service.contract.events import ArtifactWritten, CheckpointSaved, Metric, Notice
+from service.contract.events import (
+    ArtifactWritten,
+    CheckpointSaved,
+    Metric,
+    Notice,
+    ReadyToCommit,
+    StageEvent,
+)
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
 from tests.stubs import stage
 from worker.stages.base import Channel, run_stage
@@ -28,6 +35,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PTRACE_SEIZE, _PTRACE_ATTACH = 0x4206, 16
 _NEW_USER, _NEW_MOUNTS, _MS_BIND = 0x10000000, 0x20000, 0x1000
 _OVERHEARD = 5
+_ENDED = ("link", "outside", "checkpoint", "step", "permission")
+"""The lies for which the supervisor ends it."""
+_EVENTS: Mapping[str, StageEvent] = {
+    "step": Metric(kind="train", step=2**31, values={}),
+    "permission": ReadyToCommit(),
+    "nul": Notice(message="before\0after", data={"\0": ["\0"]}),
+}
 
 
 class Attack:
@@ -214,7 +228,9 @@ def main(request: StageRequest, channel: Channel) -> BaseModel:
     (request.attempt_dir / "successes.json").write_text(
         json.dumps({"tried": names, "successes": successes}, default=str)
     )
-    _lie(request.spec.metadata.get("hostile.lie", ""), request, channel)
+    lie = request.spec.metadata.get("hostile.lie")
+    if lie is not None:
+        _lie(lie, request, channel)
     return stage.result(request)
 
 
@@ -223,8 +239,8 @@ def _lie(kind: str, request: StageRequest, channel: Channel) -> None:
     link = request.attempt_dir / "link"
     artifact = ArtifactWritten(name="a", path="", bytes=1, sha256="0" * 64)
     match kind:
-        case "":
-            return
+        case "step" | "permission" | "nul":
+            channel.send(_EVENTS[kind])
         case "link":
             link.symlink_to(request.workspace.parents[1] / "finetune.db")
             path = str(link.relative_to(request.workspace))
@@ -246,7 +262,7 @@ def _lie(kind: str, request: StageRequest, channel: Channel) -> None:
         case "flood":
             for number in range(20_000):
                 channel.send(Notice(message=f"{number}"))
-    time.sleep(_OVERHEARD if kind in ("link", "outside", "checkpoint") else 0)
+    time.sleep(_OVERHEARD if kind in _ENDED else 0)
 
 
 def command(request: StageRequest, request_file: Path) -> list[str]:

@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 _REAP_SECONDS: Final = 1.0
 _CHUNK: Final = 1 << 16
+_NUL, _REPLACEMENT = rb"\u0000", rb"\ufffd"  # Postgres stores no text with U+0000
 _LONGEST_LINE: Final = 2 * 1024**2  # twice what a stage of ours sends
 STARTED: Final[set[int]] = set()
 """The processes that this one has started and not reaped."""
@@ -177,7 +178,7 @@ class Child:
         events = []
         for line in lines:
             try:
-                events.append(STAGE_EVENT.validate_json(line))
+                events.append(STAGE_EVENT.validate_json(line.replace(_NUL, _REPLACEMENT)))
             except ValidationError as error:
                 log.error("stage_event.invalid", error=str(error)[:500])
         return events

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.contract.events import Failed, Finished, Notice, StageEvent
+from service.contract.events import Failed, Finished, Notice
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.stages import StageRequest
 from service.contract.states import JobState, Stage
@@ -38,6 +38,7 @@ from worker.supervision.heartbeat import Heartbeat
 from worker.supervision.limits.resource_watch import ResourceWatch
 from worker.supervision.limits.stage_limits import StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
+from worker.supervision.stage_reports import StageReports
 from worker.supervision.stop_policy import SOFT, Stop, StopPolicy
 from worker.supervision.system_metrics import SystemSampler
 from worker.tracking.shipper import BackgroundShipper
@@ -230,14 +231,14 @@ class Supervisor:
         pushes: CheckpointPushes,
     ) -> Finished | Failed | None:
         """Record events until the stage has ended, and stop it if it must stop."""
-        outcome: Finished | Failed | None = None
+        reports = StageReports(request, recorder)
         while not child.has_exited():
             # A stage that reports faster than the database stores has to wait.
             events = child.read(POLL_SECONDS) if recorder.has_room() else []
             for event in events:
                 stop_policy.record(event)
-            outcome = _record_events(events, recorder) or outcome
-            if recorder.refusal is not None:
+            reports.take(events)
+            if reports.refusal is not None:
                 child.kill()
             if child.at_end:
                 time.sleep(0.02)  # the stage has closed its pipe and is about to exit
@@ -246,8 +247,8 @@ class Supervisor:
         child.kill()  # its descendants may still hold the pipe
         tail = time.monotonic() + _TAIL_SECONDS
         while not child.at_end and time.monotonic() < tail:
-            outcome = _record_events(child.read(POLL_SECONDS), recorder) or outcome
-        return _believed(request, outcome, recorder)
+            reports.take(child.read(POLL_SECONDS))
+        return reports.outcome()
 
     def _push(
         self, stop_policy: StopPolicy, recorder: EventRecorder, pushes: CheckpointPushes
@@ -312,32 +313,6 @@ class Supervisor:
 def _written(request: StageRequest, private: Path, limits: StageLimits) -> WrittenFiles:
     folders = [request.attempt_dir, private]
     return WrittenFiles(folders, limits, fills_caches=request.stage is Stage.PREPARE)
-
-
-def _record_events(events: list[StageEvent], recorder: EventRecorder) -> Finished | Failed | None:
-    """Record all events except the one that ends the stage, which is returned."""
-    outcome: Finished | Failed | None = None
-    for event in events:
-        if isinstance(event, Finished | Failed):
-            outcome = event
-        else:
-            recorder.add(event)
-    return outcome
-
-
-def _believed(
-    request: StageRequest, outcome: Finished | Failed | None, recorder: EventRecorder
-) -> Finished | Failed | None:
-    """The outcome, unless the stage has named files that are not the job's."""
-    if recorder.refusal is not None:
-        message = f"The stage reported a file that is not the job's: {recorder.refusal!r}"[:500]
-        return Failed(failure=Failure.of(FailureCode.STAGE_UNTRUSTWORTHY, message))
-    if isinstance(outcome, Finished):
-        try:
-            stage_views.require_own(request, outcome)
-        except StageError as error:
-            return Failed(failure=error.failure)
-    return outcome
 
 
 def _ending(stop_policy: StopPolicy, outcome: Finished | Failed) -> Ending | None:
