@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -34,23 +35,28 @@ def api(
 ) -> None:
     """Serve the HTTP API."""
     # Imported late: every other command would wait for it.
+    from service.api.app import create_app
     from service.api.server import options
 
     process_start.begin()
     settings = get_settings()
-    host = settings.host if host is None else host
+    given = {"host": host, "port": port}
+    settings = settings.model_copy(
+        update={name: value for name, value in given.items() if value is not None}
+    )
     make_private(settings.home)
-    check_address(host, settings.auth)
+    check_address(settings.host, settings.auth)
     database = Database(settings.sqlalchemy_url)
     try:
         require_schema(database)
     finally:
         database.dispose()
     uvicorn.run(
-        "service.api.app:create_app",
+        # With these settings: the app answers only to hosts that it knows.
+        partial(create_app, settings),
         factory=True,
-        host=host,
-        port=settings.port if port is None else port,
+        host=settings.host,
+        port=settings.port,
         **options(settings),
     )
 

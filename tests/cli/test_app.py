@@ -1,6 +1,8 @@
 from importlib.metadata import version
+from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from tests.cli.conftest import Cli
 
@@ -66,3 +68,35 @@ class TestMain:
         monkeypatch.setenv("FINETUNE_DATABASE_URL", f"sqlite:///{tmp_path}/empty.db")
         assert cli("migrate").status == 0
         assert cli("keys", "list", "--json").json() == {"data": []}
+
+
+class TestApi:
+    @pytest.fixture
+    def served(self, home: object, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        """What uvicorn is given to serve."""
+        given: dict[str, Any] = {}
+
+        def run(app: Any, **options: Any) -> None:
+            given.update(options, app=app)
+
+        monkeypatch.setattr("uvicorn.run", run)
+        monkeypatch.setattr("service.api.app.logging.configure", lambda _: None)
+        return given
+
+    def test_it_answers_to_the_host_that_it_was_started_with(
+        self, cli: Cli, served: dict[str, Any]
+    ) -> None:
+        assert cli("api", "--host", "GPU-box.example", "--port", "8123").status == 0
+        assert (served["host"], served["port"]) == ("GPU-box.example", 8123)
+        client = TestClient(served["app"](), base_url="http://gpu-box.example:8123")
+        assert client.get("/health/live").status_code == 200
+        other = client.get("/health/live", headers={"Host": "other.example"})
+        assert (other.status_code, other.json()["code"]) == (421, "unknown_host")
+
+    def test_without_options_the_settings_count(
+        self, cli: Cli, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FINETUNE_HOST", "0.0.0.0")
+        monkeypatch.setenv("FINETUNE_PORT", "8200")
+        assert cli("api").status == 0
+        assert (served["host"], served["port"]) == ("0.0.0.0", 8200)
