@@ -184,7 +184,9 @@ class Connection(HttpToolsProtocol):
             self._answer(error)
 
     def _answer(self, error: DomainError) -> None:
-        response = render("/", uuid.uuid4().hex, error)
+        request_id = uuid.uuid4().hex
+        self._gate.rejections.note(self.client, error, request_id)
+        response = render("/", request_id, error)
         lines = [b"HTTP/1.1 %d %s" % (error.status, error.title.encode())]
         lines += [name + b": " + value for name, value in response.raw_headers]
         lines += [b"connection: close", b"", bytes(response.body)]

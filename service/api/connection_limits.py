@@ -6,6 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from service.api.rejection_log import RejectionLog
+
 _OTHER_DESCRIPTORS: Final = 100
 """Of the API itself: database, broker, log, programs that check files."""
 _FEWEST: Final = 8
@@ -56,6 +58,7 @@ class Gate:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.rejections = RejectionLog()
         self._open: set[Connection] = set()
         self._is_sweeping = False
         # Those without a request, the longest-waiting first.

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -269,6 +270,11 @@ class TestSize:
         assert status_of(send(quick, sent, seconds=1.5)) == 200
 
 
+def rejections(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    return [line for line in lines if line["event"] == "request.rejected"]
+
+
 class TestRequests:
     @pytest.mark.parametrize(("request_bytes", "status"), _REFUSED.values(), ids=_REFUSED)
     def test_what_is_no_request_ends_the_connection(
@@ -285,6 +291,36 @@ class TestRequests:
         self, quick: Address, request_bytes: bytes, status: int
     ) -> None:
         assert status_of(send(quick, request_bytes, seconds=1.5)) == status
+
+    def test_each_that_is_refused_is_one_line_of_the_log(
+        self, quick: Address, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("INFO", "service.api.access"):
+            received = send(quick, b"GET / HTTP/1.1\r\n\r\n")
+            send(quick, b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 8000 + b"\r\n\r\n")
+            with half_open(quick, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\nA: ") as [slow]:
+                answer(slow)
+        lines = rejections(caplog)
+        found = [(line["status"], line["code"], line["client"]) for line in lines]
+        assert found == [
+            (400, "invalid_http", "127.0.0.1"),
+            (431, "headers_too_large", "127.0.0.1"),
+            (408, "request_timeout", "127.0.0.1"),
+        ]
+        problem = json.loads(received.partition(b"\r\n\r\n")[2])
+        assert lines[0]["request_id"] == problem["request_id"]
+
+    def test_many_that_are_refused_are_few_lines(
+        self, quick: Address, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("INFO", "service.api.access"):
+            for _ in range(40):
+                assert status_of(send(quick, b"GET / HTTP/1.1\r\n\r\n")) == 400
+            time.sleep(1.1)
+            send(quick, b"GET / HTTP/1.1\r\n\r\n")
+        lines = rejections(caplog)
+        assert 10 <= len(lines) <= 20
+        assert sum(line["unlogged"] for line in lines) + len(lines) == 41
 
     def test_head_has_no_body(self, quick: Address) -> None:
         connection = http.client.HTTPConnection(*quick, timeout=5)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.accounting import Bucket
+from service.api.bucket import Bucket
 from service.contract.roles import Role
 from service.settings import Settings
 from service.store import keys
