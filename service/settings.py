@@ -70,6 +70,13 @@ class Settings(BaseSettings):
     public_url: str | None = Field(
         None, description="Where users reach the API, for links in MLflow; `up` fills it in."
     )
+    published_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port of this machine that leads to a container's API; compose fills it in. "
+        "With it public_url is http://127.0.0.1 and the port, unless it is set.",
+    )
     hub_token: SecretStr | None = Field(None, description="Write access to the Hub.")
     secrets_key_file: Path | None = Field(
         None,
@@ -292,6 +299,12 @@ class Settings(BaseSettings):
                 f"FINETUNE_LEASE_SECONDS ({self.lease_seconds:g}): a worker must have ended a "
                 "stage that it can no longer speak for before another one may begin it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _users_of_a_container_come_through_its_published_port(self) -> Self:
+        if self.public_url is None and self.published_port is not None:
+            self.public_url = f"http://127.0.0.1:{self.published_port}"
         return self
 
     @field_validator("home", mode="after")

@@ -41,8 +41,6 @@ def main() -> None:
             "DATA_DIR": str(models),
             "FINETUNE_SERVICE_IMAGE": SERVICE_IMAGE,
             "FINETUNE_WORKER_IMAGE": WORKER_IMAGE,
-            # podman-compose does not fill in a variable within another one's default.
-            "FINETUNE_PUBLIC_URL": f"http://127.0.0.1:{ports['FINETUNE_PORT']}",
             # No job of this run may reach the real Hub.
             "FINETUNE_HUB_TOKEN": "",
             "SERVICE_MEMORY": f"{MEMORY_MIB}m",

@@ -1,5 +1,6 @@
 """What docker-compose.yml and its override promise; `make containers` runs them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def services_of(name: str) -> dict[str, Any]:
     described: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())["services"]
     return described
+
+
+def filled_in(value: str, variables: dict[str, str]) -> str:
+    """As compose does it: `${NAME:-default}`."""
+
+    def of(match: re.Match[str]) -> str:
+        return variables.get(match[1]) or match[2]
+
+    return re.sub(r"\$\{(\w+):-([^${}]*)\}", of, value)
 
 
 MAIN = services_of("docker-compose.yml")
@@ -31,6 +41,34 @@ class TestMain:
     def test_every_variable_is_a_setting(self, name: str) -> None:
         known = {f"FINETUNE_{field.upper()}" for field in Settings.model_fields}
         assert set(MAIN[name]["environment"]) <= known
+
+    @pytest.mark.parametrize(
+        ("given", "url"),
+        [
+            ({}, "http://127.0.0.1:8000"),
+            ({"FINETUNE_PORT": "9000"}, "http://127.0.0.1:9000"),
+            (
+                {"FINETUNE_PORT": "9000", "FINETUNE_PUBLIC_URL": "https://ft.example"},
+                "https://ft.example",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("described", [MAIN["api"], MAIN["worker"], GPU["worker-cpu"]])
+    def test_links_lead_to_the_published_port(
+        self,
+        described: dict[str, Any],
+        given: dict[str, str],
+        url: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for name in ("FINETUNE_PUBLIC_URL", "FINETUNE_PUBLISHED_PORT"):
+            monkeypatch.setenv(name, filled_in(described["environment"][name], given))
+        assert Settings(_env_file=None).public_url == url
+
+    @pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.gpu.yml"])
+    def test_no_default_holds_another_variable(self, name: str) -> None:
+        """podman-compose 1.0 does not fill it in."""
+        assert re.findall(r"\$\{[^}]*\$\{", (ROOT / name).read_text()) == []
 
     @pytest.mark.parametrize("name", ["api", "reconciler", "worker"])
     def test_nothing_of_ours_starts_before_the_schema(self, name: str) -> None:
