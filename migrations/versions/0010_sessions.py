@@ -27,7 +27,10 @@ def upgrade() -> None:
         sa.Column("created_at", _Time(timezone=True), nullable=False),
         sa.Column("expires_at", _Time(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
-            ["key_id"], ["api_keys.id"], name=op.f("fk_sessions_key_id_api_keys")
+            ["key_id"],
+            ["api_keys.id"],
+            name=op.f("fk_sessions_key_id_api_keys"),
+            ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sessions")),
         sa.UniqueConstraint("sha256", name=op.f("uq_sessions_sha256")),

@@ -100,6 +100,7 @@ class SessionRow(Base):
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
-    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    # Whoever empties the table of keys in an emergency must not be held up by sessions.
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
