@@ -12,6 +12,8 @@ from service.masking import mask
 from worker import unreachable
 
 _FIRST_LINE_LIMIT = 500
+_MOST_TEXT: Final = 4_000
+_MOST_DETAILS: Final = 64_000
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_THREAD_TEXT: Final = "can't start new thread"
 _FULL_TEXT = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
@@ -46,6 +48,14 @@ _DEVICE_SIGNALS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABR
 _FROM_OUTSIDE: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 )
+
+
+def small(failure: Failure) -> Failure:
+    """`failure` with secrets masked, cut to fit the pipe and a response."""
+    details = failure.details if len(repr(failure.details)) <= _MOST_DETAILS else {}
+    texts = {"message": mask(failure.message), "action": failure.action}
+    cut = {name: text[:_MOST_TEXT] for name, text in texts.items()}
+    return failure.model_copy(update={**cut, "details": details})
 
 
 def from_exception(error: BaseException) -> Failure:

@@ -18,15 +18,12 @@ from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, StageError
 from service.contract.section import Acceptance
 from service.contract.stages import EVENT_FD_VARIABLE, StageRequest
-from service.masking import mask
 from service.prctl import die_with_parent, forbid_inspection
 from worker import failures
 from worker.stages import rank_env
 
 EXIT_FINISHED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 143
 MAX_EVENT_BYTES = 1024 * 1024
-_MAX_MESSAGE = 4000  # characters
-_MAX_DETAILS = 64_000
 
 
 class Stopped(BaseException):  # not an Error: the supervisor requested it
@@ -157,7 +154,7 @@ def _run(main: Callable[[StageRequest, Channel], BaseModel | None], channel: Cha
             traceback.print_exc()
         if rank_env.number() is not None:
             return _end_of_rank(error)
-        channel.send(Failed(failure=_small(failure_of(error))))
+        channel.send(Failed(failure=failures.small(failure_of(error))))
         return EXIT_FAILED
     return EXIT_FINISHED
 
@@ -166,20 +163,13 @@ def _end_of_rank(error: BaseException) -> int:
     if rank_env.is_peer_lost(error):
         rank_env.await_termination()
         return rank_env.EXIT_PEER_LOST
-    rank_env.report(_small(failure_of(error)))
+    rank_env.report(failures.small(failure_of(error)))
     return EXIT_FAILED
 
 
 def failure_of(error: BaseException) -> Failure:
     """The failure that the stage reported itself, else the one for the exception."""
     return error.failure if isinstance(error, StageError) else failures.from_exception(error)
-
-
-def _small(failure: Failure) -> Failure:
-    """`failure` with secrets masked, cut to fit the pipe and a response."""
-    message = mask(failure.message)[:_MAX_MESSAGE]
-    details = failure.details if len(repr(failure.details)) <= _MAX_DETAILS else {}
-    return failure.model_copy(update={"message": message, "details": details})
 
 
 def _raise_stopped(_signal: int, _frame: FrameType | None) -> None:

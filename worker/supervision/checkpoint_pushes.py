@@ -4,34 +4,26 @@ A push runs in its own process, because the training must not have the token. Th
 ends; a failed push does not fail the job, because `publish` pushes the finished model.
 """
 
-import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract.events import (
     CheckpointSaved,
     Failed,
     Finished,
     Notice,
-    ReadyToCommit,
     StageEvent,
 )
-from service.contract.failures import RULES, Failure, FailureCode
+from service.contract.failures import RULES, Failure
 from service.contract.stages import PublishResult, StageRequest
-from service.contract.states import Stage
 from service.settings import Settings
 from worker import failures
 from worker.processes import stage_command
-from worker.processes.child import Child
-from worker.processes.private_folder import private_folder
-from worker.processes.stage_environment import stage_environment, stage_secrets
-from worker.supervision import stage_views
+from worker.supervision.push_process import PushProcess
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +101,7 @@ class CheckpointPusher:
         self._left_out: list[int] = []
         """Steps skipped in favour of the current one."""
         self._current: CheckpointSaved | None = None
-        self._process: _Process | None = None
+        self._process: PushProcess | None = None
         self._is_over = False
 
     def __enter__(self) -> Self:
@@ -157,14 +149,14 @@ class CheckpointPusher:
             self._left_out, self._skipped = self._skipped, []
             return self._current
 
-    def _start(self, saved: CheckpointSaved) -> "_Process":
+    def _start(self, saved: CheckpointSaved) -> PushProcess:
         folder = self._request.workspace / saved.path
         request = self._request.model_copy(update={"checkpoints": [folder]})
         # Not in the attempt's folder, which the training may write: this process has the token.
         file = request.workspace / "push.json"
         file.write_text(request.model_dump_json(indent=1))
         log.info("checkpoint.push_started", step=saved.step)
-        return _Process(self._command(file), self._settings, request, self._may_commit)
+        return PushProcess(self._command(file), self._settings, request, self._may_commit)
 
     def _close(self) -> None:
         if self._process is not None:
@@ -195,81 +187,3 @@ class CheckpointPusher:
             self._is_over = True
             message += " No further checkpoint is pushed in this attempt."
         return Notice(message=message, data={"step": step, "code": failure.code})
-
-
-class _Process:
-    """One push: a child process that asks for permission before it commits."""
-
-    def __init__(
-        self,
-        command: list[str],
-        settings: Settings,
-        request: StageRequest,
-        may_commit: Callable[[], bool],
-    ) -> None:
-        self._claim_check = _ClaimCheck(may_commit)
-        self._outcome: Finished | Failed | None = None
-        log_file = request.workspace / "job.log"
-        reader, self._permission = os.pipe()
-        self._resources = ExitStack()
-        self._resources.callback(os.close, self._permission)
-        try:
-            private = self._resources.enter_context(private_folder())
-            environment = stage_environment(
-                settings, Stage.PUBLISH, private=private, project_id=request.project_id
-            )
-            self._child = Child(
-                command,
-                environment,
-                private,
-                log_file,
-                stdin=reader,
-                secrets=stage_secrets(settings, Stage.PUBLISH),
-                view=stage_views.of_stage(
-                    settings, request, environment, private=private, stage=Stage.PUBLISH
-                ),
-            )
-        except BaseException:
-            self._resources.close()
-            raise
-        finally:
-            os.close(reader)
-
-    def poll(self) -> Finished | Failed | None:
-        """How it ended; None while it runs."""
-        has_exited = self._child.has_exited()
-        for event in self._child.read(0):
-            if isinstance(event, ReadyToCommit):
-                self._claim_check.start()
-            elif isinstance(event, Finished | Failed):
-                self._outcome = event
-        if has_exited:
-            return self._outcome or Failed(failure=failures.from_exit(self._child.reap()))
-        if self._claim_check.answer is False:
-            message = "Not committed: the worker could not confirm that it still runs the job."
-            return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
-        if self._claim_check.answer:
-            self._claim_check.answer = None
-            with suppress(BrokenPipeError):
-                os.write(self._permission, b"commit\n")
-        return None
-
-    def close(self) -> None:
-        self._child.close()
-        self._resources.close()
-
-
-class _ClaimCheck(threading.Thread):
-    """On its own thread: the database may be slow, and the main thread supervises the stage."""
-
-    def __init__(self, ask: Callable[[], bool]) -> None:
-        super().__init__(name="push", daemon=True)
-        self._ask = ask
-        self.answer: bool | None = None
-
-    def run(self) -> None:
-        try:
-            self.answer = self._ask()
-        except SQLAlchemyError as error:
-            log.warning("claim.check_failed", error=str(error.__cause__ or error))
-            self.answer = False

@@ -18,6 +18,7 @@ from service.contract.events import (
 )
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.stages import StageRequest
+from worker import failures
 from worker.supervision import stage_views
 from worker.supervision.event_recorder import EventRecorder
 
@@ -29,8 +30,6 @@ MOST_FILES: Final = 2_000_000
 MOST_NAMES: Final = 1024**2
 """Characters of all names of metrics: the job's row holds the last value of each."""
 LONGEST_MESSAGE: Final = 10_000
-_LONGEST_FAILURE: Final = 4_000
-_LONGEST_DETAILS: Final = 64_000
 _LONGEST_NAME: Final = 500
 _LONGEST_PATH: Final = 1_000
 _LARGEST_STEP: Final = 2**31 - 1
@@ -61,7 +60,7 @@ class StageReports:
     def take(self, events: Sequence[StageEvent]) -> None:
         for event in events:
             if isinstance(event, Failed):
-                self._last = Failed(failure=_bounded(event.failure))
+                self._last = Failed(failure=failures.small(event.failure))
             elif isinstance(event, Finished):
                 self._last = event
             elif not self._is_possible(event):
@@ -140,9 +139,3 @@ def _cut(event: StageEvent) -> StageEvent:
     if isinstance(event, Notice) and len(event.message) > LONGEST_MESSAGE:
         return event.model_copy(update={"message": f"{event.message[:LONGEST_MESSAGE]}…"})
     return event
-
-
-def _bounded(failure: Failure) -> Failure:
-    details = failure.details if len(repr(failure.details)) <= _LONGEST_DETAILS else {}
-    texts = {name: getattr(failure, name)[:_LONGEST_FAILURE] for name in ("message", "action")}
-    return failure.model_copy(update={**texts, "details": details})

@@ -1,0 +1,27 @@
+"""A push that does what no push of ours does: `python hostile_push.py KIND`."""
+
+import os
+import sys
+import time
+
+from service.contract.events import Finished, ReadyToCommit
+from service.contract.stages import EVENT_FD_VARIABLE
+from tests.stubs import bombs
+from worker.stages.base import Channel
+
+
+def main(kind: str) -> None:
+    channel = Channel(int(os.environ[EVENT_FD_VARIABLE]))
+    if kind == "form":
+        channel.send(Finished(result={"hub_url": ["no text"]}))
+    elif kind == "asks twice":
+        channel.send(ReadyToCommit())
+        channel.send(ReadyToCommit())
+        time.sleep(1)
+        channel.send(Finished(result={}))
+    else:
+        getattr(bombs, kind)()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

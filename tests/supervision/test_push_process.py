@@ -1,0 +1,69 @@
+"""The process of a push is watched like a stage, and what it reports is not believed."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from service.contract.events import Notice
+from service.contract.stages import StageRequest
+from service.settings import Settings
+from tests.stages.support import REQUEST
+from tests.stubs import hostile_push
+from tests.supervision.support import children
+from tests.support import services
+from tests.support.job_rows import checkpoint_saved
+from worker.supervision.checkpoint_pushes import CheckpointPusher
+
+MIB = 1024**2
+
+
+def push(settings: Settings, kind: str, **limits: int) -> Notice:
+    """What the user is told of a hostile push."""
+    workspace = settings.workspace("job-1")
+    attempt = workspace / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    paths = {"workspace": workspace, "attempt_dir": attempt, "cache_dir": settings.cache_dir}
+    request = StageRequest.model_validate({**REQUEST, **paths})
+
+    def command(_file: Path) -> list[str]:
+        return [sys.executable, "-P", hostile_push.__file__, kind]
+
+    limited = settings.model_copy(update=limits)
+    with CheckpointPusher(limited, request, lambda: True, command) as pushes:
+        pushes.offer(checkpoint_saved(7))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for notice in pushes.poll():
+                assert isinstance(notice, Notice)
+                services.wait_until(lambda: children() == [], 5, "the end of all processes")
+                return notice
+            time.sleep(0.02)
+    raise AssertionError((workspace / "job.log").read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+@pytest.mark.parametrize(
+    ("bomb", "limits", "code"),
+    [
+        ("memory", {"stage_memory_bytes": 400 * MIB}, "out_of_memory"),
+        ("processes_of_own_sessions", {"stage_processes": 100}, "process_limit"),
+        ("temporary_files", {"stage_disk_bytes": 100 * MIB}, "disk_limit"),
+    ],
+)
+def test_it_has_the_limits_of_a_stage(
+    settings: Settings, bomb: str, limits: dict[str, int], code: str
+) -> None:
+    notice = push(settings, bomb, **limits)
+    assert notice.data == {"step": 7, "code": code}
+    assert "could not be pushed to the Hub: The stage " in notice.message
+
+
+def test_a_result_of_another_form(settings: Settings) -> None:
+    assert push(settings, "form").data == {"step": 7, "code": "stage_untrustworthy"}
+
+
+def test_it_may_ask_more_than_once(settings: Settings) -> None:
+    notice = push(settings, "asks twice")
+    assert notice.message == "The model of step 7 is on the Hub: None"

@@ -1,0 +1,122 @@
+"""The process of one push: confined and watched like a stage, it asks before it commits."""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract.events import Failed, Finished, ReadyToCommit
+from service.contract.failures import Failure, FailureCode
+from service.contract.stages import PublishResult, StageRequest
+from service.contract.states import Stage
+from service.settings import Settings
+from worker import failures
+from worker.processes.child import Child
+from worker.processes.private_folder import private_folder
+from worker.processes.stage_environment import stage_environment, stage_secrets
+from worker.supervision import stage_views
+from worker.supervision.limits.resource_watch import ResourceWatch
+from worker.supervision.limits.stage_limits import StageLimits
+from worker.supervision.limits.written_files import WrittenFiles
+
+log = structlog.get_logger(__name__)
+
+
+class PushProcess:
+    """`may_commit` asks the database whether this worker still holds the claim."""
+
+    def __init__(
+        self,
+        command: list[str],
+        settings: Settings,
+        request: StageRequest,
+        may_commit: Callable[[], bool],
+    ) -> None:
+        self._claim_check = _ClaimCheck(may_commit)
+        self._outcome: Finished | Failed | None = None
+        reader, self._permission = os.pipe()
+        with ExitStack() as temporary, ExitStack() as started:
+            temporary.callback(os.close, reader)
+            started.callback(os.close, self._permission)
+            private = started.enter_context(private_folder())
+            environment = stage_environment(
+                settings, Stage.PUBLISH, private=private, project_id=request.project_id
+            )
+            limits = StageLimits.of(settings, private)
+            self._child = Child(
+                command,
+                environment,
+                private,
+                request.workspace / "job.log",
+                stdin=reader,
+                secrets=stage_secrets(settings, Stage.PUBLISH),
+                limits=limits.of_kernel(),
+                view=stage_views.of_stage(
+                    settings, request, environment, private=private, stage=Stage.PUBLISH
+                ),
+            )
+            started.enter_context(self._child)
+            self._watch = ResourceWatch(self._child.pid, limits, WrittenFiles([private], limits))
+            # Apart, because it must end before the process is reaped.
+            self._watching = started.enter_context(ExitStack())
+            self._watching.enter_context(self._watch)
+            self._resources = started.pop_all()
+
+    def poll(self) -> Finished | Failed | None:
+        """How it ended; None while it runs."""
+        has_exited = self._child.has_exited()
+        for event in self._child.read(0):
+            if isinstance(event, ReadyToCommit):
+                if self._claim_check.ident is None:
+                    self._claim_check.start()
+            elif isinstance(event, Finished | Failed):
+                self._outcome = _believed(event)
+        if has_exited:
+            return self._outcome or Failed(failure=self._why_it_ended())
+        if self._claim_check.answer is False:
+            message = "Not committed: the worker could not confirm that it still runs the job."
+            return Failed(failure=Failure.of(FailureCode.WORKER_LOST, message))
+        if self._claim_check.answer:
+            self._claim_check.answer = None
+            with suppress(BrokenPipeError):
+                os.write(self._permission, b"commit\n")
+        return None
+
+    def _why_it_ended(self) -> Failure:
+        self._watching.close()
+        status = self._child.reap()
+        return self._watch.breach or failures.from_exit(status)
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+def _believed(outcome: Finished | Failed) -> Finished | Failed:
+    if isinstance(outcome, Failed):
+        return Failed(failure=failures.small(outcome.failure))
+    try:
+        PublishResult.model_validate(outcome.result)
+    except ValidationError:
+        message = "The result of a push has another form than it must have"
+        return Failed(failure=Failure.of(FailureCode.STAGE_UNTRUSTWORTHY, message))
+    return outcome
+
+
+class _ClaimCheck(threading.Thread):
+    """On its own thread: the database may be slow, and the main thread supervises the stage."""
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        super().__init__(name="push", daemon=True)
+        self._ask = ask
+        self.answer: bool | None = None
+
+    def run(self) -> None:
+        try:
+            self.answer = self._ask()
+        except SQLAlchemyError as error:
+            log.warning("claim.check_failed", error=str(error.__cause__ or error))
+            self.answer = False
