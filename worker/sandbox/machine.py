@@ -41,7 +41,7 @@ def readable(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def import_folders() -> tuple[Path, ...]:
-    """Where the service's own packages lie: in a source tree, beside files that are not a stage's
+    """Where the service's own packages lie: in a source tree, next to files that are not a stage's
     business."""
     packages = (service, worker)
     return tuple({Path(folder).parent for each in packages for folder in each.__path__})

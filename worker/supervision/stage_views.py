@@ -206,7 +206,8 @@ def _ports(request: StageRequest, environment: Mapping[str, str], stage: Stage) 
 
 
 def _make(path: Path) -> None:
-    """Before the view holds: a stage can fill a folder that exists, but not make one beside it."""
+    """Before the view holds: a stage can fill a folder that exists, but not make another
+    one next to it."""
     if path.suffix == ".lock":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
