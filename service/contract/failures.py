@@ -239,7 +239,8 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
         retryable=False,
         action="Give the worker's container more shared memory (`shm_size` in "
         "docker-compose.yml, `--shm-size` of docker run; outside containers: the size "
-        "of /dev/shm), then `finetune retry JOB`.",
+        "of /dev/shm), or more memory to the stage, of which it may have a quarter "
+        "(FINETUNE_STAGE_MEMORY_BYTES). Then `finetune retry JOB`.",
     ),
     FailureCode.GPU_USED_TWICE: FailureRule(
         retryable=False,

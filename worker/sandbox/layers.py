@@ -71,6 +71,7 @@ def _gaps(abi: int, *, has_namespaces: bool) -> Iterator[str]:
     yield "send UDP"
     yield "connect to unix sockets whose path it knows"
     yield "see the names and command lines of other processes"
+    yield "read, change and leave behind files in /dev/shm"
     yield "leave processes behind that leave its process group"
 
 

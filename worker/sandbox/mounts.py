@@ -13,6 +13,7 @@ from worker.sandbox.view import View
 _BASE: Final = "/tmp"  # any folder would do: it is hidden for a moment only
 _OLD: Final = "/.old"
 _SHARED_MEMORY: Final = Path("/dev/shm")
+_MOST_FILES: Final = 65_536  # each takes a kilobyte of the kernel's memory
 _LINKS: Final = {
     "/dev/fd": "/proc/self/fd",
     "/dev/stdin": "/proc/self/fd/0",
@@ -28,7 +29,7 @@ def enter(view: View) -> None:
     """Replace the root folder. The process namespace must be new, too: it is what /proc shows."""
     folder = Path.cwd()
     sys_.unshare(sys_.NEW_MOUNTS)
-    shared_memory = _size(_SHARED_MEMORY)
+    shared_memory = _size(_SHARED_MEMORY, view.shared_memory_bytes)
     sys_.mount("none", "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
     sys_.mount("tmpfs", _BASE, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, "mode=755,size=16m")
     Path(_BASE + _OLD).mkdir()
@@ -59,12 +60,13 @@ def _in_order(view: View) -> Iterator[tuple[Path, bool]]:
     yield from sorted(order.items())
 
 
-def _size(folder: Path) -> str:
-    """As a mount option; empty if there is none."""
+def _size(folder: Path, most: int | None) -> str:
+    """As mount options; empty if there is no such folder."""
     if not folder.is_dir():
         return ""
     found = os.statvfs(folder)
-    return f"size={found.f_blocks * found.f_frsize}"
+    size = found.f_blocks * found.f_frsize
+    return f"size={size if most is None else min(size, most)},nr_inodes={_MOST_FILES}"
 
 
 def _bind(trusted: Path, path: Path, *, read_only: bool) -> None:

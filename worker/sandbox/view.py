@@ -34,6 +34,8 @@ class View:
     """With `network`: the TCP ports that it may connect to."""
     ranks: bool = False
     """Its processes talk to each other over TCP."""
+    shared_memory_bytes: int | None = None
+    """The most that its own /dev/shm may hold; None: as much as the machine's."""
     guarded: tuple[Path, ...] = ()
     """Folders in which other stages write. They could put a link in place of a path of the view:
     below these folders a path that leads through a link is left out."""

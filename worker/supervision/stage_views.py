@@ -27,6 +27,7 @@ from service.contract.states import Stage
 from service.settings import Settings
 from worker.sandbox import layers, machine
 from worker.sandbox.view import View
+from worker.supervision.limits import stage_limits
 
 _PREPARED: Final = (*project_cache.DOWNLOADS, prepared_data.FOLDER)
 _MEASURED: Final = (prepared_data.COMPILED, project_cache.EQUIVALENCE)
@@ -77,6 +78,7 @@ def of_stage(
         network=stage is not Stage.TRAIN,
         ports=tuple(_ports(request, environment, stage)),
         ranks=request.spec.resources.processes > 1,
+        shared_memory_bytes=stage_limits.shared_memory(settings),
         guarded=tuple(_guarded(request, environment)),
     )
 

@@ -13,6 +13,7 @@ from worker.devices import memory
 
 GIB: Final = 1024**3
 _MEMORY_SHARE: Final = 0.9
+_SHARED_PART: Final = 4
 _OPEN_FILES: Final = 65_536
 _RESERVED_SHARE: Final = 0.05
 _PROCESSES_FACTOR: Final = 4
@@ -53,6 +54,13 @@ class StageLimits:
             resource.RLIMIT_NOFILE: _OPEN_FILES,
             resource.RLIMIT_NPROC: _own_tasks() + _PROCESSES_FACTOR * self.processes,
         }
+
+
+def shared_memory(settings: Settings) -> int:
+    """Of a stage's own /dev/shm. Files there that no process has open are in no process's memory,
+    so they come on top of `memory_bytes`."""
+    total = settings.stage_memory_bytes or default_memory(memory.total_bytes())
+    return total // _SHARED_PART
 
 
 def default_memory(total: int) -> int:
