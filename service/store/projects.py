@@ -125,7 +125,7 @@ def archived_error(name: str) -> ProjectArchivedError:
 
 
 def any_but_default(connection: Connection) -> bool:
-    """Whether there is a project besides the default one, archived or not."""
+    """Whether there is a project other than the default one, archived or not."""
     other = select(ProjectRow.id).where(ProjectRow.id != DEFAULT_PROJECT).limit(1)
     return connection.execute(other).scalar_one_or_none() is not None
 

@@ -275,7 +275,7 @@ class Supervisor:
     def _unrecorded(self, recorder: EventRecorder) -> Ending | None:
         if recorder.fault is None:
             return None
-        message = f"What the stage outcome could not be recorded ({recorder.fault})."
+        message = f"The events of the stage could not be recorded ({recorder.fault})."
         return Ending.failed(Failure.of(FailureCode.INTERNAL, message))
 
     # ---- its end ------------------------------------------------------------------------------
