@@ -83,21 +83,30 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """For copies: what one test writes into it, all later ones would find."""
     path = tmp_path_factory.mktemp("template") / "finetune.db"
     database = Database(f"sqlite:///{path}")
     schema.upgrade(database.engine)
     database.dispose()
-    return path
+    made = path.read_bytes()
+    yield path
+    assert path.read_bytes() == made, "a test has changed the template"
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    path = tmp_path / "finetune.db"
+    shutil.copy(sqlite_template, path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest) -> str:
     """An empty, migrated database of each kind."""
     if request.param == "sqlite":
-        path = tmp_path / "finetune.db"
-        shutil.copy(request.getfixturevalue("sqlite_template"), path)
-        return f"sqlite:///{path}"
+        copied: str = request.getfixturevalue("sqlite_url")
+        return copied
     url: str = request.getfixturevalue("postgres_url")
     database = Database(url)
     with database.write() as session:

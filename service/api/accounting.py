@@ -68,20 +68,18 @@ class RefusalLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status = 0
 
         async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] == "http.response.start" and message["status"] in _REFUSALS:
+                await self._note(scope, _REFUSALS[message["status"]])
             await send(message)
 
         await self.app(scope, receive, noting)
-        if (
-            status in _REFUSALS
-            and self._bucket.take(_REFUSALS_PER_MINUTE / 60, time.monotonic()) == 0
-        ):
-            await to_thread.run_sync(self._write, entry_of(scope), _REFUSALS[status])
+
+    async def _note(self, scope: Scope, code: str) -> None:
+        """Before the answer: whoever has received it finds the entry."""
+        if self._bucket.take(_REFUSALS_PER_MINUTE / 60, time.monotonic()) == 0:
+            await to_thread.run_sync(self._write, entry_of(scope), code)
 
     def _write(self, entry: Entry, code: str) -> None:
         try:

@@ -147,12 +147,12 @@ class TestNumber:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (20_000, 20_000))
         assert affordable(1000) == 1000
 
-    def test_280_of_them_and_256_descriptors(self, sqlite_template: Path, tmp_path: Path) -> None:
+    def test_280_of_them_and_256_descriptors(self, sqlite_url: str, tmp_path: Path) -> None:
         """They killed the API."""
         port = free_port()
         environment = os.environ | {
             "FINETUNE_HOME": str(tmp_path),
-            "FINETUNE_DATABASE_URL": f"sqlite:///{sqlite_template}",
+            "FINETUNE_DATABASE_URL": sqlite_url,
             "FINETUNE_REDIS_URL": "redis://127.0.0.1:1/0",
             "FINETUNE_LOG_LEVEL": "ERROR",
         }

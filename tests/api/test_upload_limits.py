@@ -31,15 +31,14 @@ _HEAD = (
 _FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 
 
-def _settings(folder: Path, template: Path | None = None, **changes: object) -> Settings:
-    url = None if template is None else f"sqlite:///{template}"
+def _settings(folder: Path, url: str | None = None, **changes: object) -> Settings:
     values = {"home": folder, "database_url": url, "redis_url": "redis://127.0.0.1:1/0"}
     return Settings(**{**values, "auth": "off", **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def client(sqlite_template: Path, tmp_path: Path) -> Iterator[httpx.Client]:
-    settings = _settings(tmp_path / "home", sqlite_template, max_uploads=2)
+def client(sqlite_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
+    settings = _settings(tmp_path / "home", sqlite_url, max_uploads=2)
     with running(settings) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
@@ -94,13 +93,13 @@ class TestLeftovers:
         assert [path.name for path in tmp_path.iterdir()] == ["file-rowless"]
 
     def test_of_a_killed_api_are_removed_at_the_next_start(
-        self, sqlite_template: Path, tmp_path: Path
+        self, sqlite_url: str, tmp_path: Path
     ) -> None:
         port = free_port()
         environment = os.environ | {
             "FINETUNE_HOME": str(tmp_path),
             "FINETUNE_AUTH": "off",
-            "FINETUNE_DATABASE_URL": f"sqlite:///{sqlite_template}",
+            "FINETUNE_DATABASE_URL": sqlite_url,
             "FINETUNE_REDIS_URL": "redis://127.0.0.1:1/0",
             "FINETUNE_LOG_LEVEL": "ERROR",
         }
@@ -117,7 +116,7 @@ class TestLeftovers:
         finally:
             process.kill()
         assert len(list(folder.iterdir())) == 1
-        with running(_settings(tmp_path, sqlite_template)):
+        with running(_settings(tmp_path, sqlite_url)):
             assert list(folder.iterdir()) == []
 
 

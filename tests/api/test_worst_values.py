@@ -91,12 +91,12 @@ class TestWorstValues:
 
 class TestHealth:
     def test_is_answered_while_hostile_bodies_are_validated(
-        self, sqlite_template: Path, tmp_path: Path
+        self, sqlite_url: str, tmp_path: Path
     ) -> None:
         settings = Settings(
             home=tmp_path,
             auth="off",
-            database_url=f"sqlite:///{sqlite_template}",
+            database_url=sqlite_url,
             redis_url="redis://127.0.0.1:1/0",
         )
         raw = [json.dumps(body).encode() for body in hostile_bodies().values()]

@@ -107,7 +107,7 @@ class TestFaults:
             (
                 {"model_type": "gpt2", "config_overrides": {"n_embd": 30, "n_head": 4}},
                 FailureCode.UNSUPPORTED_ARCHITECTURE,
-                "Cannot create a model from this configuration",
+                "Creating a model from `model.config` is not possible: ValueError: ",
             ),
             (
                 {"model_type": "vit"},

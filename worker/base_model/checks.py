@@ -97,14 +97,17 @@ def is_quantized(config: Any) -> bool:
     return getattr(config, "quantization_config", None) is not None
 
 
-def without_weights(auto_model: Any, config: Any) -> Any:
-    """The model with shapes only, which need no memory. StageError(invalid_model,
-    model_too_large)."""
+def without_weights(auto_model: Any, config: Any, *, from_spec: bool = False) -> Any:
+    """The model with shapes only, which need no memory. StageError(model_too_large, and
+    invalid_model; unsupported_architecture if the job's spec has the configuration)."""
 
     def make() -> Any:
         with torch.device("meta"):
             return auto_model.from_config(config)
 
+    if from_spec:
+        what = "Creating a model from `model.config`"
+        return guarded.build(what, make, FailureCode.UNSUPPORTED_ARCHITECTURE)
     return guarded.build("Creating a model from config.json", make)
 
 
@@ -119,7 +122,7 @@ def check_model(
             f"A model of type {config.model_type!r} has no head for {spec.task.variant()}",
             model_type=config.model_type,
         )
-    model = without_weights(auto, config)
+    model = without_weights(auto, config, from_spec=spec.model.config is not None)
     total = size.of_model(model)
 
     def check() -> int:
