@@ -41,7 +41,7 @@ _PARAMETER: Final = "scope_project"
 
 
 def within(column: InstrumentedAttribute[str]) -> ColumnElement[bool]:
-    """`Scope.of` for a statement that is built once. Only together with a condition that an index serves:
-    planned once for all scopes, it can use none itself."""
+    """`Scope.of` for a statement that is built once. Only together with a condition that an index
+    serves: planned once for all scopes, it can use none itself."""
     asked = bindparam(_PARAMETER, type_=column.type)
     return or_(asked.is_(None), column == asked)
