@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers bench docs site \
+.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers cgroups bench docs site \
 	constraints locks sbom audit pin-images clean
 
 VENV := .venv
@@ -68,6 +68,9 @@ mutants: $(VENV)/.dev ## Change core modules at random and print what their test
 
 containers: $(VENV)/.dev ## Build the images and run a job through docker-compose.yml (or podman)
 	$(BIN)/python tests/containers/run.py
+
+cgroups: $(VENV)/.dev ## Run the tests of control groups in a virtual machine (needs root and QEMU)
+	$(BIN)/python tests/cgroups/run.py $(ARGS)
 
 ##@ Measure and document
 

@@ -20,6 +20,7 @@ from worker.lifecycle.registration import Registration
 from worker.lifecycle.shutdown import Shutdown
 from worker.lifecycle.start_check import StartCheck
 from worker.sandbox import layers
+from worker.supervision.limits import stage_group
 
 # Celery's own waits grow to half a minute: too long to leave a broker idle that is back.
 RECONNECT_SECONDS: Final = 4.0
@@ -72,6 +73,11 @@ def _configure_logging(**_: Any) -> None:
     logging.configure(_settings)
 
 
+@signals.worker_init.connect
+def _prepare_groups(**_: Any) -> None:
+    stage_group.prepare()
+
+
 @signals.worker_ready.connect
 def _register(sender: Any, **_: Any) -> None:
     global _registration
@@ -89,6 +95,7 @@ def _register(sender: Any, **_: Any) -> None:
     _registration.start()
     for gap in layers.missing(_settings):
         log.warning("sandbox.incomplete", a_stage_could=gap)
+    log.info("limits.ready", held_by=stage_group.prepare())
     if _settings.doctor_at_start:
         StartCheck(_registration.set_doctor_report).start()
     # At a second SIGINT Celery would kill its pool and the supervisors in it.

@@ -8,6 +8,8 @@ from worker.doctor.check import Context
 from worker.doctor.checks import sandbox
 from worker.sandbox import layers
 from worker.sandbox.view import Layer
+from worker.supervision.limits import delegated_group
+from worker.supervision.limits.delegated_group import NoGroupsError
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,19 @@ def test_each_gap_is_named(
     found = sandbox.sandbox(Context(scratch=tmp_path))
     assert found.status == status
     assert ("send UDP" in found.reason) == (status in ("warning", "failed"))
+
+
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_what_holds_the_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_groups: bool
+) -> None:
+    def find() -> Path:
+        if not has_groups:
+            raise NoGroupsError("the worker's control group is threaded")
+        return tmp_path / "groups"
+
+    monkeypatch.setattr(delegated_group, "find", find)
+    found = sandbox.limits(Context(scratch=tmp_path))
+    assert (found.status, found.data) == ("ok", {"control_groups": has_groups})
+    assert ("the kernel holds" in found.summary) == has_groups
+    assert ("group is threaded" in found.summary) == (not has_groups)

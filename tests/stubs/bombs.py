@@ -52,6 +52,23 @@ def memory_files() -> None:
     time.sleep(600)
 
 
+def cached_files() -> None:
+    """Twice the limit, but only as cached pages of a file, which the kernel can drop: written, read
+    and mapped as a dataset is."""
+    data = Path("data")
+    with data.open("wb") as file:
+        for _ in range(80):
+            file.write(b"x" * (10 * _MIB))
+        file.flush()
+        os.fsync(file.fileno())
+    with data.open("rb") as file:
+        while file.read(_MIB):
+            continue
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+            _touch(pages)
+    data.unlink()
+
+
 def processes() -> None:
     _multiply(own_sessions=False)
 

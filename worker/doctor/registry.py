@@ -34,6 +34,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("open-files", "open files", "limits:open_files", 30, quick=True, needs=(LINUX,)),
     Check("allocator", "memory allocator", "allocation:memory_allocator", 60, quick=True),
     Check("sandbox", "sandbox of stages", "sandbox:sandbox", 120, quick=True),
+    Check("stage-limits", "limits of stages", "sandbox:limits", 30, quick=True, needs=(LINUX,)),
     Check("home", "FINETUNE_HOME", "storage:home", 60, quick=True, needs=(LINUX,)),
     _jobs("lora-8-bit", "8-bit LoRA", "quantization:eight_bits", 120, "bitsandbytes", "peft"),
     _jobs("lora-4-bit", "4-bit LoRA", "quantization:four_bits", 120, GPU, "bitsandbytes", "peft"),

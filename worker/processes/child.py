@@ -48,6 +48,7 @@ class Child:
         secrets: Mapping[str, str] | None = None,
         limits: Mapping[int, int] | None = None,
         view: View | None = None,
+        group: Path | None = None,
     ) -> None:
         self._events, writer = os.pipe()
         os.set_blocking(self._events, False)
@@ -67,6 +68,7 @@ class Child:
                     secrets or {},
                     limits or {},
                     view,
+                    group,
                 )
                 self._process = start(wanted)
         except BaseException:

@@ -26,7 +26,7 @@ from service.contract.states import Stage
 from service.prctl import adopt_orphans
 from service.settings import Settings
 from worker.devices.gpus import Device
-from worker.processes import kernel_limits, linux, spawn
+from worker.processes import control_group, kernel_limits, linux, spawn
 from worker.processes.fork_protocol import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
 from worker.processes.spawn import Launch, Process
 from worker.processes.stage_environment import stage_environment
@@ -214,11 +214,12 @@ class _Server:
         spare = self._await_spare()
         kernel_limits.apply(spare.pid, wanted.limits)
         try:
+            control_group.put(spare.pid, wanted.group)
             message = request.model_dump_json().encode()
             with inherited_secrets.pipe(wanted.secrets) as (_, secrets):
                 descriptors = [wanted.output, wanted.events, *secrets, *wanted.locks]
                 socket.send_fds(self._gate, [message], descriptors)
-        except OSError:  # it was killed, or the message is too long
+        except OSError:  # it was killed, the group is gone, or the message is too long
             spare.end()
             raise
         self._gate.close()

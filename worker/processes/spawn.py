@@ -8,7 +8,7 @@ from typing import Protocol
 
 from service import inherited_secrets
 from service.contract.stages import EVENT_FD_VARIABLE
-from worker.processes import kernel_limits
+from worker.processes import control_group, kernel_limits
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import View
 
@@ -18,7 +18,8 @@ class Launch:
     """`output` (the job's log), `events` (the pipe), `stdin` and `locks` (on the stage's GPUs, held
     until it has ended) are file descriptors of this process. `secrets` are set in the stage's
     environment, but only once it runs (`service.inherited_secrets`). `limits` are those of
-    `worker.processes.kernel_limits`. Without a `view` the stage is not confined."""
+    `worker.processes.kernel_limits`. Without a `view` the stage is not confined. `group` is the
+    folder of the control group that it joins before it can start a process."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -30,6 +31,7 @@ class Launch:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: Mapping[int, int] = field(default_factory=dict)
     view: View | None = None
+    group: Path | None = None
 
 
 class Process(Protocol):
@@ -57,7 +59,7 @@ def new_interpreter(launch: Launch) -> Process:
         confined(launch.command, launch.view) as (command, of_view),
     ):
         process = subprocess.Popen(
-            command,
+            control_group.joining(command, launch.group),
             env=environment | variables,
             cwd=launch.folder,
             stdin=launch.stdin,

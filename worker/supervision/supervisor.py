@@ -36,6 +36,7 @@ from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.hang_detector import cpu_seconds
 from worker.supervision.heartbeat import Heartbeat
 from worker.supervision.limits.resource_watch import ResourceWatch
+from worker.supervision.limits.stage_group import stage_group
 from worker.supervision.limits.stage_limits import StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
 from worker.supervision.stage_reports import StageReports
@@ -151,7 +152,8 @@ class Supervisor:
         limits = StageLimits.of(self._settings, request.attempt_dir)
         with (
             private_folder() as private,
-            self._child(claim, request, private, limits, locks) as child,
+            stage_group(limits) as group,
+            self._child(claim, request, private, limits, group.folder, locks) as child,
         ):
             log.info(
                 "stage.started",
@@ -164,7 +166,7 @@ class Supervisor:
             stop_policy = StopPolicy(
                 claim, self._settings, heartbeat, recorder, self._shutdown, taken
             )
-            watch = ResourceWatch(child.pid, limits, _written(request, private, limits))
+            watch = ResourceWatch(child.pid, limits, _written(request, private, limits), group)
             with watch, self._sampler(child, claim, recorder):
                 outcome = self._relay_events(child, request, stop_policy, recorder, pushes)
             status = child.reap()
@@ -174,8 +176,8 @@ class Supervisor:
         log.info("stage.ended", stage=claim.stage, status=status, reason=stop_policy.reason)
         if not recorder.drain(self._gives_up(heartbeat)) or heartbeat.is_stale:
             return self._unrecorded(recorder)
-        if outcome is None and watch.breach is not None:
-            outcome = Failed(failure=watch.breach)
+        if watch.breach is not None and not isinstance(outcome, Finished):
+            outcome = Failed(failure=watch.breach)  # what it has reported itself, came of that
         if outcome is None:
             exit_failure = failures.from_exit(status, oom_killed=out_of_memory)
             outcome = Failed(failure=exit_failure)
@@ -187,6 +189,7 @@ class Supervisor:
         request: StageRequest,
         private: Path,
         limits: StageLimits,
+        group: Path | None,
         locks: tuple[int, ...],
     ) -> Child:
         environment = stage_environment(
@@ -202,6 +205,7 @@ class Supervisor:
             secrets=stage_secrets(self._settings, claim.stage),
             limits=limits.of_kernel(),
             view=stage_views.of_stage(self._settings, request, environment, private=private),
+            group=group,
         )
 
     def _say_what_is_open(self, claim: Claim, recorder: EventRecorder) -> None:

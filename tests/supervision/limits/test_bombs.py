@@ -46,8 +46,9 @@ class TestBombs:
         assert "raise FINETUNE_STAGE_MEMORY_BYTES" in failure["action"]
         assert free - psutil.virtual_memory().available < 2 * 1024 * MIB
 
-    def test_shared_memory_counts_once(self, database: Database, settings: Settings) -> None:
-        job_id = make_job(database, metadata={"stub.prepare": "bomb:shared_memory"})
+    @pytest.mark.parametrize("bomb", ["shared_memory", "cached_files"])
+    def test_no_bomb(self, database: Database, settings: Settings, bomb: str) -> None:
+        job_id = make_job(database, metadata={"stub.prepare": f"bomb:{bomb}"})
         limited = settings.model_copy(update={"stage_memory_bytes": 400 * MIB})
         assert run(database, limited, job_id) is JobState.QUEUED
 

@@ -20,7 +20,8 @@ _NO_NEW_PRIVILEGES: Final = b"NoNewPrivs:\t1"
 _IN_MEMORY: Final = ("/memfd:", "/dev/shm/")
 # Fields of /proc/<pid>/stat (proc(5)), counted from the third, which follows the name.
 _STATE, _PARENT, _THREADS, _STARTED = 3 - 3, 4 - 3, 20 - 3, 22 - 3
-_PSS: Final = re.compile(rb"^(?:Pss|SwapPss): +(\d+) kB$", re.MULTILINE)
+# Not `Pss_File`: the kernel drops cached pages of files when memory is short.
+_PSS: Final = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+) kB$", re.MULTILINE)
 _SHARED: Final = re.compile(rb"^RssShmem:\t *(\d+) kB$", re.MULTILINE)
 _OWN: Final = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\t *(\d+) kB$", re.MULTILINE)
 
@@ -167,11 +168,13 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _used_bytes(pid: int) -> int:
-    """Exact where the kernel lets us read it; otherwise without what it shares with files."""
-    for name, pattern in (("smaps_rollup", _PSS), ("status", _OWN)):
-        with suppress(OSError):
-            return _sum_kib(pattern, Path(f"/proc/{pid}/{name}").read_bytes())
-    return 0
+    """Without files that it maps. Exact where the kernel lets us read it; otherwise pages that
+    processes share count in each."""
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+        if b"Pss_Anon" in text:  # from Linux 5.9 on
+            return _sum_kib(_PSS, text)
+    return _sum_kib(_OWN, _status(pid))
 
 
 def _sum_kib(pattern: re.Pattern[bytes], text: bytes) -> int:

@@ -10,10 +10,11 @@ from typing import Final, Self
 
 import structlog
 
-from service.contract.failures import RULES, Failure, FailureCode
+from service.contract.failures import Failure
 from worker.devices import memory
+from worker.supervision.limits import breaches
 from worker.supervision.limits.process_tree import Process, ProcessTree
-from worker.supervision.limits.sizes import size
+from worker.supervision.limits.stage_group import NO_GROUP, Group
 from worker.supervision.limits.stage_limits import GIB, StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
 
@@ -28,11 +29,6 @@ _NEW_TASKS: Final = 32
 _LESS_FREE: Final = 256 * 1024**2
 _YIELD_SECONDS: Final = 0.4
 _NAMED: Final = 3
-_ADVICE: Final = (
-    RULES[FailureCode.OUT_OF_MEMORY].action
-    + " Or, if the machine has more, raise FINETUNE_STAGE_MEMORY_BYTES, restart, then "
-    "`finetune retry JOB`."
-)
 _ODD: Final = re.compile(r"[^\w.:+-]+")
 
 
@@ -41,13 +37,17 @@ class ResourceWatch:
 
     It looks more often the closer the stage is to a limit. Processes are looked for only when the
     machine has more tasks or less memory than before, and memory is counted exactly only when an
-    upper bound exceeds the limit: most looks are a few small reads.
+    upper bound exceeds the limit: most looks are a few small reads. Where the stage has a control
+    group, the kernel counts its memory, and this only asks what it has done.
     """
 
-    def __init__(self, pid: int, limits: StageLimits, files: WrittenFiles) -> None:
+    def __init__(
+        self, pid: int, limits: StageLimits, files: WrittenFiles, group: Group = NO_GROUP
+    ) -> None:
         self._tree = ProcessTree(pid)
         self._limits = limits
         self._files = files
+        self._group = group
         self._scanned_at = float("-inf")
         self._tasks, self._free = 0, 0
         self._unmapped = 0
@@ -66,8 +66,10 @@ class ResourceWatch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        self.breach = self.breach or self._group.fault()
+        self._group.kill()
         if sys.platform == "linux":
-            self._tree.kill()  # also those that have left the stage's group
+            self._tree.kill()  # also those that have left the stage's group of processes
 
     def _run(self) -> None:
         pause = 0.0
@@ -82,6 +84,7 @@ class ResourceWatch:
             pause = max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, headroom / _FASTEST))
         if self.breach is not None:
             log.warning("stage.over_limit", code=self.breach.code, **self.breach.details)
+            self._group.kill()
             while self._tree.kill() and not self._stop.wait(_SHORTEST_PAUSE):
                 continue
 
@@ -89,8 +92,8 @@ class ResourceWatch:
         """What is over its limit, and how many bytes are left until something could be."""
         limits, free = self._limits, memory.free_bytes()
         self._scan_if_changed(free)
-        used = self._used_bytes()
-        fault = self._fault(used, free) or self._files.fault()
+        used = self._used_bytes() if self._group is NO_GROUP else 0
+        fault = self._group.fault() or self._fault(used, free) or self._files.fault()
         memory_left = min(limits.memory_bytes - used, free - limits.memory_reserve_bytes)
         return fault, min(memory_left, self._files.headroom)
 
@@ -118,13 +121,11 @@ class ResourceWatch:
     def _fault(self, used: int, free: int) -> Failure | None:
         limits = self._limits
         if self._tree.threads > limits.processes:
-            return _too_many_processes(self._tree.threads, limits.processes)
+            return breaches.too_many_processes(self._tree.threads, limits.processes)
         if used > limits.memory_bytes:
-            most = f"more than the {size(limits.memory_bytes)} that FINETUNE_STAGE_MEMORY_BYTES"
-            return self._too_much_memory(f"{most} allows it", limits.memory_bytes)
+            return breaches.too_much_memory(*self._largest(), limits.memory_bytes)
         if free < limits.memory_reserve_bytes and self._is_first_to_go():
-            short = f"and only {size(free)} of the machine's were left"
-            return self._too_much_memory(short, limits.memory_bytes)
+            return breaches.machine_is_short(*self._largest(), limits.memory_bytes, free)
         if free >= limits.memory_reserve_bytes:
             self._short_since = None
         return None
@@ -140,32 +141,15 @@ class ResourceWatch:
         share = min(1.0, used / memory.total_bytes())
         return now - self._short_since >= _YIELD_SECONDS * (1 - share)
 
-    def _too_much_memory(self, compared: str, limit: int) -> Failure:
+    def _largest(self) -> tuple[int, dict[str, int]]:
+        """Bytes of all processes, and of those that have the most."""
         largest = Counter[str]()
         for process, count in self._tree.used_bytes().items():
             largest[_shown(process)] += count
         unmapped = self._tree.unmapped_bytes()
         if unmapped:
             largest["files in memory"] = unmapped
-        used = largest.total()
-        named = ", ".join(f"{name} {size(count)}" for name, count in largest.most_common(_NAMED))
-        return Failure.of(
-            FailureCode.OUT_OF_MEMORY,
-            f"The stage used {size(used)} of memory, {compared}: {named}",
-            action=_ADVICE,
-            limit_bytes=limit,
-            used_bytes=used,
-            processes=dict(largest.most_common(_NAMED)),
-        )
-
-
-def _too_many_processes(count: int, most: int) -> Failure:
-    return Failure.of(
-        FailureCode.PROCESS_LIMIT,
-        f"The stage had {count} processes and threads; FINETUNE_STAGE_PROCESSES allows {most}",
-        limit=most,
-        processes=count,
-    )
+        return largest.total(), dict(largest.most_common(_NAMED))
 
 
 def _shown(process: Process) -> str:
