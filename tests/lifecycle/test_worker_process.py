@@ -1,6 +1,7 @@
 """A real `python -m worker` on real brokers and databases; only the stages are stubs."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_jobs_end_as_their_stages_end(stack: Stack) -> None:
     assert types[:4] == ["submitted", "stage_started", "attempt_failed", "stage_started"]
     [worker] = stack.workers()
     assert worker.queues == ["cpu", "gpu"]
+    log = stack.log.read_text()
+    assert re.search(r"limits\.ready.*held_by.*(watching supervisor \(|control groups below)", log)
     assert get(stack.database, good).epoch == 3
 
 
