@@ -26,7 +26,7 @@ mkdir /sys/fs/cgroup/finetune
 (
     echo "$BASHPID" >/sys/fs/cgroup/finetune/cgroup.procs
     exec "$python" -m pytest -p no:cacheprovider --color=no --basetemp=/tmp/pytest --durations=5 \
-        ${only:+-k "$only"} tests/supervision/limits/test_stage_group.py
+        ${only:+-k "${only//,/ or }"} tests/supervision/limits/test_stage_group.py
 )
 echo "tests ended with status $?"
 echo o >/proc/sysrq-trigger

@@ -6,6 +6,7 @@ folder is this one's, read-only; it needs no image and no network. As root, on D
 """
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,9 @@ _SECONDS: Final = 1800
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", metavar="NAME", help="tests whose name has this")
+    parser.add_argument(
+        "--only", default="", metavar="NAMES", help="tests whose names have one of them"
+    )
     only = parser.parse_args().only
     kernel = max(Path("/boot").glob("vmlinuz-*"), default=None)
     missing = [name for name in ("qemu-system-x86_64", "mkinitramfs") if not shutil.which(name)]
@@ -68,16 +71,15 @@ def _run(kernel: Path, first_files: Path, disk: Path, only: str) -> str:
         *("-virtfs", share, "-drive", f"if=virtio,format=raw,file={disk}"),
         *("-append", " ".join(words)),
     ]
-    lines = []
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
-    ) as machine:
+    output = b""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as machine:
         assert machine.stdout is not None
         signal.signal(signal.SIGTERM, lambda *_: machine.terminate())
-        for line in machine.stdout:
-            lines.append(line)
-            sys.stdout.write(line)
-    return "".join(lines)
+        while part := os.read(machine.stdout.fileno(), 4096):
+            output += part
+            sys.stdout.write(part.decode(errors="replace"))
+            sys.stdout.flush()
+    return output.decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ class TestStageGroup:
     def folder(self, tmp_path: Path) -> Path:
         self.group = StageGroup(tmp_path, LIMITS)
         assert self.group.folder is not None
-        self.events(self.group.folder)
-        return self.group.folder
+        folder = self.group.folder.parent
+        self.events(folder)
+        return folder
 
     def events(self, folder: Path, killed: int = 0, refused: int = 0) -> None:
         memory = f"low 0\nhigh 0\nmax 31\noom 1\noom_kill {killed}\noom_group_kill 1\n"
@@ -42,10 +43,12 @@ class TestStageGroup:
         (folder / "pids.events").write_text(f"max {refused}\n")
 
     def test_limits(self, folder: Path) -> None:
-        written = {file.name: file.read_text() for file in folder.iterdir()}
+        written = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
         assert written["memory.max"] == "419430400"
         assert written["memory.oom.group"] == "1"
         assert written["pids.max"] == "101"
+        assert written["cgroup.max.descendants"] == "1"
+        assert list((folder / "stage").iterdir()) == []  # where the stage is, nothing is limited
         assert "memory.swap.max" not in written  # this kernel does not count swap
         assert self.group.fault() is None
 
@@ -78,7 +81,7 @@ class TestStageGroup:
 
     def test_before_linux_5_14_each_process_is_killed(self, folder: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-            (folder / "cgroup.procs").write_text(f"{child.pid}\n")
+            (folder / "stage/cgroup.procs").write_text(f"{child.pid}\n")
             self.group.kill()
             assert child.wait() == -9
 
@@ -91,7 +94,7 @@ class TestSweep:
         unused = tmp_path / f"finetune-stage-{own}-{started - 1}-0"  # had the same pid before
         others = tmp_path / "worker"
         for folder in (used, unused, others):
-            folder.mkdir()
+            (folder / "stage").mkdir(parents=True)
         stage_group.sweep(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted([used, others])
 

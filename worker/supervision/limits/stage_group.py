@@ -21,6 +21,7 @@ from worker.supervision.limits.stage_limits import StageLimits
 log = structlog.get_logger(__name__)
 
 _PREFIX: Final = "finetune-stage"
+_INNER: Final = "stage"
 _END_SECONDS: Final = 5.0
 _NUMBERS: Final = count()
 
@@ -28,7 +29,7 @@ _NUMBERS: Final = count()
 class Group(Protocol):
     @property
     def folder(self) -> Path | None:
-        """What the stage's first process has to join; None: there is no group."""
+        """The group that the stage's first process has to join; None: there is none."""
 
     def fault(self) -> Failure | None:
         """Which of its limits the stage has reached, if one."""
@@ -68,36 +69,40 @@ def stage_group(limits: StageLimits) -> Iterator[Group]:
     """As long as the context lasts; then everything that is left in it is killed."""
     group = _make(limits)
     try:
-        yield group
+        yield group or NO_GROUP
     finally:
-        if group.folder is not None:
-            remove(group.folder)
+        if group is not None:
+            group.remove()
 
 
-def _make(limits: StageLimits) -> Group:
+def _make(limits: StageLimits) -> "StageGroup | None":
     try:
         base = delegated_group.find()
         sweep(base)
         return StageGroup(base, limits)
     except NoGroupsError:
-        return NO_GROUP
+        return None
     except OSError as error:
         log.warning("limits.no_group", error=str(error))
-        return NO_GROUP
+        return None
 
 
 class StageGroup:
-    """`base`: the group below which it is made."""
+    """`base`: the group below which it is made.
+
+    The stage is in a group inside of the one that has the limits: in a user namespace that it
+    makes, it could mount the groups from its own one on, and write there.
+    """
 
     def __init__(self, base: Path, limits: StageLimits) -> None:
         self._limits = limits
-        self.folder: Path | None = base / _own_name()
-        self._folder = self.folder
-        self._folder.mkdir()
+        self._folder = base / _own_name()
+        self.folder: Path | None = self._folder / _INNER
+        self.folder.mkdir(parents=True)
         try:
             self._limit()
         except OSError:
-            self._folder.rmdir()
+            self.remove()
             raise
 
     def _limit(self) -> None:
@@ -107,6 +112,7 @@ class StageGroup:
         write(self._folder, "memory.oom.group", 1)
         # One more than allowed: a stage that has so many is over its limit, also for the watch.
         write(self._folder, "pids.max", self._limits.processes + 1)
+        write(self._folder, "cgroup.max.descendants", 1)
 
     def fault(self) -> Failure | None:
         killed = _table(self._folder / "memory.events").get("oom_kill", 0)
@@ -120,6 +126,9 @@ class StageGroup:
 
     def kill(self) -> None:
         kill(self._folder)
+
+    def remove(self) -> None:
+        remove(self._folder)
 
     def _peak(self, limit: int) -> int:
         try:
@@ -143,9 +152,9 @@ def remove(folder: Path) -> None:
         with suppress(FileNotFoundError):
             kill(folder)
         try:
-            folder.rmdir()
-            return
-        except FileNotFoundError:
+            for group in (folder / _INNER, folder):
+                if group.exists():
+                    group.rmdir()
             return
         except OSError as error:
             if time.monotonic() > deadline:
@@ -159,7 +168,7 @@ def kill(folder: Path) -> None:
     if switch.exists():
         switch.write_text("1")
         return
-    for pid in (folder / "cgroup.procs").read_text().split():  # before Linux 5.14
+    for pid in (folder / _INNER / "cgroup.procs").read_text().split():  # before Linux 5.14
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
 
