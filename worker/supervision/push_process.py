@@ -60,7 +60,10 @@ class PushProcess:
                 ),
             )
             started.enter_context(self._child)
-            self._watch = ResourceWatch(self._child.pid, limits, WrittenFiles([private], limits))
+            # What this process has adopted may be the training's.
+            self._watch = ResourceWatch(
+                self._child.pid, limits, WrittenFiles([private], limits), adopts=False
+            )
             # Apart, because it must end before the process is reaped.
             self._watching = started.enter_context(ExitStack())
             self._watching.enter_context(self._watch)

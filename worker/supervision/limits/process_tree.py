@@ -39,8 +39,10 @@ class Process:
 class ProcessTree:
     """`root` and its descendants, also those whose parent has ended."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, *, adopts: bool = True) -> None:
+        """`adopts`: whether what this process has adopted from a stage belongs to the tree."""
         self._root = root
+        self._adopts = adopts
         self._members: dict[int, Process] = {}
 
     @property
@@ -56,7 +58,7 @@ class ProcessTree:
             children[process.parent].append(process)
         found: dict[int, Process] = {}
         waiting = [alive[pid] for pid in self._seeds() if self._is_same(alive.get(pid))]
-        waiting += _strays(children[os.getpid()])
+        waiting += _strays(children[os.getpid()]) if self._adopts else []
         while waiting:
             process = waiting.pop()
             if process.pid not in found:

@@ -42,9 +42,15 @@ class ResourceWatch:
     """
 
     def __init__(
-        self, pid: int, limits: StageLimits, files: WrittenFiles, group: Group = NO_GROUP
+        self,
+        pid: int,
+        limits: StageLimits,
+        files: WrittenFiles,
+        group: Group = NO_GROUP,
+        *,
+        adopts: bool = True,
     ) -> None:
-        self._tree = ProcessTree(pid)
+        self._tree = ProcessTree(pid, adopts=adopts)
         self._limits = limits
         self._files = files
         self._group = group
