@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 from anyio import to_thread
-from fastapi import Depends, Request
+from fastapi import Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -47,13 +47,10 @@ def sign(entry: Entry, visitor: Visitor) -> None:
     entry.role = str(visitor.role)
 
 
-async def _note(request: Request) -> None:
+def note(request: Request) -> None:
     """Has the first transaction of a request that may change something write its entry."""
     if request.method not in _SAFE:
         audit.begin(entry_of(request.scope))
-
-
-NOTED: Final = Depends(_note)
 
 
 class RefusalLog:

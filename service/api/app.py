@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 from anyio import to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
@@ -37,7 +37,7 @@ from service.api import (
     usage,
     workers,
 )
-from service.api.accounting import NOTED, Accounting, RefusalLog
+from service.api.accounting import Accounting, RefusalLog, note
 from service.api.dependencies import Services
 from service.api.errors import add_handlers
 from service.api.limits import ConcurrencyLimit, UploadSlots
@@ -45,7 +45,7 @@ from service.api.middleware import Authentication, BodyLimit, RequestContext
 from service.api.mlflow_proxy import PREFIX, MlflowProxy
 from service.api.mlflow_visitors import MlflowVisitors
 from service.api.other_sites import CORS, OtherSites
-from service.api.query_parameters import KNOWN_ONLY
+from service.api.query_parameters import refuse_unknown
 from service.jobs import disk_space
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
@@ -117,7 +117,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(RequestContext, metrics=counters)
     for room in _ROUTERS:
         app.include_router(
-            room.router, dependencies=[KNOWN_ONLY, NOTED], responses=openapi.problems(422)
+            room.router, dependencies=[Depends(_admit)], responses=openapi.problems(422)
         )
     for room in _OPEN_ROUTERS:
         app.include_router(room.router)
@@ -127,6 +127,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.router.routes.append(Route(path, app.state.mlflow_proxy))
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app
+
+
+# One dependency for both: each makes 90 of the 3,100 function calls that a GET takes. A coroutine,
+# although it awaits nothing: FastAPI runs plain functions in another thread.
+async def _admit(request: Request) -> None:
+    refuse_unknown(request)
+    note(request)
 
 
 @asynccontextmanager

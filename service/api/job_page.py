@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -24,7 +25,7 @@ def read_page(database: Database, scope: Scope, job_id: str, settings: Settings)
     with database.read() as session:
         job, place = queries.job_in_queue(session, scope, job_id)
         if job.epoch == 0:
-            return _page_of_new(session, job, place, settings)
+            return _page_of_new(session.connection(), job, place, settings)
         rows, _ = queries.artifacts(session, scope, job_id, after=None, limit=ARTIFACTS_ON_PAGE)
         attempts = queries.attempts(session, scope, job_id)
         return Job.build(
@@ -33,7 +34,7 @@ def read_page(database: Database, scope: Scope, job_id: str, settings: Settings)
             attempts=attempts,
             artifacts=[artifact_of(row) for row in rows],
             settings=settings,
-            waiting=waiting.of_page(session, job, place, attempts, settings),
+            waiting=waiting.of_page(session.connection(), job, place, attempts, settings),
             derived=_derived(session, job),
         )
 
@@ -54,16 +55,18 @@ def answer(
 
 def page_of_new(database: Database, job: JobRow, place: Place | None, settings: Settings) -> Job:
     """The page of a job that no worker has claimed yet."""
-    with database.read() as session:
-        return _page_of_new(session, job, place, settings)
+    with database.connect() as connection:
+        return _page_of_new(connection, job, place, settings)
 
 
-def _page_of_new(session: Session, job: JobRow, place: Place | None, settings: Settings) -> Job:
+def _page_of_new(
+    connection: Connection, job: JobRow, place: Place | None, settings: Settings
+) -> Job:
     return Job.build(
         job,
         queue_position=place and place.position,
         attempts=(),
         artifacts=(),
         settings=settings,
-        waiting=waiting.of_page(session, job, place, (), settings),
+        waiting=waiting.of_page(connection, job, place, (), settings),
     )

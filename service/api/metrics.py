@@ -58,7 +58,7 @@ class _JobCollector(Collector):
             jobs = job_counts.by_project(session, EVERYTHING)
             depths = job_counts.queue_depths(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
-            gpus = fair_shares.gpus_in_use(session)
+            gpus = fair_shares.gpus_in_use(session.connection())
             names = {row.id: row.name for row in projects.list_all(session, EVERYTHING)}
         states = {state.value: 0 for state in JobState} | sum(jobs.values(), Counter[str]())
         queues = {CPU_QUEUE: 0, GPU_QUEUE: 0} | depths

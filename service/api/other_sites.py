@@ -11,10 +11,10 @@ what browsers, unlike other clients, say about a request:
 import ipaddress
 import socket
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import CrossSiteError, UnknownHostError, render
@@ -25,12 +25,12 @@ _OTHER_SITES: Final = frozenset({b"cross-site", b"same-site"})
 _ANY: Final = "*"
 # The page at /docs and those of MLflow have their own, as they run scripts.
 _POLICY: Final = "default-src 'none'; frame-ancestors 'none'; sandbox"
-_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": _POLICY,
-    "Cache-Control": "no-store",
-}
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", _POLICY.encode()),
+    (b"cache-control", b"no-store"),
+)
 
 
 class OtherSites:
@@ -39,6 +39,8 @@ class OtherSites:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self._hosts = frozenset(_hosts(settings))
+        # Clients send the same few names again and again.
+        self._knows = lru_cache(maxsize=256)(self._is_known)
         self._own = urlsplit(settings.public_url or "").netloc
         self._origins = frozenset(settings.cors_origins)
 
@@ -54,9 +56,9 @@ class OtherSites:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+                headers = message.get("headers", [])
+                own = {name.lower() for name, _ in headers}
+                message["headers"] = [*headers, *(one for one in _HEADERS if one[0] not in own)]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
@@ -79,7 +81,7 @@ class OtherSites:
             return CrossSiteError("The operator names the sites that may in FINETUNE_CORS_ORIGINS.")
         return None
 
-    def _knows(self, host: str) -> bool:
+    def _is_known(self, host: str) -> bool:
         """No browser leaves the header out. An address instead of a name proves that no other
         name was made to lead here."""
         if not host or _ANY in self._hosts:

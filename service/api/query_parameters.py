@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fastapi import Depends, Request
+from fastapi import Request
 from fastapi.dependencies.utils import get_flat_params, request_params_to_args
 from fastapi.params import Query
 
@@ -28,8 +28,7 @@ _ELSEWHERE: Final = {
 }
 
 
-# A coroutine, although it awaits nothing: FastAPI runs plain functions in another thread.
-async def _refuse_unknown(request: Request) -> None:
+def refuse_unknown(request: Request) -> None:
     """Raises InvalidRequestError with the unknown parameters and those with invalid values."""
     if not request.query_params:
         return
@@ -42,9 +41,6 @@ async def _refuse_unknown(request: Request) -> None:
     _, errors = request_params_to_args(fields, request.query_params)
     faults = [_unknown(name, request.query_params[name], known) for name in unknown]
     raise InvalidRequestError([*faults, *(parameter_fault(error) for error in errors)])
-
-
-KNOWN_ONLY: Final = Depends(_refuse_unknown)
 
 
 def _unknown(name: str, value: str, known: list[str]) -> Fault:

@@ -1,6 +1,7 @@
 """Who sends a request, and what it may see and do; every route declares what it needs."""
 
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
@@ -46,6 +47,7 @@ class Visitor(NamedTuple):
         return Scope(self.project)
 
 
+@cache
 def permissions_of(role: Role) -> frozenset[Permission]:
     return frozenset(each for each, lowest in LOWEST_ROLE.items() if role.includes(lowest))
 

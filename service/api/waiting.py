@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from service.api.schemas.waiting import Waiting, WaitingReason
@@ -30,7 +31,7 @@ Found = tuple[WaitingReason, str]
 
 
 def of_page(
-    session: Session,
+    connection: Connection,
     job: JobRow,
     place: Place | None,
     attempts: Sequence[AttemptRow],
@@ -44,8 +45,8 @@ def of_page(
         return None
     if job.not_before > place.now:
         return _backoff(job, failure, settings)
-    fleet = Fleet.read(session, settings.alive_seconds)
-    quota = waiting_jobs.gpu_quotas(session, [job]).get(job.project_id)
+    fleet = Fleet.read(connection, settings.alive_seconds)
+    quota = waiting_jobs.gpu_quotas(connection, [job]).get(job.project_id)
     found = _queued(_Queued(job, place.position, place.now, quota), fleet)
     return _waiting(job, found, failure, settings)
 
@@ -61,8 +62,9 @@ def of_list(
     failures = waiting_jobs.last_failures(session, scope, waiting)
     due = [job for job in waiting if job.state == JobState.QUEUED and job.not_before <= now]
     places = waiting_jobs.Places(session, sorted({job.queue for job in due}))
-    fleet = Fleet.read(session, settings.alive_seconds) if due else Fleet(())
-    quotas = waiting_jobs.gpu_quotas(session, due)
+    connection = session.connection()
+    fleet = Fleet.read(connection, settings.alive_seconds) if due else Fleet(())
+    quotas = waiting_jobs.gpu_quotas(connection, due)
     found: dict[str, Waiting] = {}
     for job in waiting:
         failure = failures.get(job.id)

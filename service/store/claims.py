@@ -85,7 +85,7 @@ def claim(
 
 def _require_within_quota(session: Session, project: str) -> None:
     limit = quotas.locked(session, project).max_gpus
-    if limit is not None and fair_shares.gpus_in_use(session).get(project, 0) > limit:
+    if limit is not None and fair_shares.gpus_in_use(session.connection()).get(project, 0) > limit:
         raise _OverQuotaError
 
 

@@ -157,7 +157,8 @@ class Database:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """For one statement that reads, without the ORM and without a transaction around it."""
+        """For statements that read, each for itself: without the ORM, and without a transaction,
+        which would take two more round trips."""
         with self._one_statement.connect() as connection:
             yield connection
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from sqlalchemy import and_, bindparam, select, update
+from sqlalchemy import Connection, and_, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE, QUEUES
@@ -57,7 +57,8 @@ def owner_of(session: Session, job_id: str, gpus: int) -> Owner | None:
 
 def read(session: Session, pool: Pool, projects: Collection[str]) -> dict[str, Share]:
     """The shares of these projects, which have waiting jobs, and of those with running ones."""
-    running = _running(session, pool)
+    connection = session.connection()
+    running = _running(connection, pool)
     query = select(
         ProjectRow.id,
         ProjectRow.weight,
@@ -68,9 +69,7 @@ def read(session: Session, pool: Pool, projects: Collection[str]) -> dict[str, S
     wanted = query.where(ProjectRow.id.in_({*projects, *running}))
     known: dict[str, Share] = {}
     new: dict[str, Share] = {}
-    for project, weight, max_gpus, virtual, mean in session.connection().execute(
-        wanted, {"pool": pool}
-    ):
+    for project, weight, max_gpus, virtual, mean in connection.execute(wanted, {"pool": pool}):
         share = Share(project, weight, running=tuple(running[project]), max_gpus=max_gpus)
         if virtual is None:
             new[project] = share
@@ -82,17 +81,17 @@ def read(session: Session, pool: Pool, projects: Collection[str]) -> dict[str, S
     }
 
 
-def _running(session: Session, pool: Pool) -> dict[str, list[Running]]:
+def _running(connection: Connection, pool: Pool) -> dict[str, list[Running]]:
     found: dict[str, list[Running]] = defaultdict(list)
-    for project, gpus, started_at, now in session.connection().execute(_NOW_AND_RUNNING):
+    for project, gpus, started_at, now in connection.execute(_NOW_AND_RUNNING):
         if pool_of(gpus) is pool:
             found[project].append(Running(gpus, max(0.0, (now - started_at).total_seconds())))
     return found
 
 
-def gpus_in_use(session: Session) -> dict[str, int]:
+def gpus_in_use(connection: Connection) -> dict[str, int]:
     """GPUs that the running stages of each project have."""
-    running = _running(session, Pool.GPU)
+    running = _running(connection, Pool.GPU)
     return {project: sum(one.gpus for one in theirs) for project, theirs in running.items()}
 
 

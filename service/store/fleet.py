@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Select, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Select, select
 
 from service.contract.routing import gpus_of, most_for_one_job, usable_gpus
 from service.contract.states import HELD
@@ -46,9 +45,8 @@ class Fleet:
     workers: Sequence[LiveWorker]
 
     @classmethod
-    def read(cls, session: Session, within_seconds: float) -> "Fleet":
+    def read(cls, connection: Connection, within_seconds: float) -> "Fleet":
         """Workers with a heartbeat within the last `within_seconds`, in two statements."""
-        connection = session.connection()
         rows = connection.execute(_live(within_seconds)).all()
         if not rows:
             return cls(())

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from service.contract.routing import gpus_of
@@ -48,7 +48,7 @@ class GpuQuota:
     in_use: int
 
 
-def gpu_quotas(session: Session, jobs: Iterable[JobRow]) -> dict[str, GpuQuota]:
+def gpu_quotas(connection: Connection, jobs: Iterable[JobRow]) -> dict[str, GpuQuota]:
     """Project → its quota of GPUs, of those whose jobs wait for GPUs and that have one."""
     wanted = {job.project_id for job in jobs if gpus_of(job.queue)}
     if not wanted:
@@ -56,8 +56,8 @@ def gpu_quotas(session: Session, jobs: Iterable[JobRow]) -> dict[str, GpuQuota]:
     limits = select(ProjectRow.id, ProjectRow.max_gpus).where(
         ProjectRow.id.in_(wanted), ProjectRow.max_gpus.is_not(None)
     )
-    found = session.execute(limits).all()
-    in_use = fair_shares.gpus_in_use(session) if found else {}
+    found = connection.execute(limits).all()
+    in_use = fair_shares.gpus_in_use(connection) if found else {}
     return {project: GpuQuota(limit or 0, in_use.get(project, 0)) for project, limit in found}
 
 

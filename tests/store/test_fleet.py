@@ -28,7 +28,7 @@ def register(database: Database, name: str, devices: list[dict[str, Any]], **val
 
 def read(database: Database) -> Fleet:
     with database.read() as session:
-        return Fleet.read(session, 30)
+        return Fleet.read(session.connection(), 30)
 
 
 def only(database: Database) -> LiveWorker:
