@@ -14,6 +14,8 @@ NAMES: Final = (
     "list_jobs",
     "memory",
     "quality",
+    "releases",
+    "sandbox",
     "scaling",
     "sharing",
     "start",

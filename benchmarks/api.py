@@ -39,8 +39,10 @@ BARE += ["--no-access-log", "--log-level", "warning", "--host", "127.0.0.1"]
 
 
 @contextmanager
-def serving(command: list[str], environment: dict[str, str], path: str) -> Iterator[str]:
-    """The URL of a server that answers at `path`; it ends with the block."""
+def serving(
+    command: list[str], environment: dict[str, str], path: str
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The URL and process of a server that answers at `path`; it ends with the block."""
     port = services.free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen([*command, "--port", str(port)], env=environment)
@@ -57,7 +59,7 @@ def serving(command: list[str], environment: dict[str, str], path: str) -> Itera
 
     try:
         services.wait_until(answers, 30, command[-1])
-        yield url
+        yield url, process
     finally:
         process.terminate()
         process.wait(30)
@@ -117,8 +119,8 @@ def run(kind: str, options: argparse.Namespace) -> None:
             "FINETUNE_REDIS_URL": parts.enter_context(services.broker(services.valkey_binary())),
             "FINETUNE_LOG_LEVEL": "WARNING",
         }
-        url = parts.enter_context(serving(API, environment, "/health/live"))
-        bare_url = parts.enter_context(serving(BARE, environment, "/bare/none"))
+        url, _ = parts.enter_context(serving(API, environment, "/health/live"))
+        bare_url, _ = parts.enter_context(serving(BARE, environment, "/bare/none"))
         measure(url, bare_url, options)
 
 

@@ -20,7 +20,7 @@ Request = Callable[[], bytes]
 def encode(method: str, path: str, body: Any = None) -> bytes:
     """A whole HTTP/1.1 request with a JSON body, or none."""
     content = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: benchmark\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
     if content:
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
     return head.encode() + b"\r\n" + content
