@@ -20,6 +20,7 @@ from worker.processes.private_folder import private_folder
 from worker.processes.stage_environment import stage_environment, stage_secrets
 from worker.supervision import stage_views
 from worker.supervision.limits.resource_watch import ResourceWatch
+from worker.supervision.limits.stage_group import stage_group
 from worker.supervision.limits.stage_limits import StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
 
@@ -47,6 +48,7 @@ class PushProcess:
                 settings, Stage.PUBLISH, private=private, project_id=request.project_id
             )
             limits = StageLimits.of(settings, private)
+            group = started.enter_context(stage_group(limits))
             self._child = Child(
                 command,
                 environment,
@@ -58,11 +60,12 @@ class PushProcess:
                 view=stage_views.of_stage(
                     settings, request, environment, private=private, stage=Stage.PUBLISH
                 ),
+                group=group.folder,
             )
             started.enter_context(self._child)
             # What this process has adopted may be the training's.
             self._watch = ResourceWatch(
-                self._child.pid, limits, WrittenFiles([private], limits), adopts=False
+                self._child.pid, limits, WrittenFiles([private], limits), group, adopts=False
             )
             # Apart, because it must end before the process is reaped.
             self._watching = started.enter_context(ExitStack())
