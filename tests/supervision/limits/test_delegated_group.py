@@ -54,7 +54,7 @@ class TestSettle:
     @pytest.mark.parametrize(
         ("changed", "text", "reason"),
         [
-            ("cgroup.procs", f"{os.getpid()}\n1\n", "processes that are not the worker's"),
+            ("cgroup.procs", "OWN\n1\n", "processes that are not the worker's"),
             ("cgroup.procs", "0\n", "processes that are not the worker's"),
             ("cgroup.controllers", "cpu io\n", "has no memory and pids"),
             ("cgroup.controllers", "cpu memory\n", "has no pids"),
@@ -65,7 +65,7 @@ class TestSettle:
         self, fake: FakeSystem, changed: str, text: str, reason: str
     ) -> None:
         own = fake.group("unit", processes=[os.getpid()])
-        (own / changed).write_text(text)
+        (own / changed).write_text(text.replace("OWN", str(os.getpid())))
         fake.place(own)
         with pytest.raises(NoGroupsError, match=reason):
             delegated_group.settle(fake.system)
