@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from service.cli.stack.addresses import PublicAddressError, check_address, is_loopback, local_url
@@ -37,7 +39,8 @@ class TestCheckAddress:
 
 
 @pytest.fixture
-def _off(monkeypatch: pytest.MonkeyPatch) -> None:
+def _off(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `home`, which removes the variable."""
     monkeypatch.setenv("FINETUNE_AUTH", "off")
 
 
