@@ -8,6 +8,7 @@ from typing import Protocol
 
 from service import inherited_secrets
 from service.contract.stages import EVENT_FD_VARIABLE
+from service.prctl import adopt_orphans
 from worker.processes import control_group, kernel_limits
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import View
@@ -53,6 +54,7 @@ Start = Callable[[Launch], Process]
 
 def new_interpreter(launch: Launch) -> Process:
     """Start a new interpreter, which has to import everything."""
+    adopt_orphans()  # what leaves the stage's session is still found, and ended with it
     environment = {**launch.environment, EVENT_FD_VARIABLE: str(launch.events)}
     with (
         inherited_secrets.pipe(launch.secrets) as (variables, of_secrets),

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ _PROC: Final = Path("/proc")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _KIB: Final = 1024
 _BLOCK: Final = 512
+_REAP_SECONDS: Final = 1.0
 _NO_NEW_PRIVILEGES: Final = b"NoNewPrivs:\t1"
 _IN_MEMORY: Final = ("/memfd:", "/dev/shm/")
 # Fields of /proc/<pid>/stat (proc(5)), counted from the third, which follows the name.
@@ -44,6 +46,8 @@ class ProcessTree:
         self._root = root
         self._adopts = adopts
         self._members: dict[int, Process] = {}
+        self._adopted: set[int] = set()
+        """Children of this process that it has not started, and so nothing else reaps."""
 
     @property
     def threads(self) -> int:
@@ -58,7 +62,9 @@ class ProcessTree:
             children[process.parent].append(process)
         found: dict[int, Process] = {}
         waiting = [alive[pid] for pid in self._seeds() if self._is_same(alive.get(pid))]
-        waiting += _strays(children[os.getpid()]) if self._adopts else []
+        strays = _strays(children[os.getpid()]) if self._adopts else []
+        self._adopted |= {child.pid for child in strays}
+        waiting += strays
         while waiting:
             process = waiting.pop()
             if process.pid not in found:
@@ -104,6 +110,13 @@ class ProcessTree:
                     new.add(process.pid)
         _send(signal.SIGKILL, members)
         return bool(members)
+
+    def reap_adopted(self) -> None:
+        """After `kill`; for at most a second."""
+        deadline = time.monotonic() + _REAP_SECONDS
+        while self._adopted and time.monotonic() < deadline:
+            self._adopted -= {pid for pid in self._adopted if _has_ended(pid)}
+            time.sleep(0.005 if self._adopted else 0)
 
     def _seeds(self) -> set[int]:
         return {self._root, *self._members}
@@ -155,6 +168,14 @@ def _strays(children: Iterable[Process]) -> list[Process]:
         for child in children
         if child.pid not in STARTED and _NO_NEW_PRIVILEGES in _status(child.pid)
     ]
+
+
+def _has_ended(child: int) -> bool:
+    """Reaps it."""
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _status(pid: int) -> bytes:

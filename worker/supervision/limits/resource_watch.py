@@ -76,6 +76,7 @@ class ResourceWatch:
         self._group.kill()
         if sys.platform == "linux":
             self._tree.kill()  # also those that have left the stage's group of processes
+            self._tree.reap_adopted()
 
     def _run(self) -> None:
         pause = 0.0
