@@ -16,6 +16,9 @@ MOST_ROWS: Final = 10**12
 """Of a data set; also bytes and elements of a buffer."""
 LARGEST: Final = 10**12
 """Of a rate, a factor, a threshold, or an interval that shall never be reached."""
+HIGHEST_LEARNING_RATE: Final = 1e40
+"""Above what float32 holds. Such a training ends as `non_finite_loss`, or goes back with a lower
+rate if `on_non_finite` says so."""
 MOST_LAYERS: Final = 100_000
 WIDEST: Final = 1_000_000
 """Of a layer, of an adapter's scale."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from service.contract.bounds import LARGEST, MOST_EXAMPLES, MOST_STEPS
+from service.contract.bounds import HIGHEST_LEARNING_RATE, LARGEST, MOST_EXAMPLES, MOST_STEPS
 from service.contract.resume_from import ResumeFromSpec
 from service.contract.section import SpecModel
 from service.contract.training_arguments.choices import BY_METRIC, Optimizer, Sampling, Schedule
@@ -121,7 +121,7 @@ class TrainingOptions(SpecModel):
         None, max_length=1000, description="The optimizer's own: `momentum=0.9, nesterov=true`."
     )
     learning_rate: float = Field(
-        5e-5, ge=0, le=LARGEST, description="The highest one of the schedule."
+        5e-5, ge=0, le=HIGHEST_LEARNING_RATE, description="The highest one of the schedule."
     )
     weight_decay: float = Field(
         0.0,
