@@ -39,12 +39,14 @@ def targets(home: Path) -> Iterator[Targets]:
         path.write_text(SECRET)
     with ExitStack() as stack:
         victim = stack.enter_context(_process())
+        # Not in `tmp_path`: a socket's path has at most 108 characters.
+        short = stack.enter_context(tempfile.TemporaryDirectory(prefix="finetune-victim-"))
         found = Targets({"hostile.pid": str(victim), "hostile.secret": SECRET})
         kinds: dict[str, tuple[int, socket.SocketKind, Any]] = {
             "tcp": (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
             "udp": (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
             "abstract": (socket.AF_UNIX, socket.SOCK_STREAM, f"\0finetune-{victim}"),
-            "socket": (socket.AF_UNIX, socket.SOCK_STREAM, str(_short())),
+            "socket": (socket.AF_UNIX, socket.SOCK_STREAM, f"{short}/socket"),
         }
         for name, (family, kind, address) in kinds.items():
             server = stack.enter_context(socket.socket(family, kind))
@@ -58,11 +60,6 @@ def targets(home: Path) -> Iterator[Targets]:
                 text = text[1:].decode()
             found.metadata[f"hostile.{name}"] = str(text)
         yield found
-
-
-def _short() -> Path:
-    """A socket's path has at most 108 characters."""
-    return Path(tempfile.mkdtemp(prefix="finetune-victim-")) / "socket"
 
 
 @contextmanager
