@@ -84,7 +84,8 @@ class TestWriting:
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))
         write(tmp_path / "10", a=b"a", b=b"b")
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        # Not equal: something of another test may be collected and closed meanwhile.
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
     def test_a_writer_killed_at_any_moment_leaves_no_invalid_directory(
         self, tmp_path: Path
