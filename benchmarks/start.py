@@ -148,7 +148,7 @@ def _main(folder: Path, brokers: dict[str, str], pairs: int, steps: int) -> None
             home = folder / f"home-{warm}"
             home.mkdir()
             variables = {"FINETUNE_REDIS_URL": broker, "FINETUNE_WARM_START": warm}
-            stack = Stack(home, variables | {"FINETUNE_MODEL_ROOTS": str(folder)})
+            stack = Stack(home, variables | {"FINETUNE_MODEL_ROOTS": str(model)})
             stacks.append(stack)
             stack.start()
             spec = body(stack, model, squad, steps)

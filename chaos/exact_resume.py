@@ -212,8 +212,8 @@ class _Service:
     def __init__(self, home: Path) -> None:
         self.settings = Settings(
             home=home / "home",
-            data_roots=[Path("/")],
-            model_roots=[Path("/")],
+            data_roots=[EXAMPLES],
+            model_roots=[home / "model"],
             beat_seconds=1,
             poll_seconds=0.05,
             system_metrics_seconds=60,

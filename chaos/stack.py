@@ -21,6 +21,7 @@ from tests.support import mlflow_server, services
 
 DatabaseKind = Literal["sqlite", "postgres"]
 
+INPUTS = "inputs"
 LEASE_SECONDS = 3.0
 _ANSWER_SECONDS = 60.0
 # With other work on the machine, a job can take long.
@@ -56,8 +57,8 @@ class FaultStack(Stack):
                 "FINETUNE_ALLOW_DEBUGGERS": "true",
                 "FINETUNE_SANDBOX_READ": str(Path(stubs_package.__file__).parents[1]),
                 "FINETUNE_REDIS_URL": broker.url,
-                "FINETUNE_DATA_ROOTS": str(home),
-                "FINETUNE_MODEL_ROOTS": str(home),
+                "FINETUNE_DATA_ROOTS": str(home / INPUTS),
+                "FINETUNE_MODEL_ROOTS": str(home / INPUTS),
                 "FINETUNE_LEASE_SECONDS": str(LEASE_SECONDS),
                 "FINETUNE_BEAT_SECONDS": "0.5",
                 "FINETUNE_KILL_SECONDS": "2",
@@ -78,7 +79,9 @@ class FaultStack(Stack):
     @cached_property
     def material(self) -> Material:
         """Created on first use: an attack with stubs needs no torch."""
-        return Material(self.home)
+        folder = self.home / INPUTS
+        folder.mkdir(exist_ok=True)
+        return Material(folder)
 
     @property
     def database_url(self) -> str:

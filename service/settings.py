@@ -302,6 +302,17 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _specs_cannot_name_the_services_own_files(self) -> Self:
+        for root in (*self.data_roots, *self.model_roots):
+            if self.home.is_relative_to(root):
+                raise ValueError(
+                    f"FINETUNE_DATA_ROOTS or FINETUNE_MODEL_ROOTS is {root}, which contains "
+                    f"FINETUNE_HOME ({self.home}): specs could name the database, keys and other "
+                    "projects' files. Name only folders with data and models, or move the home"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _users_of_a_container_come_through_its_published_port(self) -> Self:
         if self.public_url is None and self.published_port is not None:
             self.public_url = f"http://127.0.0.1:{self.published_port}"

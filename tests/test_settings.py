@@ -28,6 +28,17 @@ class TestSettings:
         monkeypatch.setenv("FINETUNE_DATA_ROOTS", f"{tmp_path}/link:{tmp_path}/other")
         assert Settings().data_roots == [tmp_path / "real", tmp_path / "other"]
 
+    @pytest.mark.parametrize("name", ["FINETUNE_DATA_ROOTS", "FINETUNE_MODEL_ROOTS"])
+    @pytest.mark.parametrize("root", ["", "home", "/"])
+    def test_a_root_does_not_contain_the_home(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, root: str
+    ) -> None:
+        """Specs could name the database, and their stages would see it."""
+        monkeypatch.setenv("FINETUNE_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv(name, f"{tmp_path / 'data'}:{tmp_path / root}")
+        with pytest.raises(ValidationError, match="which contains FINETUNE_HOME"):
+            Settings()
+
     def test_secrets_do_not_show(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FINETUNE_HUB_TOKEN", "hf_secret")
         monkeypatch.setenv("FINETUNE_REDIS_URL", "redis://:password@host/0")
