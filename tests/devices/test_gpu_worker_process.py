@@ -106,7 +106,7 @@ def test_a_killed_process_leaves_its_gpu_to_the_next_job(
     worker.terminate()
     worker.wait(SECONDS)
     locks = stack.settings.devices_dir
-    assert sorted(path.name for path in locks.iterdir() if not path.name.startswith("line-")) == [
+    assert sorted(path.name for path in locks.glob("GPU-*")) == [
         "GPU-a.lock",
         "GPU-b.lock",
     ]
