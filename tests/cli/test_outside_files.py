@@ -12,7 +12,7 @@ from tests.cli.specs import ROWS, write_spec
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The spec's folder; beside it lies a file of the user."""
+    """The spec's folder; a file of the user is next to it."""
     (tmp_path / "secret.jsonl").write_text(ROWS)
     folder = tmp_path / "theirs"
     folder.mkdir()

@@ -242,5 +242,5 @@ def _history(job_id: str, mark: str, folder: Path, model: str) -> list[Base]:
 
 
 def _twin(text: str) -> str:
-    """Another text that is as long and sorts beside it; of an id another id."""
+    """Another text that is as long and comes next in order; of an id another id."""
     return text[:-1] + ("1" if text[-1] == "0" else "0")

@@ -1,7 +1,6 @@
 """Real bombs under the real supervisor, with small limits: the stage ends, the machine does not."""
 
 import sys
-from typing import Any
 
 import psutil
 import pytest
@@ -9,11 +8,10 @@ import pytest
 from service.contract.states import JobState
 from service.settings import Settings
 from service.store.database import Database
-from tests.supervision.support import children, run
-from tests.support import services
+from tests.supervision.limits.bombs import failure_of
+from tests.supervision.support import run
 from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
-from tests.support.job_rows import get
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="Linux only"), pytest.mark.long]
 
@@ -22,21 +20,11 @@ MIB = 1024**2
 
 @on_sqlite
 class TestBombs:
-    def end(
-        self, database: Database, settings: Settings, bomb: str, **limits: float
-    ) -> dict[str, Any]:
-        job_id = make_job(database, metadata={"stub.prepare": f"bomb:{bomb}"})
-        assert run(database, settings.model_copy(update=limits), job_id) is JobState.FAILED
-        services.wait_until(lambda: children() == [], 5, "the end of all processes")
-        failure = get(database, job_id).failure
-        assert failure is not None
-        return failure
-
     @pytest.mark.parametrize("bomb", ["memory", "memory_of_children", "memory_files"])
     def test_memory(self, database: Database, settings: Settings, bomb: str) -> None:
         limit = 400 * MIB
         free = psutil.virtual_memory().available
-        failure = self.end(database, settings, bomb, stage_memory_bytes=limit)
+        failure = failure_of(database, settings, bomb, stage_memory_bytes=limit)
         assert failure["code"] == "out_of_memory"
         assert "400 MiB that FINETUNE_STAGE_MEMORY_BYTES allows" in failure["message"]
         assert failure["details"]["limit_bytes"] == limit
@@ -55,7 +43,7 @@ class TestBombs:
     @pytest.mark.parametrize("bomb", ["processes", "processes_of_own_sessions"])
     def test_processes(self, database: Database, settings: Settings, bomb: str) -> None:
         # A bomb may take the processor from the heartbeat for a moment.
-        failure = self.end(database, settings, bomb, stage_processes=100, kill_seconds=30)
+        failure = failure_of(database, settings, bomb, stage_processes=100, kill_seconds=30)
         assert failure["code"] == "process_limit"
         assert "FINETUNE_STAGE_PROCESSES allows 100" in failure["message"]
         assert failure["details"]["processes"] > 100
@@ -63,13 +51,13 @@ class TestBombs:
     @pytest.mark.parametrize("bomb", ["disk", "temporary_files"])
     def test_disk(self, database: Database, settings: Settings, bomb: str) -> None:
         limit = 100 * MIB
-        failure = self.end(database, settings, bomb, stage_disk_bytes=limit)
+        failure = failure_of(database, settings, bomb, stage_disk_bytes=limit)
         assert failure["code"] == "disk_limit"
         assert "FINETUNE_STAGE_DISK_BYTES allows 100 MiB" in failure["message"]
         assert limit < failure["details"]["used_bytes"] < 30 * limit
 
     def test_one_file(self, database: Database, settings: Settings) -> None:
         limits = {"stage_file_bytes": 40 * MIB, "stage_disk_bytes": 1024 * MIB}
-        failure = self.end(database, settings, "file", **limits)
+        failure = failure_of(database, settings, "file", **limits)
         assert failure["code"] == "disk_limit"
         assert "FINETUNE_STAGE_FILE_BYTES" in failure["message"]

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -16,11 +15,11 @@ from service.settings import Settings
 from service.store.database import Database
 from tests.processes.support import STUB, command, environment
 from tests.stubs import request as stub_request
-from tests.supervision.support import children, run
+from tests.supervision.limits.bombs import failure_of
+from tests.supervision.support import run
 from tests.support import services
 from tests.support.databases import on_sqlite
 from tests.support.factories import make_job
-from tests.support.job_rows import get
 from worker.processes import control_group, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
@@ -57,23 +56,13 @@ def members(folder: Path | None) -> list[int]:
 
 @on_sqlite
 class TestBombs:
-    def end(
-        self, database: Database, settings: Settings, bomb: str, **limits: float
-    ) -> dict[str, Any]:
-        job_id = make_job(database, metadata={"stub.prepare": f"bomb:{bomb}"})
-        assert run(database, settings.model_copy(update=limits), job_id) is JobState.FAILED
-        services.wait_until(lambda: children() == [], 5, "the end of all processes")
-        failure = get(database, job_id).failure
-        assert failure is not None
-        return failure
-
     @pytest.mark.parametrize(
         ("bomb", "least"), [("memory", 1), ("memory_of_children", 10), ("memory_files", 1)]
     )
     def test_memory(
         self, database: Database, settings: Settings, groups: Path, bomb: str, least: int
     ) -> None:
-        failure = self.end(database, settings, bomb, stage_memory_bytes=LIMIT, kill_seconds=60)
+        failure = failure_of(database, settings, bomb, stage_memory_bytes=LIMIT, kill_seconds=60)
         assert failure["code"] == "out_of_memory"
         assert "400 MiB that FINETUNE_STAGE_MEMORY_BYTES allows" in failure["message"]
         assert "raise FINETUNE_STAGE_MEMORY_BYTES" in failure["action"]
@@ -86,7 +75,7 @@ class TestBombs:
     def test_processes(
         self, database: Database, settings: Settings, groups: Path, bomb: str
     ) -> None:
-        failure = self.end(database, settings, bomb, stage_processes=100, kill_seconds=60)
+        failure = failure_of(database, settings, bomb, stage_processes=100, kill_seconds=60)
         assert failure["code"] == "process_limit"
         assert failure["details"] == {"limit": 100, "processes": 101}
 
