@@ -1,6 +1,7 @@
 """worker.training.distributed.shared_weights, in two processes."""
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import traceback
@@ -34,6 +35,9 @@ def on_two(folder: Path, work: Work) -> list[Any]:
         context.Process(target=_rank, args=(number, folder / "store", work, pipes[number][1]))
         for number in range(2)
     ]
+    # A process group that another test has left is ended here: in a child, which has none of its
+    # threads, its end would abort that child.
+    gc.collect()
     for member in members:
         member.start()
     for _, sender in pipes:
