@@ -6,12 +6,13 @@ them open. Project and name are sealed with the value: a row that is moved does 
 
 import json
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-_MODE = 0o600
+from service.durable_files import sync_folder
 
 
 class SecretUnreadableError(Exception):
@@ -71,7 +72,7 @@ class SecretBox:
             return []
 
     def _make(self) -> None:
-        """The first process that needs it makes it; the others find it."""
+        """The first one that needs it makes it; other processes and threads find it."""
         self._key_file.parent.mkdir(parents=True, exist_ok=True)
         made = self._temporary([Fernet.generate_key().decode()])
         try:
@@ -79,16 +80,18 @@ class SecretBox:
                 os.link(made, self._key_file)
         finally:
             made.unlink()
+        sync_folder(self._key_file.parent)
 
     def _write(self, keys: list[str]) -> None:
         self._temporary(keys).replace(self._key_file)
+        sync_folder(self._key_file.parent)
 
     def _temporary(self, keys: list[str]) -> Path:
-        path = self._key_file.with_name(f"{self._key_file.name}.{os.getpid()}")
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+        """Of this call alone: several threads may need the first key at once."""
+        folder, prefix = self._key_file.parent, f"{self._key_file.name}."
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=prefix)  # mode 0600
         with os.fdopen(descriptor, "w") as file:
             file.write("".join(f"{key}\n" for key in keys))
             file.flush()
             os.fsync(file.fileno())
-        return path
+        return Path(name)

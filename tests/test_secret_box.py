@@ -1,6 +1,8 @@
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,14 @@ class TestSecretBox:
         SecretBox(file)._make()
         assert file.read_text() == key
         assert SecretBox(file).open("p", "n", sealed) == "v"
+
+    def test_threads_that_need_the_first_key_at_once_make_one(self, tmp_path: Path) -> None:
+        values = [*"abcdefgh"]
+        for number in range(20):
+            box = SecretBox(tmp_path / str(number) / "secrets.key")
+            with ThreadPoolExecutor(8) as threads:
+                sealed = list(threads.map(partial(box.seal, "p", "n"), values))
+            assert [box.open("p", "n", each) for each in sealed] == values
 
     def test_rotation(self, file: Path) -> None:
         box = SecretBox(file)

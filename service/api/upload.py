@@ -28,6 +28,7 @@ from service.api.errors import (
 )
 from service.api.redaction import cut
 from service.api.schemas.problems import Fault
+from service.durable_files import sync_folder
 from service.jobs.disk_space import Space
 
 if TYPE_CHECKING:
@@ -247,11 +248,7 @@ def _missing(name: str, message: str = "required, but not given") -> InvalidRequ
 def commit(source: Path, target: Path) -> None:
     """Give a synced file its final name, durably."""
     source.rename(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(target.parent)
 
 
 def remove_if_there(path: Path) -> None:
