@@ -20,7 +20,7 @@ from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
 # The pages are the same with either database.
 pytestmark = [
     pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True),
-    # All pages run in the setup of the first test: two minutes on two cores, more on busy ones.
+    # The pages run in the setup of the first test: a minute on two cores, more on busy ones.
     pytest.mark.timeout(600),
 ]
 
@@ -37,6 +37,12 @@ TINY_MODELS: Final = {
 }
 PROGRAM: Final = "python "
 PREVIEWED: Final = "text-classification"
+# One page for each way to train: an extractive head, an adapter, a head with labels.
+EVERY_TIME: Final = ("question-answering", "causal-lm", PREVIEWED)
+EACH: Final = [
+    pytest.param(task, marks=() if task in EVERY_TIME else pytest.mark.heavy)
+    for task in guides.TASKS
+]
 SECONDS: Final = 500
 
 PRINTED: Final = {
@@ -55,15 +61,21 @@ PRINTED: Final = {
 
 @pytest.fixture(scope="package")
 def folders(
-    stack: Stack, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    stack: Stack,
+    tiny_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Path]:
-    """Task → the reader's folder once the commands of its page have run; all pages at once."""
+    """Task → the reader's folder once the commands of its page have run.
+
+    All pages that the chosen tests read, at once.
+    """
     roots = tiny_model.parent
     save_tiny_bert(roots / "guides-bert")
     save_tiny_gpt2(roots / "guides-gpt2")
     texts = [Guide.of(task).text for task in ("translation", "summarization")]
     save_tiny_t5(roots / "guides-t5", texts)
-    found = {task: tmp_path_factory.mktemp(task) for task in guides.TASKS}
+    found = {task: tmp_path_factory.mktemp(task) for task in sorted(asked(request.session))}
     deadline = time.monotonic() + SECONDS
     running = [start(Guide.of(task), folder, roots, stack) for task, folder in found.items()]
     try:
@@ -73,6 +85,12 @@ def folders(
         for page in running:
             shell.end(page)
     return found
+
+
+def asked(session: pytest.Session) -> set[str]:
+    """The tasks of the tests of this file that will run, and of the preview's."""
+    tests = [item for item in session.items if "folders" in getattr(item, "fixturenames", ())]
+    return {item.callspec.params.get("task", PREVIEWED) for item in tests}  # type: ignore[attr-defined]
 
 
 def start(guide: Guide, folder: Path, roots: Path, stack: Stack) -> shell.Shell:
@@ -95,7 +113,7 @@ class TestGuides:
     def test_there_is_one_for_each_task(self, stack: Stack) -> None:
         assert set(guides.TASKS) == set(TASKS) == set(PRINTED)
 
-    @pytest.mark.parametrize("task", guides.TASKS)
+    @pytest.mark.parametrize("task", EACH)
     def test_the_commands_train_and_download(
         self, task: str, folders: dict[str, Path], stack: Stack
     ) -> None:
@@ -112,7 +130,7 @@ class TestGuides:
         assert "8 rows read, 8 usable" in said or "10 rows read, 10 usable" in said
         assert re.search(r"(positive|negative) +0?\.?\d", said)
 
-    @pytest.mark.parametrize("task", guides.TASKS)
+    @pytest.mark.parametrize("task", EACH)
     def test_the_program_prints_what_the_page_shows(
         self, task: str, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
     ) -> None:
