@@ -1,6 +1,7 @@
 """Secrets of a project: set, listed by name, deleted, and never shown."""
 
 import re
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path
@@ -73,12 +74,13 @@ def set_secret(
         words = f"must be {patterns.WORDS[patterns.SECRET_NAME]}"
         raise InvalidRequestError([Fault(path="path.name", code="invalid_value", message=words)])
     value = _value(body)
+    box = SecretBox(settings.secrets_file)
+    seal = partial(box.seal, visitor.project, name, value)
     try:
-        sealed = SecretBox(settings.secrets_file).seal(visitor.project, name, value)
+        with database.write() as session:
+            return Secret.of(project_secrets.put(session, visitor.project, name, seal))
     except (SecretUnreadableError, OSError) as error:
         raise SecretsKeyError(str(error)) from error
-    with database.write() as session:
-        return Secret.of(project_secrets.put(session, visitor.project, name, sealed))
 
 
 def _value(body: Any) -> str:

@@ -6,21 +6,25 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.errors import SecretNotFoundError
-from service.store import jobs
-from service.store.models import SecretRow
+from service.store import jobs, quotas
+from service.store.database import insert_or
+from service.store.models import ProjectRow, SecretRow
 from service.store.scope import Scope
 
 
-def put(session: Session, project: str, name: str, sealed: str) -> SecretRow:
-    """Make the secret, or replace its value."""
+def put(session: Session, project: str, name: str, seal: Callable[[], str]) -> SecretRow:
+    """Make the secret, or replace its value.
+
+    It is sealed while the project's row is locked: `seal_again` finds it, or has ended before.
+    """
+    quotas.locked(session, project)
     now = jobs.clock(session)
-    row = session.get(SecretRow, (project, name), with_for_update=True)
-    if row is None:
-        row = SecretRow(project_id=project, name=name, created_at=now)
-        session.add(row)
-    row.sealed, row.updated_at = sealed, now
-    session.flush()
-    return row
+    new = insert_or(session, SecretRow).values(
+        project_id=project, name=name, sealed=seal(), created_at=now, updated_at=now
+    )
+    changed = {"sealed": new.excluded.sealed, "updated_at": new.excluded.updated_at}
+    session.execute(new.on_conflict_do_update(index_elements=["project_id", "name"], set_=changed))
+    return session.get_one(SecretRow, (project, name), populate_existing=True)
 
 
 def list_all(session: Session, scope: Scope) -> list[SecretRow]:
@@ -49,7 +53,8 @@ def remove(session: Session, scope: Scope, name: str) -> None:
 
 def seal_again(session: Session, again: Callable[[str, str, str], str]) -> int:
     """Replace every sealed value by `again(project, name, sealed)`; how many there are."""
-    rows = session.scalars(select(SecretRow).with_for_update()).all()
+    session.execute(select(ProjectRow.id).order_by(ProjectRow.id).with_for_update())
+    rows = session.scalars(select(SecretRow)).all()
     for row in rows:
         row.sealed = again(row.project_id, row.name, row.sealed)
     session.flush()

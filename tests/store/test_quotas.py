@@ -1,8 +1,5 @@
 """Quotas of queued jobs and bytes: never exceeded, however many ask at once."""
 
-import threading
-from collections.abc import Callable
-
 import pytest
 
 from service.errors import QueueQuotaError, StorageQuotaError
@@ -12,26 +9,7 @@ from service.store.models import ArtifactRow, FileRow
 from tests.support.factories import make_spec
 from tests.support.job_rows import add_checkpoint, finished_job, put
 from tests.support.projects import limit, make_job_of, make_project
-
-
-def at_once(count: int, do: Callable[[], object]) -> list[Exception]:
-    """What was raised, of so many calls at the same time."""
-    barrier = threading.Barrier(count)
-    raised: list[Exception] = []
-
-    def one() -> None:
-        barrier.wait()
-        try:
-            do()
-        except Exception as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=one) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
+from tests.support.threads import at_once
 
 
 def add_file(database: Database, size: int, project: str = "default") -> str:

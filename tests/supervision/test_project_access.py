@@ -41,7 +41,7 @@ def with_hub(settings: Settings, hub: HubDouble) -> Settings:
 def set_secret(database: Database, settings: Settings, project: str, value: str) -> None:
     sealed = SecretBox(settings.secrets_file).seal(project, "mine", value)
     with database.write() as session:
-        project_secrets.put(session, project, "mine", sealed)
+        project_secrets.put(session, project, "mine", lambda: sealed)
 
 
 def account_of(database: Database, settings: Settings, job_id: str) -> str | None:
@@ -118,7 +118,7 @@ class TestToken:
         make_project(database, "other")
         sealed = SecretBox(with_hub.secrets_file).seal("default", "mine", OWN)
         with database.write() as session:
-            project_secrets.put(session, "other", "mine", sealed)
+            project_secrets.put(session, "other", "mine", lambda: sealed)
         job_id = make_job_of(database, "other", secrets={"hub_token": "mine"})
         assert account_of(database, with_hub, job_id) is None
 

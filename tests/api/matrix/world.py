@@ -89,7 +89,7 @@ class World:
         put(self.database, jobs["cancelled"], ended_at=START)
         with self.database.write() as session:
             idempotency.remember(session, project, f"{mark}-once", "0" * 64, done)
-            project_secrets.put(session, project, f"{mark}-secret", "sealed")
+            project_secrets.put(session, project, f"{mark}-secret", lambda: "sealed")
         return {
             "done": done,
             **jobs,
