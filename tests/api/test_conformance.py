@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.conftest import Server
 from tests.api.factories import add_job
-from tests.support.databases import on_postgres
+from tests.support.databases import on_postgres, on_sqlite
 
 pytestmark = pytest.mark.long
 
@@ -20,11 +20,13 @@ CHECKS = (
 
 
 class TestConformance:
+    @on_sqlite  # most faults do not depend on the database
     def test_positive_and_negative_data(self, server: Server, tmp_path: Path) -> None:
         run(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "5")
 
-    @on_postgres  # most faults do not depend on the database
+    @on_postgres
     @pytest.mark.heavy
+    @pytest.mark.timeout(900)
     def test_every_case(self, server: Server, tmp_path: Path) -> None:
         """Of each parameter and field: each kind of valid and of invalid value."""
         phases = ("--phases", "examples,coverage,fuzzing", "--max-examples", "15")
@@ -46,6 +48,6 @@ def run(server: Server, folder: Path, *options: str) -> None:
         env={**os.environ, "SCHEMATHESIS_HOOKS": ""},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
     )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]

@@ -59,6 +59,7 @@ class TestCommands:
         assert "succeeded" in printed
         assert "eval_f1" in printed
 
+    @pytest.mark.heavy  # the README's commands, at more length
     def test_getting_started(self, reader: Reader, tiny_bert: Path) -> None:
         printed = reader.paste(script("docs/getting-started.md", tiny_bert))
         assert "succeeded" in printed

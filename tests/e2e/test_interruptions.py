@@ -45,6 +45,7 @@ class TestSigkill:
 
 
 @_POSTGRES
+@pytest.mark.heavy  # as the attack `interruptions`; pausing and resuming below is tried in each run
 class TestWishes:
     def test_paused_resumed_cancelled_and_retried_it_is_the_same_run(
         self, stack: Stack, tiny_model: Path, squad: dict[str, Path], mlflow_uri: str

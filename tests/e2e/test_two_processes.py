@@ -29,6 +29,7 @@ def _logged(stack: Stack, job_id: str) -> int:
     return max((step for step, _loss in losses(stack, job_id)), default=0)
 
 
+@pytest.mark.heavy  # the same checkpoints, without a stack: tests/training/distributed
 @pytest.mark.parametrize("stack", ["sqlite-valkey"], indirect=True)
 def test_it_goes_on_from_its_checkpoints(
     stack: Stack, tiny_model: Path, squad: dict[str, Path]

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,15 +24,16 @@ from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
 pytestmark = pytest.mark.long
 
 
-def _on(*pairs: str) -> pytest.MarkDecorator:
-    given = [tuple(pair.split("-")) for pair in pairs]
-    return pytest.mark.parametrize(("database_url", "broker_url"), given, indirect=True)
+def _on(*pairs: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("database_url", "broker_url"), pairs, indirect=True)
 
 
-# What is the same on both pairs is tested on one of them.
-on_both = _on("sqlite-valkey", "postgres-redis")
-on_embedded = _on("sqlite-valkey")
-on_servers = _on("postgres-redis")
+EMBEDDED = ("sqlite", "valkey")
+SERVERS = ("postgres", "redis")
+# What is the same on both pairs is tested on one of them; what matters most, seldom on the other.
+on_both = _on(SERVERS, pytest.param(*EMBEDDED, marks=pytest.mark.heavy))
+on_embedded = _on(EMBEDDED)
+on_servers = _on(SERVERS)
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:

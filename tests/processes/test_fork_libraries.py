@@ -89,7 +89,10 @@ class TestKnows:
 
 @pytest.mark.parametrize(
     ("processes", "where"),
-    [(1, "the CPU with 2 threads in"), (2, "the CPU with 2 threads in 2 processes in")],
+    [
+        (1, "the CPU with 2 threads in"),
+        pytest.param(2, "the CPU with 2 threads in 2 processes in", marks=pytest.mark.heavy),
+    ],
 )
 def test_trains_to_the_same_weights(
     forks: ForkClient, tmp_path: Path, processes: int, where: str

@@ -21,9 +21,9 @@ Sleeper = Callable[[Mark], subprocess.Popen[bytes]]
 ORDERS = [
     ("parts",),
     ("outer", "manager"),
-    ("manager", "outer"),
-    ("outer", "parts"),
-    ("manager", "parts"),
+    pytest.param(("manager", "outer"), marks=pytest.mark.heavy),
+    pytest.param(("outer", "parts"), marks=pytest.mark.heavy),
+    pytest.param(("manager", "parts"), marks=pytest.mark.heavy),
     ("parts", "manager", "outer"),
     ("outer", "manager", "parts"),
 ]

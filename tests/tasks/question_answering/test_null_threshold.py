@@ -111,7 +111,7 @@ def best_by_trying_all(
 
 
 class TestFound:
-    @pytest.mark.parametrize("head", HEADS)
+    @pytest.mark.parametrize("head", ["span", pytest.param("beam-search", marks=pytest.mark.heavy)])
     def test_it_is_the_official_scripts(self, make_job: Make, head: str) -> None:
         job = make_job(head)
         result, _ = job.train()
