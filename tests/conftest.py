@@ -67,6 +67,14 @@ def _unavailable(error: UnavailableError) -> None:
     pytest.skip(str(error))
 
 
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """Programs that a test runs in this process may set it: `make_private` does."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """A migrated Postgres database of this test process."""

@@ -13,13 +13,6 @@ from service.home import make_private
 _NOBODY = 65534
 
 
-@pytest.fixture(autouse=True)
-def _mask() -> Iterator[None]:
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that everybody may enter, unlike pytest's."""

@@ -34,6 +34,10 @@ SERVERS = ("postgres", "redis")
 on_both = _on(SERVERS, pytest.param(*EMBEDDED, marks=pytest.mark.heavy))
 on_embedded = _on(EMBEDDED)
 on_servers = _on(SERVERS)
+# Both reach the same handler.
+on_signals = pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)]
+)
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
@@ -137,7 +141,7 @@ def test_a_new_process_of_the_pool_has_no_connection_of_its_parent(stack: Stack)
 
 
 @on_embedded
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@on_signals
 def test_a_stopped_worker_gives_its_job_back_and_leaves_nothing(
     stack: Stack, number: signal.Signals
 ) -> None:
@@ -195,7 +199,7 @@ def test_a_draining_worker_lets_training_write_a_checkpoint(stack: Stack) -> Non
 
 
 @on_servers
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@on_signals
 def test_a_second_signal_is_not_patient(stack: Stack, number: signal.Signals) -> None:
     process = stack.start_worker()
     job_id = stack.submit(metadata={"stub.prepare": "stubborn"})

@@ -18,12 +18,9 @@ from worker.tracking.trackers import NullTracker
 
 
 @on_sqlite
+@pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("max_steps", "code"),
-    [
-        pytest.param(-1, "invalid_option", id="epochs"),
-        pytest.param(2, None, id="steps", marks=pytest.mark.heavy),
-    ],
+    ("max_steps", "code"), [(-1, "invalid_option"), (2, None)], ids=["epochs", "steps"]
 )
 def test_it_ends_as_the_users_fault_or_runs(
     database: Database, settings: Settings, tmp_path: Path, max_steps: int, code: str | None

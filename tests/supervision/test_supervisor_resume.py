@@ -9,6 +9,7 @@ from service.store.database import Database, db_now
 from service.store.models import CheckpointRow
 from tests.supervision.support import attempt, children, meanwhile, run, started, supervisor
 from tests.support import services
+from tests.support.databases import on_sqlite
 from tests.support.factories import claim_job, make_job
 from tests.support.flaky import Flaky
 from tests.support.job_rows import get, history_of, put
@@ -62,6 +63,7 @@ class TestOutage:
         assert types.count("checkpoint") == 3
 
 
+@on_sqlite
 class TestResume:
     def test_resumes_from_the_newest_checkpoint_that_verifies(
         self, database: Database, settings: Settings
