@@ -1,6 +1,9 @@
 """The client against a server that loses answers, like a broken connection."""
 
+import datetime
+import ipaddress
 import os
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from service.cli import client as client_module
@@ -65,6 +71,48 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def _certificate_of_nobody(folder: Path) -> Path:
+    """A certificate for 127.0.0.1 and its key, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(address, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "certificate.pem"
+    file.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return file
+
+
+class TestCertificates:
+    @pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+    def test_one_that_nobody_vouches_for_gets_no_key(
+        self, service: Service, tmp_path: Path, scheme: str
+    ) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(_certificate_of_nobody(tmp_path))
+        service.socket = context.wrap_socket(service.socket, server_side=True)
+        url = f"{scheme}://127.0.0.1:{service.server_address[1]}"
+        with (
+            Client(url, SecretStr("ft-key")) as client,
+            pytest.raises(UnreachableError, match="certificate verify failed"),
+        ):
+            client.get("/v1/jobs")
+        assert service.headers_seen == []
 
 
 class TestSubmit:
