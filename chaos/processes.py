@@ -5,7 +5,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.e2e.stack import Part, is_alive
+from tests.e2e.stack import Part
+from tests.support.processes import is_alive
 
 MARK = "FAULTS_STACK"
 """A variable in the environment of every process of a stack; stages inherit it, forked or not."""

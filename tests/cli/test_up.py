@@ -11,6 +11,7 @@ import pytest
 
 from service.cli.stack import lock
 from tests.cli.up_process import Up
+from tests.support.processes import is_alive
 from tests.support.services import free_port, wait_until
 
 pytestmark = pytest.mark.long
@@ -66,7 +67,7 @@ class TestUp:
             "mlflow stopped",
             "valkey stopped",
         ]
-        assert not [process for process in family if process.is_running()]
+        assert not [process for process in family if is_alive(process)]
         assert sorted(path.name for path in home.glob("up.*")) == []
 
     def check_mlflow(self, stack: Up, address: lock.StackAddress) -> None:
@@ -104,7 +105,7 @@ class TestUp:
         stack.process.kill()
         manager.kill()
         assert stack.wait_end() == -signal.SIGKILL
-        wait_until(lambda: not any(one.is_running() for one in family), 10, "the end of all")
+        wait_until(lambda: not any(map(is_alive, family)), 10, "the end of all")
         again = Up(home, "--mlflow-port", port)
         try:
             again.wait_ready()

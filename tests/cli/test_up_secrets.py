@@ -15,6 +15,7 @@ import pytest
 from service import inherited_secrets
 from tests.cli.up_process import COMMAND, Up
 from tests.support import unprivileged
+from tests.support.processes import is_alive
 from tests.support.services import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="Linux only")]
@@ -80,16 +81,12 @@ def test_no_secret_and_no_memory_is_seen_and_a_kill_leaves_nothing(stack: Up) ->
     manager.send_signal(signal.SIGSTOP)
     manager.kill()
     stack.process.kill()
-    wait_until(lambda: not [process for process in family if _lives(process)], 30, "their end")
+    wait_until(lambda: not [process for process in family if is_alive(process)], 30, "their end")
 
 
 def _is_ours(process: psutil.Process) -> bool:
     line = " ".join(process.cmdline())
     return any(part in line for part in ("service.cli", "-m worker --queues"))
-
-
-def _lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_the_worker_has_its_secrets_all_the_same(tmp_path: Path) -> None:

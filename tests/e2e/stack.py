@@ -18,14 +18,6 @@ BIN = Path(sys.executable).parent
 ENDED = ("succeeded", "failed", "cancelled")
 
 
-def is_alive(process: psutil.Process) -> bool:
-    """A zombie is dead: it only waits to be counted."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 class Part:
     """One process and everything that it started."""
 

@@ -10,7 +10,8 @@ from mlflow import MlflowClient
 
 from chaos.pace import Pace
 from tests.e2e.jobs import job_body, losses, trained_to, training
-from tests.e2e.stack import Stack, is_alive
+from tests.e2e.stack import Stack
+from tests.support.processes import is_alive
 from tests.support.services import wait_until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]

@@ -14,8 +14,9 @@ from transformers import AutoModelForMaskedLM
 
 from tests.e2e.conftest import TOKEN
 from tests.e2e.jobs import job_body
-from tests.e2e.stack import Stack, is_alive
+from tests.e2e.stack import Stack
 from tests.fakes.hub import HubDouble
+from tests.support.processes import is_alive
 from tests.support.services import wait_until
 
 pytestmark = [

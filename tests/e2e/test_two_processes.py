@@ -8,7 +8,8 @@ import pytest
 
 from chaos.pace import Pace
 from tests.e2e.jobs import job_body, losses, training
-from tests.e2e.stack import Stack, is_alive
+from tests.e2e.stack import Stack
+from tests.support.processes import is_alive
 from tests.support.services import wait_until
 
 _STEPS = 80

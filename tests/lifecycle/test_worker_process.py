@@ -19,6 +19,7 @@ from service.store.scope import EVERYTHING
 from tests.stubs.forged_messages import SIGNS, send_forged
 from tests.support import services
 from tests.support.job_rows import get, history_of, put
+from tests.support.processes import is_alive
 from tests.support.worker_stack import SECONDS, Stack, descendants, pool_of
 
 pytestmark = pytest.mark.long
@@ -41,7 +42,7 @@ on_signals = pytest.mark.parametrize(
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+    return not any(map(is_alive, processes))
 
 
 def saved(stack: Stack, job_id: str) -> list[int]:
