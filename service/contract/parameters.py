@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from service.contract.bounds import LARGEST, MOST_TOKENS
+from service.contract.chat import ChatSpec, Packing
 from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
@@ -113,6 +114,11 @@ class CausalLMSpec(_TextSpec):
         default=False,
         description="No attention across the border of two rows in a block; positions restart at "
         "0.",
+    )
+    packing: Packing = Field(
+        "off",
+        description="bfd: whole rows fill blocks of `block_size` tokens, by best-fit decreasing. "
+        "None sees another, and no token is lost: longer rows are continued in further blocks.",
     )
     keep_linebreaks: bool = Field(
         default=True, description="In plain text files a line's end is part of the text."
@@ -240,6 +246,7 @@ TaskParameters = (
     | TokenClassificationSpec
     | SummarizationSpec
     | TranslationSpec
+    | ChatSpec
 )
 
 
@@ -257,6 +264,7 @@ _TaskType = Literal[
     "token-classification",
     "summarization",
     "translation",
+    "chat",
 ]
 TaskSpec = Annotated[
     _ByType, BeforeValidator(_expand_task, json_schema_input_type=_ByType | _TaskType)

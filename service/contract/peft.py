@@ -30,6 +30,7 @@ tokens. Not in the folder itself, which transformers would then take for a whole
 # Variant of a task → peft's task type; a prompt or a prefix needs one, the other methods do not.
 TASK_TYPES: Final[dict[str, str]] = {
     "causal-lm": "CAUSAL_LM",
+    "chat": "CAUSAL_LM",
     "summarization": "SEQ_2_SEQ_LM",
     "translation": "SEQ_2_SEQ_LM",
     "text-classification": "SEQ_CLS",

@@ -6,6 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from service.contract.chat import ChatSpec
 from service.contract.parameters import (
     CausalLMSpec,
     MaskedLMSpec,
@@ -137,5 +138,27 @@ TASKS: Final[dict[str, TaskDescription]] = {
         ),
         parameters=TranslationSpec,
         metrics=("loss", "bleu", "gen_len"),
+    ),
+    "chat": TaskDescription(
+        type="chat",
+        title="Conversations (supervised fine-tuning, SFT)",
+        columns=(
+            Column(
+                "messages",
+                "The turns, a list of {role, content}: role is system, developer, user, assistant "
+                "or tool; content is text or parts {type: text, text}. An assistant's turn may "
+                "have `tool_calls`, and `weight` 0 or 1. Or a prompt and a completion, or an "
+                "instruction and an output.",
+                required=True,
+            ),
+            Column("tools", "The tools that the assistant may call, a list.", required=False),
+            Column("prompt", "What comes before the completion, text or turns.", required=False),
+            Column("completion", "The answer to `prompt`, text or turns.", required=False),
+            Column("instruction", "What the user asks for, text.", required=False),
+            Column("input", "What the instruction is about, text.", required=False),
+            Column("output", "The answer to the instruction, text.", required=False),
+        ),
+        parameters=ChatSpec,
+        metrics=("loss", "perplexity", "accuracy", "exact_match"),
     ),
 }
