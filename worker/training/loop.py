@@ -19,7 +19,7 @@ from worker.training.batches.dataloader import chunks
 from worker.training.batches.rank_shares import Share
 from worker.training.evaluation import on_device
 from worker.training.memory import TRIM_STEPS, trim
-from worker.training.objective import Batch
+from worker.training.objective import BatchSize
 from worker.training.plan import Due
 from worker.training.run import TrainingRun
 
@@ -230,17 +230,11 @@ def log(run: TrainingRun, step: StepResult) -> None:
 
 def count(run: TrainingRun, micro_batches: list[Share]) -> Totals:
     """What the step's micro-batches hold, counted on the CPU before any of them is computed."""
-    counted = [(run.objective.item_count(b), *_size(b)) for b, is_own in micro_batches if is_own]
+    counted = [
+        (run.objective.item_count(b), *BatchSize.of(b)) for b, is_own in micro_batches if is_own
+    ]
     own = [sum(values) for values in zip(*counted, strict=True)] or [0, 0, 0, 0]
     return Totals(*run.state.ranks.all_reduce_sum(*own, int(run.stop_requested())))
-
-
-def _size(batch: Batch) -> tuple[int, int, int]:
-    """Examples, tokens without padding, and tokens with it."""
-    tokens = batch["input_ids"]
-    mask = batch.get("attention_mask")
-    real = int(mask.sum()) if mask is not None else tokens.numel()
-    return tokens.shape[0], real, tokens.numel()
 
 
 def free_memory(run: TrainingRun) -> None:

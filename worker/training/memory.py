@@ -3,7 +3,7 @@
 import ctypes
 import resource
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -12,6 +12,7 @@ import torch
 
 from service.contract.failures import FailureCode, StageError
 from worker import failures
+from worker.training.objective import SEQUENCES, Batch, BatchSize
 
 TRIM_STEPS: Final = 100
 """Steps between two calls of `trim`. Pages that are needed again cause page faults, which cost one
@@ -19,15 +20,19 @@ percent of the time of so many steps."""
 
 
 class CurrentBatch:
-    """The shape of the current batch, for the error message."""
+    """The shape of the current batch, for the error message. The sequences that are packed into one
+    example count as one."""
 
     def __init__(self) -> None:
         self.examples = 0
         self.length = 0
 
-    def record(self, batch: Mapping[str, torch.Tensor]) -> None:
+    def record(self, batch: Batch) -> None:
         shape = next(iter(batch.values())).shape
         self.examples, self.length = shape[0], shape[1] if len(shape) > 1 else 1
+        if SEQUENCES in batch:
+            size = BatchSize.of(batch)
+            self.examples, self.length = size.examples, -(-size.tokens // size.examples)
 
 
 @contextmanager

@@ -3,13 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 Batch = dict[str, torch.Tensor]
 Features = Sequence[Mapping[str, Any]]
 Collate = Callable[[list[Mapping[str, Any]]], Batch]
+
+SEQUENCES: Final = "sequence_counts"
+"""In a batch of packed examples: (examples,) how many rows of the batch each of them has. Without
+it each row is an example."""
 
 
 @runtime_checkable
@@ -30,6 +34,23 @@ class ViewOfFeatures(Protocol):
 def at_epoch(features: Features, epoch: int) -> Features:
     """The features of this epoch; most tasks use the same in all epochs."""
     return features.at_epoch(epoch) if isinstance(features, EpochFeatures) else features
+
+
+class BatchSize(NamedTuple):
+    examples: int
+    tokens: int
+    """Without padding."""
+    padded_tokens: int
+    """With the padding; packed examples have none."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> "BatchSize":
+        """Of a batch on the CPU."""
+        ids, mask, packed = batch["input_ids"], batch.get("attention_mask"), batch.get(SEQUENCES)
+        tokens = ids.numel() if mask is None else int(mask.sum())
+        if packed is not None:
+            return cls(len(packed), tokens, tokens)
+        return cls(len(ids), tokens, ids.numel())
 
 
 Run = Callable[[torch.nn.Module, Batch], Any]

@@ -67,6 +67,13 @@ class Scores:
         ]
 
 
+def key_of_each(features: Any) -> list[dict[str, int]]:
+    """The row or the block that each feature comes from."""
+    if "row" in features.column_names:
+        return [{"row": row} for row in features["row"]]
+    return [{"block": number} for number in range(len(features))]
+
+
 def _metrics(loss: float, tokens: int, correct: int) -> dict[str, float]:
     mean = loss / tokens if tokens else math.nan
     return {

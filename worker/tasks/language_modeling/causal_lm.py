@@ -1,13 +1,11 @@
 """Causal language modelling: predict each token from those before it."""
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from service.contract.failures import FailureCode, StageError
 from service.contract.parameters import CausalLMSpec
@@ -18,15 +16,16 @@ from worker.tasks.base import (
     PreparedSplit,
     longest,
     parameters_of,
-    train_features,
 )
-from worker.tasks.common import predictions
-from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
+from worker.tasks.common import predictions, sequence_batches
+from worker.tasks.common.token_scores import IGNORED, key_of_each
 from worker.tasks.language_modeling import features as lm_features
+from worker.tasks.language_modeling import row_features
 from worker.tasks.language_modeling import samples as lm_samples
-from worker.training import build, label_smoothing
+from worker.tasks.language_modeling.next_token import NextTokenObjective
+from worker.training import build
 from worker.training.kernels import chunked_cross_entropy
-from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+from worker.training.objective import Batch, Evaluation, Forward, Objective
 
 _PROBE_LENGTH: Final = 4
 _PROBE_TOLERANCE: Final = 0.05
@@ -52,15 +51,19 @@ class CausalLM:
         return lm_features.example_schema()
 
     def tokenization_settings(self, parameters: CausalLMSpec) -> Mapping[str, Any]:
-        return {
+        settings = {
             "format": lm_features.FORMAT_VERSION,
             "separate_documents": parameters.separate_documents,
             "keep_linebreaks": parameters.keep_linebreaks,
         }
+        # Nothing by default, so that data prepared by older releases keeps its address.
+        return settings if parameters.packing == "off" else {**settings, "packing": "bfd"}
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-        separate = parameters_of(context.spec, CausalLMSpec).separate_documents
-        starts: lm_features.Starts | None = "rows" if separate else None
+        parameters = parameters_of(context.spec, CausalLMSpec)
+        if parameters.packing == "bfd":
+            return row_features.write(split, examples, context, target)
+        starts: lm_features.Starts | None = "rows" if parameters.separate_documents else None
         return lm_features.write_blocks(split, examples, context, target, starts)
 
     def bind(
@@ -70,13 +73,16 @@ class CausalLM:
         model: Any,
         splits: Mapping[str, PreparedSplit],
     ) -> Objective:
-        if parameters_of(spec, CausalLMSpec).separate_documents:
-            require_separable(model)
+        parameters = parameters_of(spec, CausalLMSpec)
         linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
+        if parameters.packing == "bfd":
+            return PackedCausalLMObjective(splits, model, tokenizer, linear)
+        if parameters.separate_documents:
+            require_separable(model)
         return CausalLMObjective(splits, model, tokenizer, linear)
 
 
-class CausalLMObjective:
+class CausalLMObjective(NextTokenObjective):
     def __init__(
         self,
         splits: Mapping[str, PreparedSplit],
@@ -84,93 +90,42 @@ class CausalLMObjective:
         tokenizer: Any,
         linear: torch.nn.Linear | None = None,
     ) -> None:
-        """`linear`: the head of the bare `model` if the loss can be computed from the head's input,
-        else None."""
-        self._bare_model = model
-        self.linear = linear
-        self.rows: int | None = None
-        self._splits = splits
+        """`linear`: as for NextTokenObjective."""
+        super().__init__(splits, model, linear)
         self._tokenizer = tokenizer
-        caches = "use_cache" in inspect.signature(model.forward).parameters
-        self._no_cache = {"use_cache": False} if caches else {}
-        self.train_features: Features = train_features(splits)
 
     def collate(self, features: list[Mapping[str, Any]]) -> Batch:
         """Blocks of equal length; `labels` are the tokens themselves, not shifted."""
         return {**_inputs(features), "labels": _labels(features)}
 
-    def item_count(self, batch: Batch) -> int:
-        return int((batch["labels"][:, 1:] != IGNORED).sum())
-
-    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return self.smoothed_loss_sum(model, batch, 0.0)
-
-    def smoothed_loss_sum(
-        self, model: torch.nn.Module, batch: Batch, factor: float
-    ) -> torch.Tensor:
-        """Without the logits of the whole batch if possible."""
-        linear = self._head()
-        if linear is None:
-            return label_smoothing.cross_entropies(*self.logits_and_labels(model, batch), factor)
-        head, labels = self._head_input(model, batch)
-        return chunked_cross_entropy.loss_sum(linear, head, labels, factor, self.rows)
-
-    def logits_and_labels(
-        self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The logits of each token, and the token that follows it."""
-        return self._output(model, batch).logits[:, :-1], batch["labels"][:, 1:]
-
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
             return None
         features = self._splits[split].features
-        scores = Scores(len(features))
-        for indices, (found, labels) in forward(features, self.collate, self._token_results):
-            scores.add(indices, found, labels)
-        rows = scores.rows([{"block": number} for number in range(len(features))])
-        files = predictions.write(rows, split, folder)
+        scores = self._scores(features, forward)
+        files = predictions.write(scores.rows(key_of_each(features)), split, folder)
         if not is_validation(split):
             return Evaluation(scores.metrics(), files)
         samples = lm_samples.continuations(features, self._tokenizer, forward, self._logits)
         return Evaluation(scores.metrics(), files, samples)
-
-    def _head(self) -> torch.nn.Linear | None:
-        """The head, if the logits of the whole batch are not needed."""
-        return chunked_cross_entropy.current_head(self._bare_model, self.linear)
-
-    def _head_input(
-        self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[chunked_cross_entropy.HeadInput, torch.Tensor]:
-        """The head's input, and the token that follows each token."""
-        head = chunked_cross_entropy.head_input(
-            self._bare_model, lambda: self._output(model, batch)
-        )
-        return head, functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
-
-    def _token_results(
-        self, model: torch.nn.Module, batch: Batch
-    ) -> tuple[TokenResults, torch.Tensor]:
-        """The results for each token, and the tokens themselves."""
-        linear = self._head()
-        if linear is None:
-            logits, labels = self.logits_and_labels(model, batch)
-            return token_results(logits, labels), labels
-        head, labels = self._head_input(model, batch)
-        return TokenResults(
-            *chunked_cross_entropy.map_chunks(linear, head, labels, token_results, self.rows)
-        ), labels
 
     def _logits(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         logits: torch.Tensor = self._output(model, batch).logits
         return logits
 
     def _output(self, model: torch.nn.Module, batch: Batch) -> Any:
-        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        if "position_ids" in inputs:
+        if "position_ids" in batch:
             dtype = next(model.parameters()).dtype
-            inputs["attention_mask"] = document_mask(inputs["position_ids"], dtype)
-        return model(**inputs, **self._no_cache)
+            mask = document_mask(batch["position_ids"], dtype)
+            batch = {**batch, "attention_mask": mask}
+        return super()._output(model, batch)
+
+
+class PackedCausalLMObjective(CausalLMObjective):
+    """With `packing: bfd`: rows are sequences of their own."""
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        return sequence_batches.collate(features, fill=0)
 
 
 def _inputs(features: list[Mapping[str, Any]]) -> Batch:

@@ -132,7 +132,7 @@ def write_blocks(
     """Write blocks of `context.max_length` tokens; report the rest that does not fill a block."""
     grouping = Grouping(context.max_length)
     batches = (grouping.add(rows) for rows in SplitTokenizer(context, starts)(examples))
-    count = _write(target, (map(_feature, blocks) for blocks in batches), starts=starts)
+    count = write_features(target, (map(feature, blocks) for blocks in batches), starts=starts)
     if count == 0:
         raise StageError(
             FailureCode.EMPTY_DATASET,
@@ -153,7 +153,7 @@ def write_lines(
 ) -> int:
     """Write one feature per non-empty row, cut to `context.max_length`; report dropped tokens."""
     lines = _Lines(context, starts)
-    count = _write(target, lines.features(examples), starts=starts, with_rows=True)
+    count = write_features(target, lines.features(examples), starts=starts, with_rows=True)
     if count == 0:
         raise StageError(
             FailureCode.EMPTY_DATASET, f"All rows of the {split} split are empty", split=split
@@ -183,7 +183,7 @@ class _Lines:
                 row += 1
                 text = examples[row]["text"]
                 if text.strip():
-                    features.append({**_feature(self._truncated(text, tokens)), "row": row})
+                    features.append({**feature(self._truncated(text, tokens)), "row": row})
                 else:
                     self.empty += 1
             yield features
@@ -198,16 +198,16 @@ class _Lines:
         return self._split_tokenizer.truncated(text, self._length)
 
 
-def _feature(tokens: Tokens) -> dict[str, Any]:
-    feature: dict[str, Any] = {"input_ids": tokens.ids}
-    return feature if tokens.starts is None else {**feature, "starts": tokens.starts}
+def feature(tokens: Tokens) -> dict[str, Any]:
+    found: dict[str, Any] = {"input_ids": tokens.ids}
+    return found if tokens.starts is None else {**found, "starts": tokens.starts}
 
 
-def _write(
+def write_features(
     target: Path,
     batches: Iterator[Any],
     *,
-    starts: Starts | None,
+    starts: Starts | None = None,
     with_rows: bool = False,
 ) -> int:
     """Write features to the Arrow file `target` and return their number."""

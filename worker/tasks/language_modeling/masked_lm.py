@@ -20,7 +20,13 @@ from worker.tasks.base import (
 from worker.tasks.common import predictions
 from worker.tasks.common.padding import Padding
 from worker.tasks.common.token_loss import TokenLabels
-from worker.tasks.common.token_scores import IGNORED, Scores, TokenResults, token_results
+from worker.tasks.common.token_scores import (
+    IGNORED,
+    Scores,
+    TokenResults,
+    key_of_each,
+    token_results,
+)
 from worker.tasks.language_modeling import features as lm_features
 from worker.tasks.language_modeling import samples
 from worker.tasks.language_modeling.masking import EpochMasks, MaskedFeatures, Masking
@@ -121,8 +127,7 @@ class MaskedLMObjective(TokenLabels):
         """`places` are indices into the flattened batch."""
         cut = {name: value[:rows] for name, value in batch.items() if name != "places"}
         if "places" in batch:
-            ends = torch.tensor(cut["labels"].numel())
-            cut["places"] = batch["places"][: int(torch.searchsorted(batch["places"], ends))]
+            cut["places"] = selective_head.before(batch["places"], cut["labels"].numel())
         return cut
 
     def logits_and_labels(
@@ -159,15 +164,8 @@ class MaskedLMObjective(TokenLabels):
         for indices, found in forward(features, self.collate, self._token_results):
             scores.add(indices, found.tokens, found.labels)
             masks.add(indices, found.most_likely, found.labels)
-        keys = _keys(self._splits[split].features)
+        keys = key_of_each(self._splits[split].features)
         files = predictions.write(scores.rows(keys), split, folder)
         if not is_validation(split):
             return Evaluation(scores.metrics(), files)
         return Evaluation(scores.metrics(), files, masks.rows(keys))
-
-
-def _keys(features: Any) -> list[dict[str, int]]:
-    """The row or the block that each feature comes from."""
-    if "row" in features.column_names:
-        return [{"row": row} for row in features["row"]]
-    return [{"block": number} for number in range(len(features))]

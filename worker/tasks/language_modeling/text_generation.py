@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from transformers import GenerationConfig
 
 from service.contract.events import Notice
@@ -16,9 +15,10 @@ from worker.data.report import Lengths
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
 from worker.tasks.common import feature_file, predictions
+from worker.tasks.common.generation import Generator, fill_token
 from worker.tasks.common.predictions import PredictsOnly
 from worker.tasks.language_modeling.causal_lm import CausalLM
-from worker.training.objective import Batch, Evaluation, Features, Forward, Objective
+from worker.training.objective import Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 _DEFAULT_LENGTH: Final = 1024
@@ -80,14 +80,8 @@ def generation_config(model: Any, tokenizer: Any, parameters: CausalLMSpec) -> G
         given["num_beams"] = parameters.num_beams
     limit = getattr(model.config, "max_position_embeddings", None)
     config.update(**given, max_new_tokens=new_tokens(parameters, limit), max_length=None)
-    config.pad_token_id = _pad_token(tokenizer)
+    config.pad_token_id = fill_token(tokenizer)
     return config
-
-
-def _pad_token(tokenizer: Any) -> int:
-    """Any token id: the attention mask hides padding."""
-    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return int(next(number for number in candidates if number is not None))
 
 
 def _cut_notice(split: str, count: int, length: int) -> Notice:
@@ -144,32 +138,16 @@ class TextGenerationObjective(PredictsOnly):
         splits: Mapping[str, PreparedSplit],
         config: GenerationConfig,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._generator = Generator(tokenizer, config)
         self._splits = splits
-        self._config = config
+        self.collate = self._generator.collate
         self.train_features: Features = train_features(splits)
-
-    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
-        """Pad on the left, since generation continues on the right."""
-        rows = [feature["input_ids"] for feature in features]
-        longest = max(map(len, rows))
-        ids = torch.full((len(rows), longest), int(self._config.pad_token_id or 0))
-        mask = torch.zeros_like(ids)
-        for number, row in enumerate(rows):
-            ids[number, longest - len(row) :] = torch.tensor(row)
-            mask[number, longest - len(row) :] = 1
-        return {"input_ids": ids, "attention_mask": mask}
 
     def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
         if split not in self._splits:
             return None
         data = self._splits[split]
-        texts = [""] * len(data.features)
-        found = forward(data.features, self.collate, self._continue, generates=True)
-        for indices, tokens in found:
-            written = self._tokenizer.batch_decode(tokens.tolist(), skip_special_tokens=True)
-            for index, text in zip(indices, written, strict=True):
-                texts[index] = text
+        texts = self._generator.texts(data.features, forward)
         rows = [
             {"row": number, "prompt": example["text"], "prediction": text}
             for number, (example, text) in enumerate(
@@ -181,9 +159,3 @@ class TextGenerationObjective(PredictsOnly):
             predictions.write(rows, split, folder) | predictions.write_lines(texts, split, folder),
             predictions.samples(rows, data.examples),
         )
-
-    def _continue(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        """(batch, new) tokens generated after the prompts."""
-        generate: Any = model.generate
-        whole: torch.Tensor = generate(**batch, generation_config=self._config)
-        return whole[:, batch["input_ids"].shape[1] :]

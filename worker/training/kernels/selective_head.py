@@ -25,6 +25,24 @@ def positions_of(wanted: torch.Tensor, unwanted: torch.Tensor | None = None) -> 
     return torch.cat((places, filler)).sort().values
 
 
+def before(places: torch.Tensor, end: int) -> torch.Tensor:
+    """Those of the sorted `places` that are below `end`."""
+    return places[: int(torch.searchsorted(places, end))]
+
+
+def states_at(
+    states: torch.Tensor, places: torch.Tensor, attention_mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """(places, hidden) of (batch, length, hidden), without a device sync.
+
+    The states of a packed batch (`worker.training.kernels.padding_free`), (1, tokens, hidden), need
+    the mask of the padded one, (batch, length), which the `places` are in.
+    """
+    if attention_mask is not None and states.shape[:2] != attention_mask.shape:  # packed
+        places = attention_mask.flatten().cumsum(0).index_select(0, places) - 1
+    return states.flatten(0, 1).index_select(0, places)
+
+
 @contextmanager
 def only_at(
     model: Any, places: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -36,11 +54,7 @@ def only_at(
     """
 
     def select(_body: torch.nn.Module, _inputs: Any, output: Any) -> Any:
-        states = output[0].flatten(0, 1)
-        chosen = places
-        if attention_mask is not None and output[0].shape[:2] != attention_mask.shape:  # packed
-            chosen = attention_mask.flatten().cumsum(0)[places] - 1
-        output["last_hidden_state"] = states.index_select(0, chosen)[None]
+        output["last_hidden_state"] = states_at(output[0], places, attention_mask)[None]
         return output
 
     handle = model.base_model.register_forward_hook(select)

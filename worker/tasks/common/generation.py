@@ -1,0 +1,64 @@
+"""Generating texts: batches that are padded on the left, and the tokens that follow each prompt."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from worker.training.objective import Batch, Features, Forward
+
+
+class Generator:
+    def __init__(self, tokenizer: Any, config: GenerationConfig) -> None:
+        """`config` has a `pad_token_id`, for example that of `fill_token`."""
+        self._tokenizer = tokenizer
+        self._config = config
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        """Pad on the left, since generation continues on the right."""
+        rows = [feature["input_ids"] for feature in features]
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), int(self._config.pad_token_id or 0))
+        mask = torch.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, longest - len(row) :] = torch.tensor(row)
+            mask[number, longest - len(row) :] = 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    def texts(self, prompts: Features, forward: Forward) -> list[str]:
+        """What is generated after each prompt, without special tokens and what follows the first
+        token that ends a text."""
+        texts = [""] * len(prompts)
+        found = forward(prompts, self.collate, self._continue, generates=True)
+        for indices, tokens in found:
+            rows = [self._to_end(row) for row in tokens.tolist()]
+            written = self._tokenizer.batch_decode(rows, skip_special_tokens=True)
+            for index, text in zip(indices, written, strict=True):
+                texts[index] = text
+        return texts
+
+    def _to_end(self, tokens: list[int]) -> list[int]:
+        ends = end_tokens(self._config)
+        place = next((n for n, token in enumerate(tokens) if token in ends), len(tokens))
+        return tokens[:place]
+
+    def _continue(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(batch, new) tokens generated after the prompts."""
+        generate: Any = model.generate
+        whole: torch.Tensor = generate(**batch, generation_config=self._config)
+        return whole[:, batch["input_ids"].shape[1] :]
+
+
+def end_tokens(config: GenerationConfig) -> Collection[int]:
+    """The tokens that end a text: the config has one, several or none."""
+    given: int | Sequence[int] | None = config.eos_token_id
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def fill_token(tokenizer: Any) -> int:
+    """Any token id: the attention mask hides padding."""
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return int(next(number for number in candidates if number is not None))
