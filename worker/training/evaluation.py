@@ -24,7 +24,15 @@ from worker.training.batches.samplers import lengths
 from worker.training.distributed.ranks import Ranks
 from worker.training.kernels import attention_masks, padding_free
 from worker.training.memory import CurrentBatch, out_of_memory_explained
-from worker.training.objective import Batch, Collate, Evaluation, Features, Objective, Run
+from worker.training.objective import (
+    Batch,
+    Collate,
+    Evaluation,
+    Features,
+    Objective,
+    Run,
+    shape_of,
+)
 
 Parts = list[tuple[list[int], Any]]
 """The outputs for one batch: indices of features, and the model's output for them."""
@@ -229,7 +237,7 @@ class Evaluator:
         )
 
     def _output(self, batch: Batch, number: int, run: Run | None) -> Any:
-        self._current_batch.record(batch)
+        self._current_batch.record(*shape_of(batch))
         # Generation may sample: a batch gets the same random numbers in whichever process.
         torch.manual_seed(rng.generator(self._spec.seed, number).initial_seed())
         with torch.no_grad():  # not in `forward`, where it would cover the caller's code

@@ -19,7 +19,7 @@ from worker.training.batches.dataloader import chunks
 from worker.training.batches.rank_shares import Share
 from worker.training.evaluation import on_device
 from worker.training.memory import TRIM_STEPS, trim
-from worker.training.objective import BatchSize
+from worker.training.objective import BatchSize, shape_of
 from worker.training.plan import Due
 from worker.training.run import TrainingRun
 
@@ -137,7 +137,7 @@ def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -
     state, processes = run.state, run.state.ranks.world_size
     loss = torch.zeros((), device=state.accelerator.device)
     for number, (batch, is_own) in enumerate(micro_batches, start=1):
-        run.current_batch.record(batch)
+        run.current_batch.record(*shape_of(batch))
         # Around the forward pass as well: DDP decides there whether to synchronize gradients.
         with state.strategy.accumulate(last=number == len(micro_batches)):
             part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / max(items, 1)

@@ -12,7 +12,6 @@ import torch
 
 from service.contract.failures import FailureCode, StageError
 from worker import failures
-from worker.training.objective import SEQUENCES, Batch, BatchSize
 
 TRIM_STEPS: Final = 100
 """Steps between two calls of `trim`. Pages that are needed again cause page faults, which cost one
@@ -20,19 +19,15 @@ percent of the time of so many steps."""
 
 
 class CurrentBatch:
-    """The shape of the current batch, for the error message. The sequences that are packed into one
-    example count as one."""
+    """The shape of the current batch, for the error message."""
 
     def __init__(self) -> None:
         self.examples = 0
         self.length = 0
 
-    def record(self, batch: Batch) -> None:
-        shape = next(iter(batch.values())).shape
-        self.examples, self.length = shape[0], shape[1] if len(shape) > 1 else 1
-        if SEQUENCES in batch:
-            size = BatchSize.of(batch)
-            self.examples, self.length = size.examples, -(-size.tokens // size.examples)
+    def record(self, examples: int, length: int) -> None:
+        """`length`: tokens of each, with padding."""
+        self.examples, self.length = examples, length
 
 
 @contextmanager

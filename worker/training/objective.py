@@ -53,6 +53,15 @@ class BatchSize(NamedTuple):
         return cls(len(ids), tokens, ids.numel())
 
 
+def shape_of(batch: Batch) -> tuple[int, int]:
+    """The examples of a batch, and the tokens of each with padding; on average if packed."""
+    if SEQUENCES in batch:
+        size = BatchSize.of(batch)
+        return size.examples, -(-size.tokens // size.examples)
+    shape = next(iter(batch.values())).shape
+    return shape[0], shape[1] if len(shape) > 1 else 1
+
+
 Run = Callable[[torch.nn.Module, Batch], Any]
 """A function of the model and a batch on its device, instead of one forward pass."""
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from worker.tasks.common import sequence_batches
-from worker.training.objective import SEQUENCES, BatchSize
+from worker.training.objective import SEQUENCES, BatchSize, shape_of
 
 PACKED: list[dict[str, Any]] = [
     {"input_ids": [5, 6, 7, 8, 9], "trained": [1, 0, 1, 1, 0], "lengths": [3, 2]},
@@ -35,9 +35,12 @@ class TestCollate:
         assert SEQUENCES not in batch
 
     def test_its_size(self) -> None:
-        assert BatchSize.of(sequence_batches.collate(PACKED, fill=0)) == (2, 9, 9)
+        packed = sequence_batches.collate(PACKED, fill=0)
+        assert BatchSize.of(packed) == (2, 9, 9)
+        assert shape_of(packed) == (2, 5)
         each = [{"input_ids": [1, 2]}, {"input_ids": [3]}]
         assert BatchSize.of(sequence_batches.collate(each, fill=0)) == (2, 3, 4)
+        assert shape_of(sequence_batches.collate(each, fill=0)) == (2, 2)
 
 
 def test_the_first_features_of_a_batch() -> None:
