@@ -24,6 +24,16 @@ class JobNotFoundError(DomainError):
         super().__init__(f"There is no job {job_id[:100]!r}.")
 
 
+class PreviewNotFoundError(DomainError):
+    status, code, title = 404, "preview_not_found", "Preview not found"
+
+    def __init__(self, preview_id: str) -> None:
+        super().__init__(
+            f"There is no preview {preview_id[:100]!r}. Previews are removed after an hour, and "
+            "older ones of a project earlier."
+        )
+
+
 class JobEndedError(DomainError):
     status, code, title = 409, "job_ended", "The job has already ended"
 
@@ -86,6 +96,10 @@ class QuotaExceededError(DomainError):
 
 class QueueQuotaError(QuotaExceededError):
     title = "The project has too many queued jobs"
+
+
+class TooManyPreviewsError(DomainError):
+    status, code, title = 429, "too_many_previews", "The project has too many unfinished previews"
 
 
 class RateQuotaError(QuotaExceededError):

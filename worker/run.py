@@ -15,7 +15,7 @@ from service.contract.routing import WAKE_TASK, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
-from service.store import claims, jobs
+from service.store import claims, jobs, previews
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
@@ -25,6 +25,7 @@ from worker.devices.gpu_scheduler import Assignment, GpuScheduler
 from worker.devices.gpus import Device, gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.fork_client import ForkClient
+from worker.supervision.previews import Previews
 from worker.supervision.supervisor import Supervisor
 from worker.tracking import shipper
 from worker.tracking.trackers import Tracker
@@ -207,6 +208,20 @@ def _prepare_fork_server(**_: Any) -> None:
     job_runner().prepare_fork_server()
 
 
+@lru_cache
+def preview_maker() -> Previews:
+    """With the fork server of the process's jobs."""
+    jobs_of = job_runner()
+    client = jobs_of.fork_client
+    start = spawn.new_interpreter if client is None else client.start
+    return Previews(jobs_of.database, jobs_of.settings, start=start, shutdown=SHUTDOWN)
+
+
 @app.task(name=WAKE_TASK, bind=True)
 def wake(self: Any, job_id: str) -> None:
-    job_runner().wake(job_id, self.request.hostname, list(app.amqp.queues.consume_from))
+    """`job_id`: of a job, or of a preview."""
+    if previews.is_id(job_id):
+        preview_maker().wake(job_id, self.request.hostname)
+        job_runner().prepare_fork_server()
+    else:
+        job_runner().wake(job_id, self.request.hostname, list(app.amqp.queues.consume_from))

@@ -31,6 +31,7 @@ from service.api import (
     metrics,
     model,
     openapi,
+    previews,
     project_secrets,
     projects,
     tasks,
@@ -40,7 +41,7 @@ from service.api import (
 from service.api.accounting import Accounting, RefusalLog, note
 from service.api.dependencies import Services
 from service.api.errors import add_handlers
-from service.api.limits import ConcurrencyLimit, UploadSlots
+from service.api.limits import ConcurrencyLimit, UploadSlots, Waiters
 from service.api.middleware import Authentication, BodyLimit, RequestContext
 from service.api.mlflow_proxy import PREFIX, MlflowProxy
 from service.api.mlflow_visitors import MlflowVisitors
@@ -59,6 +60,7 @@ _DESCRIPTION: Final = (
 )
 _ROUTERS: Final = (
     jobs,
+    previews,
     actions,
     artifacts,
     model,
@@ -104,6 +106,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.services = services
     app.state.metrics = counters
     app.state.upload_slots = UploadSlots(settings.max_uploads)
+    app.state.preview_waiters = Waiters(previews.MOST_WAITING)
     add_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(Accounting)

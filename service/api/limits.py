@@ -50,3 +50,23 @@ class ConcurrencyLimit:
                 await self.app(scope, receive, send)
             finally:
                 self._current -= 1
+
+
+class Waiters:
+    """How many requests wait at once for something that others make."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._current = 0
+
+    @contextmanager
+    def take(self) -> Iterator[bool]:
+        """Whether there is room for one more."""
+        if self._current >= self._most:
+            yield False
+            return
+        self._current += 1
+        try:
+            yield True
+        finally:
+            self._current -= 1

@@ -85,7 +85,7 @@ def _run(spec: Json, rows: int, folder: Path) -> Json:
     request = {"spec": spec, "rows": rows, "cache_dir": str(_cache(folder))}
     (folder / "preview.json").write_text(json.dumps(request), encoding="utf-8")
     # With -P no module of this folder is imported; it ends with this process.
-    module = ["worker.processes.parent_death", str(os.getpid()), "worker.stages.preview"]
+    module = ["worker.processes.parent_death", str(os.getpid()), "worker.stages.local_preview"]
     environment, secrets = hub_environment()
     with inherited_secrets.pipe(secrets) as (variables, descriptors):
         done = subprocess.run(
@@ -150,7 +150,7 @@ def _split(name: str, split: Json, found: Json) -> Iterator[str]:
     )
     yield from _lengths("tokens", split.get("tokens"), split.get("truncated"), limit)
     yield from _lengths("target tokens", split.get("target_tokens"), split.get("targets_truncated"))
-    if "features" in split:
+    if split.get("features") is not None:
         windows = split.get("windows_per_example")
         several = sum(rows for number, rows in (windows or {}).items() if int(number) > 1)
         blocks = "blocks" if windows is None else "features"

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.contract import project_cache
 from service.contract.hub import HubSpec
+from service.contract.previews import PreviewOptions
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
 
@@ -172,6 +173,9 @@ class StageRequest(_Frozen):
     )
     resume_source: ResumeSource | None = Field(
         None, description="`prepare`: what `training.resume_from` is resolved to."
+    )
+    preview: PreviewOptions | None = Field(
+        None, description="`prepare` of a preview: what is read and shown."
     )
     prepared: PrepareResult | None = None
     trained: TrainResult | None = None

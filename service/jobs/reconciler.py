@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.contract.routing import CPU_QUEUE
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import endings, jobs, workers
+from service.store import endings, jobs, preview_claims, workers
 from service.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -79,6 +79,8 @@ class Reconciler:
         """All repairs once. Raises BrokerUnreachableError after the repairs that need no broker."""
         self._end_expired()
         self._remove_silent_workers()
+        self._recover_previews()
+        self._send_due_previews()
         self._send_due()
         self._send_untracked()
 
@@ -96,6 +98,23 @@ class Reconciler:
             gone = workers.remove_silent(session, self._settings.lease_seconds)
         for worker_id in gone:
             log.warning("worker.heartbeat_expired", worker=worker_id)
+
+    def _recover_previews(self) -> None:
+        with self._database.read() as session:
+            is_needed = preview_claims.has_stuck(session)
+        if is_needed:
+            with self._database.write() as session:
+                recovered = preview_claims.recover(session)
+            log.warning("preview.recovered", ids=recovered)
+
+    def _send_due_previews(self) -> None:
+        with self._database.read() as session:
+            messages = preview_claims.due(session, BATCH)
+        sent = self._send(messages)
+        if sent:
+            with self._database.write() as session:
+                preview_claims.mark_sent(session, sent, self._settings.republish_seconds)
+        self._require_all(messages, sent)
 
     def _send_due(self) -> None:
         if self._dispatcher.was_emptied():

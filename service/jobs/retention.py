@@ -18,7 +18,7 @@ from service.contract import prepared_data, project_cache
 from service.errors import UploadInUseError, UploadNotFoundError
 from service.jobs import disk_space, removal
 from service.settings import Settings
-from service.store import audit, files, jobs, quotas, retention, usage
+from service.store import audit, files, jobs, preview_claims, quotas, retention, usage
 from service.store.database import Database
 from service.store.retention import EndedJob
 from service.store.scope import EVERYTHING
@@ -103,11 +103,12 @@ class Retention:
         disk_space.make_reserve(self._settings)
 
     def _account(self) -> None:
-        """Note what projects store, and forget old entries of the audit log."""
+        """Note what projects store, and forget old entries of the audit log and old previews."""
         with self._database.write() as session:
             stored = quotas.all_stored_bytes(session)
             usage.note_bytes(session, stored, jobs.clock(session))
             audit.forget(session, self._settings.audit_days)
+            preview_claims.forget(session)
 
     # ---- workspaces ---------------------------------------------------------------------------
 

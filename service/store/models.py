@@ -13,6 +13,7 @@ from service.store.owner_models import MemberRow as MemberRow
 from service.store.owner_models import ProjectRow as ProjectRow
 from service.store.owner_models import SessionRow as SessionRow
 from service.store.owner_models import project_column
+from service.store.preview_models import PreviewRow as PreviewRow
 from service.store.team_models import AuditRow as AuditRow
 from service.store.team_models import FairShareRow as FairShareRow
 from service.store.team_models import SecretRow as SecretRow

@@ -30,6 +30,9 @@ class _Files:
     def names(self, split: str) -> list[str]:
         return [split]
 
+    def rows(self, split: str) -> int | None:
+        raise NotImplementedError
+
     def tables(self, split: str) -> Iterator[Table]:
         parts = [ROWS[:7], ROWS[7:8], ROWS[8:]] if split == "train" else [["t"]]
         for part in parts:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
-from worker.stages import preview
+from worker.stages import local_preview
 
 
 def previewed(
@@ -26,7 +26,7 @@ def previewed(
     }
     request = {"spec": spec, "rows": rows, "cache_dir": str(home / "cache")}
     (folder / "preview.json").write_text(json.dumps(request))
-    preview.main(folder)
+    local_preview.main(folder)
     found: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return found
 

@@ -42,6 +42,11 @@ class HeldOut:
     def names(self, split: str) -> list[str]:
         return self._data.names(TRAIN if split == VALIDATION else split)
 
+    def rows(self, split: str) -> int | None:
+        if split not in (TRAIN, VALIDATION) or self._held is None:
+            return self._data.rows(split)
+        return int((self._held == (split == VALIDATION)).sum())
+
     def tables(self, split: str) -> Iterator[Table]:
         if split not in (TRAIN, VALIDATION):
             yield from self._data.tables(split)

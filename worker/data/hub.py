@@ -30,6 +30,7 @@ class HubData:
         self._slices = slices
         self._cache_dir = cache_dir / "datasets"
         self._builder: Any = None
+        self._rows: dict[str, int] = {}
         try:
             info = HfApi().dataset_info(spec.name, revision=spec.revision)
             _pass_gate(info)
@@ -55,6 +56,9 @@ class HubData:
     def names(self, split: str) -> list[str]:
         return [f"{self._spec.name}, split {self._slices[split]}"]
 
+    def rows(self, split: str) -> int | None:
+        return self._rows.get(split)
+
     def tables(self, split: str) -> Iterator[Table]:
         instruction = self._slices[split]
         prepared = self._prepared()
@@ -67,6 +71,7 @@ class HubData:
             raise StageError(code, f"{self._named()} has {problem}") from error
 
         (name,) = self.names(split)
+        self._rows[split] = len(dataset)
 
         def rows(wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
             for number, row in enumerate(dataset.select_columns(list(wanted)), start=1):

@@ -13,7 +13,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.paths import PathNotAllowedError, resolve_under_roots
 from service.contract.stages import StageRequest
 from worker import failures
-from worker.data import hub
+from worker.data import hub, row_counts
 from worker.data.formats import open_table
 from worker.data.table import Source, Table
 
@@ -31,6 +31,9 @@ class Data(Protocol):
 
     def names(self, split: str) -> list[str]:
         """The user's names of a split's tables, in order."""
+
+    def rows(self, split: str) -> int | None:
+        """About how many rows a split has; None if only reading them all would tell."""
 
     def tables(self, split: str) -> Iterator[Table]:
         """The tables of a split, one after the other; this may download."""
@@ -89,6 +92,11 @@ class FileData:
 
     def names(self, split: str) -> list[str]:
         return [source.name for source in self._files[split]]
+
+    def rows(self, split: str) -> int | None:
+        counts = [row_counts.estimate(source, self._format) for source in self._files[split]]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
 
     def tables(self, split: str) -> Iterator[Table]:
         for source in self._files[split]:

@@ -33,7 +33,11 @@ from worker.processes.stage_environment import stage_environment
 
 log = structlog.get_logger(__name__)
 
-STAGE_MODULES: Final = (*(f"worker.stages.{stage}" for stage in Stage), LAUNCHER)
+STAGE_MODULES: Final = (
+    *(f"worker.stages.{stage}" for stage in Stage),
+    "worker.stages.preview",
+    LAUNCHER,
+)
 _IMPORT_SECONDS: Final = 60.0
 _FORK_SECONDS: Final = 10.0
 _GROWTH_BYTES: Final = 256 * 1024**2

@@ -26,7 +26,7 @@ def private_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _remove(folder)
+        remove(folder)
 
 
 def _remove_orphans() -> None:
@@ -36,10 +36,11 @@ def _remove_orphans() -> None:
         if found is None or Path(f"/proc/{found[1]}").exists():
             continue
         if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-            _remove(folder)
+            remove(folder)
 
 
-def _remove(folder: Path) -> None:
+def remove(folder: Path) -> None:
+    """With everything that a stage has put there; a missing folder is no error."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:

@@ -19,3 +19,7 @@ def stage_command(request: StageRequest, request_file: Path) -> list[str]:
 
 def push_command(request_file: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "worker.stages.push", str(request_file)]
+
+
+def preview_command(request_file: Path) -> list[str]:
+    return [sys.executable, "-P", "-m", "worker.stages.preview", str(request_file)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from service.contract import prepared_data
 from service.contract.events import Notice
@@ -28,7 +28,7 @@ from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, ComparesLabels, Prep
 
 _LAYOUT = 1  # of a cache entry
 LabelCheck = Callable[[Row], None]
-_LIMITS = {
+LIMITS: Final = {
     TRAIN: "max_train_samples",
     VALIDATION: "max_eval_samples",
     TEST: "max_predict_samples",
@@ -168,7 +168,7 @@ class Preparation:
         return SizeLimit(split, self._reporter.max_prepared_bytes)
 
     def _limit(self, split: str) -> int | None:
-        limit: int | None = getattr(self._spec.dataset, _LIMITS[kind(split)])
+        limit: int | None = getattr(self._spec.dataset, LIMITS[kind(split)])
         return limit
 
 

@@ -1,103 +1,91 @@
-"""What `prepare` would do with the first rows of a spec: `python -m worker.stages.preview FOLDER`.
+"""What `prepare` would make of the first rows of a spec, shown to its author.
 
-Reads `FOLDER/preview.json` and writes `FOLDER/result.json`. It runs the code of `prepare` without
-the weights of the model, and without the cache of prepared data. FOLDER is temporary.
+It runs the code of `prepare` without the weights of the model, and without the cache of prepared
+data.
 """
 
-import json
-import sys
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from service import inherited_secrets
 from service.contract.events import Notice, StageEvent
 from service.contract.failures import Failure
+from service.contract.previews import MOST_BYTES, PreviewOptions, PreviewResult
 from service.contract.spec import JobSpec
-from service.contract.splits import TRAIN
+from service.contract.splits import TRAIN, kind
 from service.contract.stages import StageRequest
-from service.contract.states import Stage
 from worker.base_model import checks, finished_model
 from worker.data.cleaning import Tally
 from worker.data.report import counts
+from worker.data.sources import Data
 from worker.data.usable_rows import Split, listed
-from worker.stages.base import failure_of
+from worker.failures import small
+from worker.stages.base import Channel, failure_of, run_stage
 from worker.stages.data_reporter import DataReporter
-from worker.stages.prepare_data import Preparation, resolve_data
+from worker.stages.prepare_data import LIMITS, Preparation, resolve_data
 from worker.stages.prepare_events import Events
 from worker.stages.prepare_model import fetch_model, locate_model
+from worker.stages.preview_epoch import epoch_of
+from worker.stages.preview_examples import Describing, examples_of, trained_tokens, unknown_share
 from worker.stages.quiet_libraries import quiet_libraries
 from worker.tasks import registry
-from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, Task
-from worker.tasks.describe import Describer
 
-REQUEST: Final = "preview.json"
-RESULT: Final = "result.json"
-_EXAMPLES: Final = 2
 _BAD_ROWS: Final = 10
-_FEATURES_COUNTED: Final = 1000
-_LIMITS: Final = ("max_train_samples", "max_eval_samples", "max_predict_samples")
+_MOST_NOTICES: Final = 20
+_LONGEST_NOTICE: Final = 2000
 
 
 @dataclass
 class Preview:
+    """Filled step by step: what was found before a failure is shown, too."""
+
     rows_limit: int
     splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     examples: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     unknown_tokens: float | None = None
-    """Share of the tokens that the tokenizer has no entry for; None if its entries cover
-    everything."""
     max_length: int | None = None
     length_option: str | None = None
+    epoch: dict[str, Any] | None = None
     failure: dict[str, Any] | None = None
-    """How a job would fail."""
 
     def send(self, event: StageEvent) -> None:
-        if isinstance(event, Notice) and "split" in event.data:
-            self.notices.append(event.message)
+        if isinstance(event, Notice) and len(self.notices) < _MOST_NOTICES:
+            self.notices.append(event.message[:_LONGEST_NOTICE])
 
 
-def main(folder: Path) -> None:
-    inherited_secrets.adopt()
-    given = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
-    result = Preview(rows_limit=given["rows"])
+def main(request: StageRequest, _channel: Channel) -> PreviewResult:
+    assert request.preview is not None, "the supervisor gives the options"
+    return bounded(preview_of(request, request.preview))
+
+
+def preview_of(request: StageRequest, options: PreviewOptions) -> PreviewResult:
+    """Of the job of `request`; how it would fail is part of the result."""
+    quiet_libraries()
+    result = Preview(rows_limit=options.rows)
     try:
-        spec = _bounded(given["spec"], given["rows"])
-        _fill(result, _request(spec, folder, Path(given["cache_dir"])))
+        _fill(result, _with_first_rows(request, options.rows), request.spec, options)
     except Exception as error:  # reported like the failure of a job
         result.failure = result.failure or _described(failure_of(error))
-    partial = folder / f"{RESULT}.part"
-    partial.write_text(json.dumps(asdict(result), ensure_ascii=False), encoding="utf-8")
-    partial.replace(folder / RESULT)
+    return PreviewResult.model_validate(_storable(asdict(result)))
 
 
-def _bounded(spec: dict[str, Any], rows: int) -> JobSpec:
-    """The spec with at most so many rows of each split, and no push."""
-    dataset = dict(spec["dataset"])
-    for limit in _LIMITS:
-        dataset[limit] = min(dataset.get(limit) or rows, rows)
-    return JobSpec.model_validate({**spec, "dataset": dataset, "hub": None})
+def bounded(result: PreviewResult) -> PreviewResult:
+    """With as many examples as there is room for."""
+    while result.examples and len(result.model_dump_json()) > MOST_BYTES:
+        result.examples.pop()
+    return result
 
 
-def _request(spec: JobSpec, folder: Path, cache_dir: Path) -> StageRequest:
-    return StageRequest(
-        job_id="preview",
-        stage=Stage.PREPARE,
-        epoch=1,
-        attempt=1,
-        spec=spec,
-        workspace=folder,
-        attempt_dir=folder,
-        cache_dir=cache_dir,
-        # The service has checked its own roots; here the user reads with his own rights.
-        data_roots=[Path("/")],
-        model_roots=[Path("/")],
-    )
+def _with_first_rows(request: StageRequest, rows: int) -> StageRequest:
+    """With at most so many rows of each split, and no push."""
+    given = request.spec.dataset
+    limits = {name: min(getattr(given, name) or rows, rows) for name in LIMITS.values()}
+    changes = {"dataset": given.model_copy(update=limits), "hub": None}
+    return request.model_copy(update={"spec": request.spec.model_copy(update=changes)})
 
 
-def _fill(result: Preview, request: StageRequest) -> None:
-    quiet_libraries()
+def _fill(result: Preview, request: StageRequest, whole: JobSpec, options: PreviewOptions) -> None:
+    """`whole`: the spec with the job's own limits."""
     events = Events(result)
     task = registry.get(request.spec.variant())
     data = resolve_data(request, events)
@@ -110,21 +98,33 @@ def _fill(result: Preview, request: StageRequest) -> None:
     result.length_option = task.length_option
     reporter = DataReporter(request, data, events)
     preparation = Preparation(request.spec, task, model, result.max_length, data, events, reporter)
-    folder = request.workspace / "splits"
+    folder = request.attempt_dir / "splits"
     folder.mkdir()
     tallies = preparation.check_all(folder)
     for split, tally in tallies.items():
-        result.splits[split] = _rows(tally, data.names(split))
+        result.splits[split] = _rows(tally, data, split) | _extent(
+            tally, data, split, whole, options
+        )
     problem = reporter.policy.problem(
         [Split(name, tally, data.names(name)) for name, tally in tallies.items()]
     )
     if problem is not None:
         result.failure = _described(problem.failure)
-    _tokenize(result, preparation, tallies, folder)
-    _show_examples(result, Describing(request.spec, task, model.tokenizer, folder), tallies)
+    # The usable rows of each split, also if the bad ones would end the job.
+    usable = [split for split, tally in tallies.items() if tally.used]
+    describing = Describing(request.spec, model.tokenizer, folder)
+    for split in usable:
+        made, measures = preparation.tokenize(split, folder / split)
+        trained = {"trained_tokens": trained_tokens(describing, split)}
+        result.splits[split] |= {**made, **measures, **trained}
+    if usable:
+        result.unknown_tokens = unknown_share(describing, usable[0])
+        result.examples = examples_of(describing, usable[0], options.shown)
+    if TRAIN in usable:
+        result.epoch = epoch_of(result.splits[TRAIN], whole)
 
 
-def _rows(tally: Tally, names: list[str]) -> dict[str, Any]:
+def _rows(tally: Tally, data: Data, split: str) -> dict[str, Any]:
     """The counts of the job's data report, and the first bad rows."""
     found = counts(tally)
     return {
@@ -133,49 +133,39 @@ def _rows(tally: Tally, names: list[str]) -> dict[str, Any]:
         "rows_bad": found.pop("rows_skipped"),
         "bad_by_reason": found.pop("skipped_by_reason"),
         **found,
-        "bad_rows": listed(tally, names)[:_BAD_ROWS],
+        "bad_rows": listed(tally, data.names(split))[:_BAD_ROWS],
     }
 
 
-def _tokenize(
-    result: Preview, preparation: Preparation, tallies: dict[str, Tally], folder: Path
-) -> None:
-    """The usable rows of each split, also if the bad ones would end the job."""
-    for split, tally in tallies.items():
-        if not tally.used:
-            continue
-        made, measures = preparation.tokenize(split, folder / split)
-        result.splits[split] |= {**made, **measures}
-
-
-@dataclass(frozen=True)
-class Describing:
-    spec: JobSpec
-    task: Task
-    tokenizer: Any
-    folder: Path
-
-
-def _show_examples(result: Preview, of: Describing, tallies: dict[str, Tally]) -> None:
-    import datasets
-
-    split = next((name for name, tally in tallies.items() if tally.used), None)
-    if split is None:
-        return
-    train = None
-    if tallies.get(TRAIN) is not None and tallies[TRAIN].used:
-        train = datasets.Dataset.from_file(str(of.folder / TRAIN / EXAMPLES_FILE))
-    features = datasets.Dataset.from_file(str(of.folder / split / FEATURES_FILE))
-    describer = Describer(of.spec, of.tokenizer, train, split)
-    result.unknown_tokens = describer.unknown_share(features[:_FEATURES_COUNTED]["input_ids"])
-    for number in range(min(_EXAMPLES, len(features))):
-        result.examples.append({"split": split, **describer.of(features[number])})
+def _extent(
+    tally: Tally, data: Data, split: str, whole: JobSpec, options: PreviewOptions
+) -> dict[str, Any]:
+    """How much of the split this is, with the job's own limit of its rows."""
+    limit: int | None = getattr(whole.dataset, LIMITS[kind(split)])
+    counted = tally.used if whole.dataset.on_bad_row == "skip" else tally.read
+    if counted < options.rows or (limit is not None and limit <= options.rows):
+        return {"is_whole": True, "rows_estimated": tally.read}
+    rows = data.rows(split)
+    if rows is not None:
+        rows = max(rows if limit is None else min(rows, limit), tally.read)
+    return {"is_whole": rows == tally.read, "rows_estimated": rows}
 
 
 def _described(failure: Failure) -> dict[str, Any]:
     """Without details: the bad rows are in the splits."""
-    return failure.model_dump(mode="json", include={"code", "message", "action"})
+    return small(failure.model_copy(update={"details": {}})).model_dump(mode="json")
+
+
+def _storable(value: Any) -> Any:
+    """Neither a database nor a pipe takes a lone surrogate."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_storable(key): _storable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    return value
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    run_stage(main)

@@ -1,12 +1,15 @@
 """What a feature teaches, for a person: its tokens as text, and its target in words."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from service.contract.parameters import TextClassificationSpec
+from service.contract.previews import TrainedSpan
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST
+from worker.tasks import trained_spans
 from worker.tasks.base import parameters_of
 from worker.tasks.classification import labels
 from worker.tasks.classification.text_rows import REGRESSION, SINGLE, Scheme
@@ -24,14 +27,17 @@ class Describer:
     train_examples: Any
     split: str
 
-    def of(self, feature: Mapping[str, Any]) -> dict[str, Any]:
-        """`tokens`, and `target`: a text, or a label for each token (null: not scored)."""
+    def of(self, feature: Mapping[str, Any], most: int | None = None) -> dict[str, Any]:
+        """The first `most` `tokens` and their `text`, and `target`: a text, or a label for each of
+        these tokens (null: not scored)."""
         # Features of the test split have placeholders for targets, or none.
-        target = _predicted if self.split == TEST else _TARGETS[self.spec.task.type]
+        describe = _predicted if self.split == TEST else _TARGETS[self.spec.task.type]
+        target = describe(self, feature)
+        ids = feature["input_ids"][:most]
         return {
-            "tokens": self.tokens(feature["input_ids"]),
-            "text": self.text(feature["input_ids"]),
-            "target": target(self, feature),
+            "tokens": self.tokens(ids),
+            "text": self.text(ids),
+            "target": target[:most] if isinstance(target, list) else target,
         }
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -43,6 +49,29 @@ class Describer:
             entry if _INCOMPLETE in text or not text else text
             for entry, text in zip(entries, texts, strict=True)
         ]
+
+    def trained(self, feature: Mapping[str, Any]) -> list[bool] | None:
+        """For each of `input_ids` whether it counts in the loss; None if labels of the whole
+        feature do, other tokens, or tokens chosen anew in each batch."""
+        mark = _TRAINED.get(self.spec.task.type)
+        return None if mark is None or self.split == TEST else mark(feature)
+
+    def trained_tokens(self, feature: Mapping[str, Any]) -> float | None:
+        """How many tokens of the feature count in the loss; None if only labels do."""
+        flags = self.trained(feature)
+        if flags is not None:
+            return sum(flags)
+        count = _COUNTED.get(self.spec.task.type)
+        return None if count is None or self.split == TEST else count(self, feature)
+
+    def trained_spans(
+        self, feature: Mapping[str, Any], most: int | None = None
+    ) -> list[TrainedSpan] | None:
+        """Of the first `most` tokens, in them and in their text."""
+        flags = self.trained(feature)
+        if flags is None:
+            return None
+        return trained_spans.spans_of(feature["input_ids"][:most], flags[:most], self.text)
 
     def unknown_share(self, features: Sequence[Sequence[int]]) -> float | None:
         unknown = self.tokenizer.unk_token_id
@@ -109,3 +138,52 @@ _TARGETS: Final[dict[str, Callable[[Describer, Mapping[str, Any]], Any]]] = {
     "summarization": _text_to_write,
     "translation": _text_to_write,
 }
+
+
+def _first_tokens(feature: Mapping[str, Any]) -> Iterable[int]:
+    """Those that no token of the same row precedes: nothing predicts them."""
+    yield 0
+    if "starts" in feature:
+        yield from (place for place, is_first in enumerate(feature["starts"]) if is_first)
+    if "lengths" in feature:
+        yield from accumulate(feature["lengths"][:-1])
+
+
+def _following(feature: Mapping[str, Any]) -> list[bool]:
+    """The tokens that are marked in the feature, or else all, but for the first ones."""
+    given = feature.get("trained")
+    flags = [True] * len(feature["input_ids"]) if given is None else list(map(bool, given))
+    for place in _first_tokens(feature):
+        flags[place] = False
+    return flags
+
+
+def _labelled(feature: Mapping[str, Any]) -> list[bool]:
+    return [label != _NOT_SCORED for label in feature["labels"]]
+
+
+_TRAINED: Final[dict[str, Callable[[Mapping[str, Any]], list[bool]]]] = {
+    "causal-lm": _following,
+    "chat": _following,
+    "token-classification": _labelled,
+}
+"""Tasks whose loss is of the tokens of the input itself."""
+
+
+def _masked_count(describer: Describer, feature: Mapping[str, Any]) -> float:
+    special = set(describer.tokenizer.all_special_ids)
+    share: float = getattr(describer.spec.task, "mlm_probability", 0.15)
+    ordinary = sum(token not in special for token in feature["input_ids"])
+    return share * ordinary
+
+
+def _target_count(_describer: Describer, feature: Mapping[str, Any]) -> float:
+    return sum(label != _NOT_SCORED for label in feature["labels"])
+
+
+_COUNTED: Final[dict[str, Callable[[Describer, Mapping[str, Any]], float]]] = {
+    "masked-lm": _masked_count,
+    "summarization": _target_count,
+    "translation": _target_count,
+}
+"""Tasks whose loss is of other tokens."""

@@ -1,0 +1,44 @@
+"""The answer about a preview."""
+
+from datetime import datetime
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field
+
+from service.contract.failures import Failure
+from service.contract.previews import PreviewFindings, PreviewOptions, PreviewState
+from service.store.models import PreviewRow
+
+
+class Preview(BaseModel):
+    """What a job with this spec would make of the first rows of its data."""
+
+    object: Literal["preview"] = "preview"
+    id: str = Field(examples=["preview-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"])
+    state: PreviewState
+    rows: int = Field(description="As asked for.")
+    shown: int
+    created_at: datetime
+    ended_at: datetime | None
+    expires_at: datetime = Field(description="When it is removed.")
+    failure: Failure | None = Field(
+        description="How a job would fail with these rows, or why there is no result."
+    )
+    result: PreviewFindings | None = Field(
+        description="null until the preview has ended. With a failure: what was found before it."
+    )
+
+    @classmethod
+    def of(cls, row: PreviewRow) -> Self:
+        options = PreviewOptions.model_validate(row.options)
+        return cls(
+            id=row.id,
+            state=PreviewState(row.state),
+            rows=options.rows,
+            shown=options.shown,
+            created_at=row.created_at,
+            ended_at=row.ended_at,
+            expires_at=row.expires_at,
+            failure=None if row.failure is None else Failure.model_validate(row.failure),
+            result=None if row.result is None else PreviewFindings.model_validate(row.result),
+        )

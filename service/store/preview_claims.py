@@ -1,0 +1,232 @@
+"""A claim on a preview: a lease with an epoch, and what the reconciler repairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.orm import Session
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.previews import (
+    DEADLINE_SECONDS,
+    UNFINISHED,
+    PreviewOptions,
+    PreviewResult,
+    PreviewState,
+)
+from service.contract.routing import CPU_QUEUE
+from service.contract.spec import JobSpec
+from service.contract.states import Stage
+from service.store import jobs, retention
+from service.store.claims import Claim
+from service.store.database import db_now
+from service.store.models import PreviewRow
+from service.store.previews import URGENT
+
+MOST_ATTEMPTS: Final = 3
+_SWEPT_SECONDS: Final = 600.0
+"""What a killed worker has left in a preview's folder is removed so much later."""
+
+
+@dataclass(frozen=True)
+class PreviewClaim:
+    """`as_job`: what a worker would know of a job with this spec, at its first stage."""
+
+    as_job: Claim
+    options: PreviewOptions
+    seconds_left: float
+    """Until the deadline."""
+
+    @property
+    def id(self) -> str:
+        return self.as_job.job_id
+
+    @property
+    def epoch(self) -> int:
+        return self.as_job.epoch
+
+
+# ---- the worker ---------------------------------------------------------------------------------
+
+
+def claim(
+    session: Session, preview_id: str, worker_id: str, lease_seconds: float
+) -> PreviewClaim | None:
+    """Claim a queued preview; None: somebody else has it, or it has ended.
+
+    Its folder is noted as to be removed before anything is written there.
+    """
+    row = session.scalars(
+        update(PreviewRow)
+        .where(
+            PreviewRow.id == preview_id,
+            PreviewRow.state == PreviewState.QUEUED,
+            PreviewRow.deadline_at > db_now(),
+        )
+        .values(
+            state=PreviewState.RUNNING,
+            epoch=PreviewRow.epoch + 1,
+            worker_id=worker_id,
+            lease_until=db_now(lease_seconds),
+        )
+        .returning(PreviewRow),
+        execution_options={"synchronize_session": False, "populate_existing": True},
+    ).one_or_none()
+    if row is None:
+        return None
+    retention.schedule_removal(session, [retention.workspace(row.id)], _SWEPT_SECONDS)
+    now = jobs.clock(session)
+    as_job = Claim(
+        job_id=row.id,
+        project_id=row.project_id,
+        epoch=row.epoch,
+        worker_id=worker_id,
+        stage=Stage.PREPARE,
+        attempt=row.epoch,
+        spec=JobSpec.accepted(row.spec),
+        results={},
+        used_seconds=0.0,
+        stage_used_seconds=0.0,
+        started_at=now,
+        created_at=row.created_at,
+    )
+    left = (row.deadline_at - now).total_seconds()
+    return PreviewClaim(as_job, PreviewOptions.model_validate(row.options), left)
+
+
+def renew(session: Session, claimed: PreviewClaim, lease_seconds: float) -> bool:
+    """Renew the lease; False: the claim is lost."""
+    return _change(session, claimed, lease_until=db_now(lease_seconds))
+
+
+def release(session: Session, claimed: PreviewClaim) -> bool:
+    """Let another worker have it at once."""
+    return _change(session, claimed, **_released())
+
+
+def end(session: Session, claimed: PreviewClaim, ended: PreviewResult | Failure) -> bool:
+    """Write the result, or why there is none; False: the claim is lost, and nothing was written."""
+    failure: Failure | None
+    if isinstance(ended, PreviewResult):
+        failure, findings = ended.failure, ended.model_dump(mode="json", exclude={"failure"})
+    else:
+        failure, findings = ended, None
+    return _change(
+        session,
+        claimed,
+        state=PreviewState.SUCCEEDED if failure is None else PreviewState.FAILED,
+        failure=None if failure is None else jobs.jsonable(failure.model_dump(mode="json")),
+        result=jobs.jsonable(findings),
+        ended_at=db_now(),
+        lease_until=None,
+    )
+
+
+def forget_folder(session: Session, claimed: PreviewClaim) -> None:
+    """The preview's folder is gone."""
+    retention.removed(session, retention.workspace(claimed.id))
+
+
+def _change(session: Session, claimed: PreviewClaim, **values: Any) -> bool:
+    found = session.scalar(
+        update(PreviewRow)
+        .where(
+            PreviewRow.id == claimed.id,
+            PreviewRow.epoch == claimed.epoch,
+            PreviewRow.state == PreviewState.RUNNING,
+        )
+        .values(**values)
+        .returning(PreviewRow.id),
+        execution_options={"synchronize_session": False},
+    )
+    return found is not None
+
+
+# ---- the reconciler -----------------------------------------------------------------------------
+
+
+def due(session: Session, limit: int) -> list[jobs.Message]:
+    """Messages of queued previews that are to be sent, the oldest first."""
+    query = (
+        select(PreviewRow.id)
+        .where(PreviewRow.state == PreviewState.QUEUED, PreviewRow.next_publish_at <= db_now())
+        .order_by(PreviewRow.id)
+        .limit(limit)
+    )
+    return [jobs.Message(found, CPU_QUEUE, URGENT) for found in session.scalars(query)]
+
+
+def mark_sent(session: Session, preview_ids: Sequence[str], again_in: float) -> None:
+    sent = update(PreviewRow).where(PreviewRow.id.in_(preview_ids))
+    session.execute(sent.values(next_publish_at=db_now(again_in)))
+
+
+def has_stuck(session: Session) -> bool:
+    """Whether `recover` has anything to do."""
+    return session.scalar(select(PreviewRow.id).where(_IS_LATE | _IS_LOST).limit(1)) is not None
+
+
+def recover(session: Session) -> list[str]:
+    """End those that are late, or whose workers were lost too often; queue the others whose worker
+    was lost. Returns their ids."""
+    unclaimed = PreviewRow.state == PreviewState.QUEUED
+    ended = [
+        *_fail(session, _IS_LATE & unclaimed, _no_worker()),
+        *_fail(session, _IS_LATE, too_slow()),
+        *_fail(session, _IS_LOST & (PreviewRow.epoch >= MOST_ATTEMPTS), _lost_too_often()),
+    ]
+    again = update(PreviewRow).where(_IS_LOST).values(_released())
+    return [*ended, *session.scalars(again.returning(PreviewRow.id))]
+
+
+def forget(session: Session) -> int:
+    """Remove the rows that have expired; how many they were."""
+    gone = delete(PreviewRow).where(PreviewRow.expires_at <= db_now())
+    return len(session.scalars(gone.returning(PreviewRow.id)).all())
+
+
+_IS_LATE: Final = PreviewRow.state.in_(UNFINISHED) & (PreviewRow.deadline_at <= db_now())
+_IS_LOST: Final = (PreviewRow.state == PreviewState.RUNNING) & (PreviewRow.lease_until <= db_now())
+
+
+def _released() -> dict[str, Any]:
+    return {"state": PreviewState.QUEUED, "lease_until": None, "next_publish_at": db_now()}
+
+
+def _fail(session: Session, condition: ColumnElement[bool], failure: Failure) -> list[str]:
+    ended = update(PreviewRow).where(condition)
+    ended = ended.values(
+        state=PreviewState.FAILED,
+        failure=failure.model_dump(mode="json"),
+        ended_at=db_now(),
+        lease_until=None,
+    )
+    return list(session.scalars(ended.returning(PreviewRow.id)))
+
+
+def too_slow() -> Failure:
+    return Failure.of(
+        FailureCode.TIMEOUT,
+        f"The preview did not end within {DEADLINE_SECONDS:.0f} s.",
+        action="Try again: what was downloaded is kept. Or ask for fewer rows. A job has more "
+        "time.",
+    )
+
+
+def _no_worker() -> Failure:
+    return Failure.of(
+        FailureCode.TIMEOUT,
+        f"No worker was free to make the preview within {DEADLINE_SECONDS:.0f} s.",
+        action="See `finetune workers`: one must serve the queue `cpu` and must not be busy with a "
+        "job. Then try again.",
+    )
+
+
+def _lost_too_often() -> Failure:
+    return Failure.of(
+        FailureCode.CRASH_LIMIT,
+        f"{MOST_ATTEMPTS} workers in a row ended while they made the preview.",
+        action="Find the reason in the workers' logs, and in the memory of their machines. Then "
+        "try again.",
+    )

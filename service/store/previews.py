@@ -1,0 +1,102 @@
+"""Previews as users see them. What workers and the reconciler do is in `preview_claims`."""
+
+import secrets
+import time
+from typing import Final
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from service.contract.previews import (
+    DEADLINE_SECONDS,
+    UNFINISHED,
+    PreviewOptions,
+    PreviewState,
+)
+from service.contract.spec import JobSpec
+from service.errors import PreviewNotFoundError, TooManyPreviewsError
+from service.store import projects, quotas
+from service.store.database import db_now
+from service.store.models import PreviewRow
+from service.store.scope import Scope
+
+MOST_UNFINISHED: Final = 4
+MOST_KEPT: Final = 20
+"""Previews of a project; the oldest go first."""
+KEPT_SECONDS: Final = 3600.0
+HEAD_START: Final = 2.0
+"""Seconds that the API has to send the message, before the reconciler does."""
+URGENT: Final = 0
+"""Their messages are read before those of jobs: somebody waits for the answer."""
+_PREFIX: Final = "preview-"
+
+
+def new_id() -> str:
+    return f"{_PREFIX}{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+def is_id(text: str) -> bool:
+    """Whether a message is about a preview, not about a job."""
+    return text.startswith(_PREFIX)
+
+
+def insert(session: Session, project: str, spec: JobSpec, options: PreviewOptions) -> str:
+    """The id of a queued preview. Raises TooManyPreviewsError, ProjectArchivedError.
+
+    The project's row is locked, so that of requests at the same time no more get through than may.
+    """
+    owner = quotas.locked(session, project)
+    if owner.archived_at is not None:
+        raise projects.archived_error(owner.name)
+    mine = PreviewRow.project_id == project
+    unfinished = select(func.count()).where(mine, PreviewRow.state.in_(UNFINISHED))
+    if (session.scalar(unfinished) or 0) >= MOST_UNFINISHED:
+        raise TooManyPreviewsError(
+            f"The project {owner.name} may have {MOST_UNFINISHED} unfinished previews. Wait until "
+            "one has ended."
+        )
+    _forget_oldest(session, project)
+    row = PreviewRow(
+        id=new_id(),
+        project_id=project,
+        spec=spec.model_dump(mode="json"),
+        options=options.model_dump(),
+        state=PreviewState.QUEUED,
+        created_at=db_now(),
+        deadline_at=db_now(DEADLINE_SECONDS),
+        expires_at=db_now(KEPT_SECONDS),
+        next_publish_at=db_now(HEAD_START),
+    )
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def _forget_oldest(session: Session, project: str) -> None:
+    """Make room for one more."""
+    mine = PreviewRow.project_id == project
+    newest = select(PreviewRow.id).where(mine).order_by(PreviewRow.id.desc()).limit(MOST_KEPT - 1)
+    kept = session.scalars(newest).all()
+    ended = PreviewRow.state.not_in(UNFINISHED)
+    session.execute(delete(PreviewRow).where(mine, ended, PreviewRow.id.not_in(kept)))
+
+
+def get(session: Session, scope: Scope, preview_id: str) -> PreviewRow:
+    """Raises PreviewNotFoundError."""
+    query = select(PreviewRow).where(
+        PreviewRow.id == preview_id,
+        scope.of(PreviewRow.project_id),
+        PreviewRow.expires_at > db_now(),
+    )
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        raise PreviewNotFoundError(preview_id)
+    return row
+
+
+def is_unfinished(session: Session, scope: Scope, preview_id: str) -> bool:
+    """As often as a waiting request asks: without the result."""
+    query = select(PreviewRow.state).where(
+        PreviewRow.id == preview_id, scope.of(PreviewRow.project_id)
+    )
+    return session.scalar(query) in UNFINISHED

@@ -1,0 +1,66 @@
+"""The features of a preview: a few in full, and what counts in the loss of all of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from service.contract.previews import MOST_TOKENS
+from service.contract.spec import JobSpec
+from service.contract.splits import TRAIN
+from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE
+from worker.tasks.describe import Describer
+
+_FEATURES_COUNTED: Final = 1000
+
+
+@dataclass(frozen=True)
+class Describing:
+    spec: JobSpec
+    tokenizer: Any
+    folder: Path
+    """With a folder for each split that has been tokenized."""
+
+    def features(self, split: str) -> Any:
+        import datasets
+
+        return datasets.Dataset.from_file(str(self.folder / split / FEATURES_FILE))
+
+    def describer(self, split: str) -> Describer:
+        import datasets
+
+        train = self.folder / TRAIN / EXAMPLES_FILE
+        has_train = self.spec.trains and (self.folder / TRAIN / FEATURES_FILE).is_file()
+        examples = datasets.Dataset.from_file(str(train)) if has_train else None
+        return Describer(self.spec, self.tokenizer, examples, split)
+
+
+def unknown_share(of: Describing, split: str) -> float | None:
+    """Share of the tokens that the tokenizer has no entry for."""
+    first = of.features(split)[:_FEATURES_COUNTED]["input_ids"]
+    return of.describer(split).unknown_share(first)
+
+
+def examples_of(of: Describing, split: str, shown: int) -> list[dict[str, Any]]:
+    features, describer = of.features(split), of.describer(split)
+    return [
+        {
+            "split": split,
+            **describer.of(feature, MOST_TOKENS),
+            "length": len(feature["input_ids"]),
+            "trained": _spans(describer, feature),
+        }
+        for feature in (features[number] for number in range(min(shown, len(features))))
+    ]
+
+
+def _spans(describer: Describer, feature: Any) -> list[dict[str, Any]] | None:
+    spans = describer.trained_spans(feature, MOST_TOKENS)
+    return None if spans is None else [span.model_dump() for span in spans]
+
+
+def trained_tokens(of: Describing, split: str) -> int | None:
+    """Tokens of all features of the split that count in the loss; None if labels do."""
+    describer = of.describer(split)
+    found = [describer.trained_tokens(feature) for feature in of.features(split)]
+    known = [count for count in found if count is not None]
+    return round(sum(known)) if known and len(known) == len(found) else None

@@ -1,0 +1,243 @@
+"""Makes previews: claims one, runs its stage like a job's `prepare`, and records what it found.
+
+Runs in the process of the Celery task, on its main thread, and never imports torch.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract.events import Failed, Finished, StageEvent
+from service.contract.failures import Failure, FailureCode, StageError
+from service.contract.previews import MOST_BYTES, PreviewResult
+from service.contract.stages import StageRequest
+from service.contract.states import Stage
+from service.settings import Settings
+from service.store import preview_claims
+from service.store.database import Database
+from service.store.preview_claims import PreviewClaim
+from worker import failures
+from worker.lifecycle.shutdown import Shutdown
+from worker.processes import private_folder as private_folders
+from worker.processes import spawn, stage_command
+from worker.processes.child import Child
+from worker.processes.private_folder import private_folder
+from worker.processes.spawn import Start
+from worker.processes.stage_environment import stage_environment, stage_secrets
+from worker.supervision import project_access, stage_request, stage_views
+from worker.supervision.limits.resource_watch import ResourceWatch
+from worker.supervision.limits.stage_group import stage_group
+from worker.supervision.limits.stage_limits import StageLimits
+from worker.supervision.limits.written_files import WrittenFiles
+from worker.tracking.trackers import NullTracker
+
+log = structlog.get_logger(__name__)
+
+LEASE_SECONDS: Final = 15.0
+"""At most: a preview whose worker was killed is soon made by another one."""
+_POLL_SECONDS: Final = 0.25
+_TAIL_SECONDS: Final = 1.0
+
+Command = Callable[[Path], list[str]]
+Outcome = PreviewResult | Failure | None
+"""None: the claim was lost, or another worker is to make the preview."""
+
+
+class Previews:
+    """`command` returns the command line of the stage that reads the given request, and `start`
+    starts a process with it; `shutdown`: whether this worker is stopping."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        command: Command = stage_command.preview_command,
+        start: Start = spawn.new_interpreter,
+        shutdown: Shutdown | None = None,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._command = command
+        self._start = start
+        self._shutdown = shutdown or Shutdown()
+        self._lease_seconds = min(settings.lease_seconds, LEASE_SECONDS)
+
+    def wake(self, preview_id: str, worker_id: str) -> None:
+        """Make the preview, unless another worker does or it has ended."""
+        with structlog.contextvars.bound_contextvars(preview_id=preview_id):
+            try:
+                with self._database.write() as session:
+                    claimed = preview_claims.claim(
+                        session, preview_id, worker_id, self._lease_seconds
+                    )
+                if claimed is not None:
+                    self._make(claimed)
+            except SQLAlchemyError as error:
+                # The row is unchanged or its lease expires: the reconciler sends it again.
+                log.error("database.unreachable", error=str(error.__cause__ or error))
+
+    def _make(self, claimed: PreviewClaim) -> None:
+        started = time.monotonic()
+        try:
+            outcome = self._attempt(claimed)
+            self._end(claimed, outcome)
+        finally:
+            self._remove_folder(claimed)
+        how = "given up" if outcome is None else type(outcome).__name__
+        log.info("preview.ended", outcome=how, seconds=round(time.monotonic() - started, 2))
+
+    def _end(self, claimed: PreviewClaim, outcome: Outcome) -> None:
+        with self._database.write() as session:
+            if outcome is None:  # changes nothing if the claim was lost
+                preview_claims.release(session, claimed)
+            elif not preview_claims.end(session, claimed, outcome):
+                log.warning("claim.lost", epoch=claimed.epoch)
+
+    def _remove_folder(self, claimed: PreviewClaim) -> None:
+        """Only this attempt's, if another one may have begun by now: the sweep takes the rest."""
+        folder = self._settings.workspace(claimed.id)
+        private_folders.remove(folder / "attempts" / str(claimed.epoch))
+        with suppress(OSError):
+            (folder / "job.log").unlink(missing_ok=True)
+            (folder / "attempts").rmdir()
+            folder.rmdir()
+            with self._database.write() as session:
+                preview_claims.forget_folder(session, claimed)
+
+    # ---- the attempt --------------------------------------------------------------------------
+
+    def _attempt(self, claimed: PreviewClaim) -> Outcome:
+        try:
+            stage_views.require_sandbox(self._settings)
+            settings = project_access.settings_for(self._database, self._settings, claimed.as_job)
+            project_access.require_room(self._database, claimed.as_job)
+            request = stage_request.build(self._database, settings, NullTracker(), claimed.as_job)
+            request = request.model_copy(update={"preview": claimed.options})
+            (request.attempt_dir / "request.json").write_text(request.model_dump_json())
+        except StageError as error:
+            return error.failure
+        except (OSError, ValueError) as error:
+            log.exception("stage.start_failed")
+            return failures.from_exception(error)
+        return self._run(claimed, request, settings)
+
+    def _run(self, claimed: PreviewClaim, request: StageRequest, settings: Settings) -> Outcome:
+        limits = StageLimits.of(settings, request.attempt_dir)
+        with (
+            private_folder() as private,
+            stage_group(limits) as group,
+            self._child(request, settings, private, limits, group.folder) as child,
+        ):
+            written = WrittenFiles([request.attempt_dir, private], limits, fills_caches=True)
+            watch = ResourceWatch(child.pid, limits, written, group)
+            attempt = _Attempt(self._database, claimed, self._shutdown, self._lease_seconds)
+            with watch:
+                said = attempt.follow(child)
+            status = child.reap()
+            out_of_memory = child.oom_killed()
+        if attempt.is_over:
+            return attempt.failure
+        if isinstance(said, Finished):
+            return believed(said)
+        if watch.breach is not None:
+            return watch.breach
+        if said is not None:
+            return failures.small(said.failure)
+        return failures.from_exit(status, oom_killed=out_of_memory)
+
+    def _child(
+        self,
+        request: StageRequest,
+        settings: Settings,
+        private: Path,
+        limits: StageLimits,
+        group: Path | None,
+    ) -> Child:
+        environment = stage_environment(
+            settings, Stage.PREPARE, private=private, project_id=request.project_id
+        )
+        return Child(
+            self._command(request.attempt_dir / "request.json"),
+            environment,
+            request.attempt_dir,
+            request.workspace / "job.log",
+            start=self._start,
+            secrets=stage_secrets(settings, Stage.PREPARE),
+            limits=limits.of_kernel(),
+            view=stage_views.of_stage(settings, request, environment, private=private),
+            group=group,
+        )
+
+
+class _Attempt:
+    """Follows the stage to its end; stops it when its time is up, when the claim is lost, and when
+    this worker shuts down."""
+
+    def __init__(
+        self, database: Database, claimed: PreviewClaim, shutdown: Shutdown, lease_seconds: float
+    ) -> None:
+        self._database = database
+        self._claimed = claimed
+        self._shutdown = shutdown
+        self._lease_seconds = lease_seconds
+        now = time.monotonic()
+        self._renew_at = now + lease_seconds / 3
+        self._deadline = now + claimed.seconds_left
+        self._said: Finished | Failed | None = None
+        self.is_over = False
+        """Whether the stage was stopped before it had ended."""
+        self.failure: Failure | None = None
+        """Why, if that is the end of the preview."""
+
+    def follow(self, child: Child) -> Finished | Failed | None:
+        """What the stage says of its end, if anything."""
+        while not child.has_exited():
+            self._read(child.read(_POLL_SECONDS))
+            if child.at_end:
+                time.sleep(0.02)  # the stage has closed its pipe and is about to exit
+            if self._said is None and self._must_stop():
+                self.is_over = True
+                child.kill()
+        child.kill()  # its descendants may still hold the pipe
+        tail = time.monotonic() + _TAIL_SECONDS
+        while not child.at_end and time.monotonic() < tail:
+            self._read(child.read(_POLL_SECONDS))
+        return self._said
+
+    def _read(self, events: list[StageEvent]) -> None:
+        for event in events:
+            if isinstance(event, Finished | Failed):
+                self._said = event
+
+    def _must_stop(self) -> bool:
+        now = time.monotonic()
+        if now > self._deadline:
+            self.failure = preview_claims.too_slow()
+            return True
+        if self._shutdown.is_requested():
+            return True
+        if now < self._renew_at:
+            return False
+        self._renew_at = now + self._lease_seconds / 3
+        with self._database.write() as session:
+            return not preview_claims.renew(session, self._claimed, self._lease_seconds)
+
+
+def believed(said: Finished) -> PreviewResult | Failure:
+    """A result is input from a stranger: only one of the right form and size is kept."""
+    try:
+        result = PreviewResult.model_validate(said.result)
+        is_small = len(result.model_dump_json()) <= MOST_BYTES
+    except (ValidationError, RecursionError):
+        is_small = False
+    if not is_small:
+        message = "The result of the preview has another form than it must have"
+        return Failure.of(FailureCode.STAGE_UNTRUSTWORTHY, message)
+    return result
