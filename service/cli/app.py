@@ -24,6 +24,7 @@ from service.cli import (
     login,
     logs,
     output,
+    preview,
     projects,
     secrets,
     servers,
@@ -85,6 +86,7 @@ def _root(
 _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit.submit,
     "validate": validate.validate,
+    "preview": preview.preview,
     "convert": convert_command,
     "watch": watch.watch_command,
     "list": jobs.list_jobs,

@@ -137,6 +137,18 @@ class Client:
             self._repeat(lambda: self._send("POST", "/v1/jobs/validate", json=spec, params=params))
         )
 
+    def preview(self, spec: Json, rows: int, shown: int) -> Json:
+        """A preview, which may not have ended yet. Asking twice makes two, which does no harm."""
+        params = {"rows": rows, "shown": shown}
+        timeout = httpx.Timeout(60, connect=5)
+        return self._json(
+            self._repeat(
+                lambda: self._send(
+                    "POST", "/v1/jobs/preview", json=spec, params=params, timeout=timeout
+                )
+            )
+        )
+
     def submit(self, spec: Json, idempotency_key: str) -> Json:
         """The new job. Repeated with the same key after a lost answer, so it makes one job."""
         return self._create("/v1/jobs", spec, idempotency_key)

@@ -118,18 +118,41 @@ def _cache(folder: Path) -> Path:
 
 def lines(found: Json) -> Iterator[str]:
     """The preview as text."""
+    yield from summary(found)
+    for number, example in enumerate(found["examples"], start=1):
+        yield ""
+        yield heading(number, example)
+        yield from _example(example)
+
+
+def summary(found: Json) -> Iterator[str]:
+    """What is said of all rows."""
     for name, split in found["splits"].items():
         yield from _split(name, split, found)
+    yield from _epoch(found)
     unknown = found["unknown_tokens"] or 0
     if unknown >= _MANY_UNKNOWN:
         yield (
             f"{unknown:.0%} of the tokens are unknown to the tokenizer: a model of this language "
             "or of this kind of text will learn more"
         )
-    for number, example in enumerate(found["examples"], start=1):
-        yield ""
-        yield f"Example {number} of the {example['split']} split, {len(example['tokens'])} tokens"
-        yield from _example(example)
+
+
+def heading(number: int, example: Json) -> str:
+    return f"Example {number} of the {example['split']} split, {example['length']:,} tokens"
+
+
+def _epoch(found: Json) -> Iterator[str]:
+    epoch = found["epoch"]
+    if epoch is None:
+        return
+    trained = epoch["trained_tokens"]
+    of_tokens = "" if trained is None else f"{trained:,} trained tokens, "
+    yield (
+        f"an epoch: {'' if epoch['is_exact'] else 'about '}{epoch['rows']:,} rows, {of_tokens}"
+        f"{epoch['features']:,} features in {epoch['batches']:,} batches, "
+        f"{epoch['optimizer_steps']:,} optimizer steps; {epoch['total_steps']:,} steps in all"
+    )
 
 
 def _split(name: str, split: Json, found: Json) -> Iterator[str]:
@@ -154,8 +177,11 @@ def _split(name: str, split: Json, found: Json) -> Iterator[str]:
         windows = split.get("windows_per_example")
         several = sum(rows for number, rows in (windows or {}).items() if int(number) > 1)
         blocks = "blocks" if windows is None else "features"
-        yield f"  {split['features']:,} {blocks}" + (
-            f"; {several:,} rows make more than one window" if several else ""
+        trained = split.get("trained_tokens")
+        yield (
+            f"  {split['features']:,} {blocks}"
+            + (f", {trained:,} trained tokens" if trained is not None else "")
+            + (f"; {several:,} rows make more than one window" if several else "")
         )
 
 
@@ -174,13 +200,17 @@ def _lengths(
 def _example(example: Json) -> Iterator[str]:
     target = example["target"]
     if isinstance(target, list):  # a label for each token
-        pairs = zip(example["tokens"], target, strict=True)
-        shown = [token if label is None else f"{token}/{label}" for token, label in pairs]
-        yield f"  tokens/labels: {_joined(shown)}"
+        yield labels(example)
         return
-    yield f"  text: {_shortened(example['text'])}"
+    yield f"  text: {shortened(example['text'])}"
     yield f"  tokens: {_joined(example['tokens'])}"
-    yield f"  target: {_shortened(target)}"
+    yield f"  target: {shortened(target)}"
+
+
+def labels(example: Json) -> str:
+    pairs = zip(example["tokens"], example["target"], strict=True)
+    shown = [token if label is None else f"{token}/{label}" for token, label in pairs]
+    return f"  tokens/labels: {_joined(shown)}"
 
 
 def _joined(tokens: list[str]) -> str:
@@ -188,7 +218,7 @@ def _joined(tokens: list[str]) -> str:
     return " | ".join(escaping.line(token) for token in tokens[:_SHOWN_TOKENS]) + more
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     return escaping.line(text[:_SHOWN_CHARACTERS]) + ("…" if len(text) > _SHOWN_CHARACTERS else "")
 
 

@@ -81,7 +81,7 @@ def _upload_and_post(client: Client, checked: Checked, known: Mapping[str, str],
     try:
         for name, content in checked.files.items():
             if name not in known:
-                made[name] = _upload(client, checked.folder / name, content.size)
+                made[name] = upload(client, checked.folder / name, content.size)
         spec = local_files.replaced(checked.spec, {**known, **made})
         posting = True
         return client.submit(spec, key)
@@ -89,11 +89,12 @@ def _upload_and_post(client: Client, checked: Checked, known: Mapping[str, str],
         if posting and not _is_refusal(error):
             _say_unknown(made.values(), key)
         else:
-            _remove(client, made.values())
+            remove(client, made.values())
         raise
 
 
-def _upload(client: Client, path: Path, size: int) -> str:
+def upload(client: Client, path: Path, size: int) -> str:
+    """The id of the new file."""
     try:
         with transfer(f"uploading {path.name}", size) as progress:
             uploaded = client.upload(path, "fine-tune", progress)
@@ -118,7 +119,7 @@ def _say_unknown(file_ids: Iterable[str], key: str) -> None:
     )
 
 
-def _remove(client: Client, file_ids: Iterable[str]) -> None:
+def remove(client: Client, file_ids: Iterable[str]) -> None:
     """Delete what this call uploaded; the service keeps a file that a job needs."""
     for file_id in file_ids:
         try:

@@ -46,6 +46,8 @@ class PreviewBadRow(BaseModel):
 class LengthBin(BaseModel):
     """Rows with at least `from` and at most `to` tokens."""
 
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
     first: int = Field(alias="from")
     to: int
     rows: int
@@ -135,8 +137,6 @@ class PreviewEpoch(BaseModel):
 
 class PreviewFindings(BaseModel):
     """What was found before a failure is part of them."""
-
-    model_config = ConfigDict(serialize_by_alias=True)
 
     rows_limit: int
     splits: dict[str, PreviewSplit] = Field(default_factory=dict)

@@ -173,7 +173,7 @@ _TRAINED: Final[dict[str, Callable[[Mapping[str, Any]], list[bool]]]] = {
 def _masked_count(describer: Describer, feature: Mapping[str, Any]) -> float:
     special = set(describer.tokenizer.all_special_ids)
     share: float = getattr(describer.spec.task, "mlm_probability", 0.15)
-    ordinary = sum(token not in special for token in feature["input_ids"])
+    ordinary: int = sum(token not in special for token in feature["input_ids"])
     return share * ordinary
 
 

@@ -138,6 +138,18 @@ ROWS: Final[dict[str, Row]] = {
             Way("/v1/jobs/validate?pending_file=$file", 200, _uploaded(train="$file")),
         ),
     ),
+    # One way: nobody makes them here, and a project may have four that nobody has made.
+    "POST /v1/jobs/preview": Row(
+        _WRITE,
+        (
+            Way(
+                "/v1/jobs/preview?wait=0",
+                202,
+                _uploaded(train="$file") | {"model": {"job": "$done"}},
+            ),
+        ),
+    ),
+    "GET /v1/previews/{preview_id}": Row(_READ, (Way("/v1/previews/$preview"),)),
     "GET /v1/jobs/{job_id}": Row(_READ, _gets(_JOB, *_JOBS, "cancelled")),
     "DELETE /v1/jobs/{job_id}": Row(
         _WRITE, (*_gets(_JOB, "done", "failed", "cancelled"), *_gets(_JOB, "queued", ok=409))

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from service.contract.roles import Permission, Role
 from service.settings import Settings
-from service.store import files, idempotency, keys, project_secrets, projects
+from service.store import files, idempotency, keys, previews, project_secrets, projects
 from service.store.database import Database, db_now
 from service.store.keys import Grant
 from service.store.models import (
@@ -19,6 +19,7 @@ from service.store.models import (
     CheckpointRow,
     EventRow,
     MetricRow,
+    PreviewRow,
 )
 from service.store.scope import Scope
 from tests.api.factories import START, add_job, spec
@@ -90,6 +91,8 @@ class World:
         with self.database.write() as session:
             idempotency.remember(session, project, f"{mark}-once", "0" * 64, done)
             project_secrets.put(session, project, f"{mark}-secret", lambda: "sealed")
+            preview = _preview(project, mark)
+            session.add(preview)
         return {
             "done": done,
             **jobs,
@@ -102,6 +105,7 @@ class World:
             "key": key,
             "member": member,
             "member_name": f"{mark}-person",
+            "preview": preview.id,
             "project": project,
             "secret_name": f"{mark}-secret",
             "project_name": name,
@@ -203,6 +207,22 @@ def _spec(mark: str, file: str) -> dict[str, Any]:
         name=f"{mark}-done",
         dataset={"source": "upload", "train": file},
         tracking={"experiment_name": f"{mark}-experiment"},
+    )
+
+
+def _preview(project: str, mark: str) -> PreviewRow:
+    return PreviewRow(
+        id=previews.new_id(),
+        project_id=project,
+        spec={},
+        options={},
+        state="succeeded",
+        created_at=START,
+        deadline_at=START,
+        ended_at=START,
+        expires_at=db_now(3600),
+        next_publish_at=START,
+        result={"rows_limit": 1, "notices": [mark]},
     )
 
 

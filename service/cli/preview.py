@@ -1,0 +1,80 @@
+"""`finetune preview`: what a job would make of the first rows, made by a worker of the service."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from service.cli import data_preview, ids, local_files, output, preview_page, spec_check, submit
+from service.cli.client import Client, Json
+from service.cli.exit_codes import OK, USAGE
+from service.cli.local_files import AllowOutside
+from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.spec_check import Checked
+from service.cli.spec_file import read_spec
+from service.contract.previews import DEFAULT_ROWS, DEFAULT_SHOWN, MOST_ROWS, MOST_SHOWN, UNFINISHED
+
+_PAUSE_SECONDS: Final = 1.0
+
+
+def preview(
+    spec: Annotated[
+        Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
+    ],
+    changes: Changes = None,
+    *,
+    rows: Annotated[
+        int, typer.Option(min=1, max=MOST_ROWS, help="Read so many rows of each split.")
+    ] = DEFAULT_ROWS,
+    shown: Annotated[
+        int, typer.Option(min=0, max=MOST_SHOWN, help="Show so many examples in full.")
+    ] = DEFAULT_SHOWN,
+    allow_outside: AllowOutside = False,
+    json: output.AsJson = False,
+) -> None:
+    """See the first rows as the model will see them: text, tokens, and which of them are trained.
+
+    A worker of the service reads and tokenizes them; no job is made. Files that the spec names as
+    ./name are uploaded for it, and removed again. Exit status: 0 a job could use these rows, 2 it
+    would fail.
+    """
+    content = changed(read_spec(spec), merge_patch(changes or []))
+    with Client.from_environment() as client:
+        content = ids.in_spec(client.job_id, content)
+        checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
+        spec_check.show_warnings({"warnings": checked.warnings, "ignored": checked.ignored})
+        spec_check.refuse(checked.errors)
+        with _uploaded(client, checked) as ready:
+            found = _ended(client, client.preview(ready, rows, shown))
+    if json:
+        output.print_json(found)
+    else:
+        preview_page.show(output.stdout(), found["result"])
+        if found["failure"] is not None:
+            data_preview.show_failure(found["failure"])
+    raise typer.Exit(OK if found["failure"] is None else USAGE)
+
+
+@contextmanager
+def _uploaded(client: Client, checked: Checked) -> Iterator[Json]:
+    """The spec with the ids of its files. What was uploaded for it is removed at the end."""
+    known = spec_check.uploaded_before(client, checked)
+    made: dict[str, str] = {}
+    try:
+        for name, content in checked.files.items():
+            if name not in known:
+                made[name] = submit.upload(client, checked.folder / name, content.size)
+        yield local_files.replaced(checked.spec, {**known, **made})
+    finally:
+        submit.remove(client, made.values())
+
+
+def _ended(client: Client, found: Json) -> Json:
+    """Wait for the end of the preview; the service sets it a time."""
+    while found["state"] in UNFINISHED:
+        time.sleep(_PAUSE_SECONDS)
+        found = client.get(f"/v1/previews/{found['id']}")
+    return found
