@@ -9,7 +9,7 @@ from anyio import sleep, to_thread
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service.api import submission
-from service.api.dependencies import DatabaseDep, ParsedBody, Services, ServicesDep
+from service.api.dependencies import ParsedBody, Services, ServicesDep
 from service.api.errors import InvalidSpecError
 from service.api.limits import Waiters
 from service.api.openapi import SPEC_BODY, problems
@@ -22,12 +22,14 @@ from service.contract.previews import (
     MOST_SHOWN,
     UNFINISHED,
     PreviewOptions,
+    PreviewState,
 )
 from service.contract.routing import CPU_QUEUE
 from service.contract.spec import JobSpec
 from service.errors import PreviewNotFoundError
 from service.store import previews
 from service.store.database import Database
+from service.store.fleet import Fleet
 from service.store.scope import Scope
 
 router = APIRouter(tags=["jobs"])
@@ -90,7 +92,7 @@ async def preview_job(
     ] = DEFAULT_SHOWN,
     wait: Annotated[
         float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the result.")
-    ] = 20.0,
+    ] = 10.0,
 ) -> Response:
     """A worker reads the first rows and tokenizes them as `prepare` of a job would; no job is made.
     An invalid spec is answered with 422 and every fault at once. A project has at most four
@@ -98,10 +100,16 @@ async def preview_job(
     options = PreviewOptions(rows=rows, shown=shown)
     preview_id = await to_thread.run_sync(_begin, services, visitor.project, body, options)
     scope = Scope(visitor.project)
+    preview = await to_thread.run_sync(_read, services, scope, preview_id)
+    # Without a worker there is nothing to wait for.
+    seconds = wait if preview.waiting is None else 0.0
     with waiters.take() as has_room:
-        if has_room:
-            await _ended(services.database, scope, preview_id, wait)
-    return await to_thread.run_sync(_answer, services.database, scope, preview_id)
+        if has_room and await _ended(services.database, scope, preview_id, seconds):
+            preview = await to_thread.run_sync(_read, services, scope, preview_id)
+    status = HTTPStatus.ACCEPTED if preview.state in UNFINISHED else HTTPStatus.OK
+    content = preview.model_dump_json(by_alias=True)
+    headers = {"Location": f"/v1/previews/{preview_id}"}
+    return Response(content, status, headers, media_type="application/json")
 
 
 @router.get(
@@ -111,11 +119,10 @@ async def preview_job(
     responses=problems(401, 404, 422, 503),
 )
 def get_preview(
-    visitor: JobsRead, preview_id: Annotated[str, Depends(_preview_id)], database: DatabaseDep
+    visitor: JobsRead, preview_id: Annotated[str, Depends(_preview_id)], services: ServicesDep
 ) -> Preview:
     """Its result, once it has ended."""
-    with database.read() as session:
-        return Preview.of(previews.get(session, visitor.scope, preview_id))
+    return _read(services, visitor.scope, preview_id)
 
 
 def _begin(services: Services, project: str, body: Any, options: PreviewOptions) -> str:
@@ -134,14 +141,15 @@ def _valid(services: Services, project: str, body: Any) -> JobSpec:
     return findings.spec
 
 
-async def _ended(database: Database, scope: Scope, preview_id: str, seconds: float) -> None:
-    """Return when the preview has ended, or after so long. No thread is kept meanwhile."""
+async def _ended(database: Database, scope: Scope, preview_id: str, seconds: float) -> bool:
+    """Whether the preview ends within so long. No thread is kept meanwhile."""
     until, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while (left := until - time.monotonic()) > 0:
         await sleep(min(pause, left))
         if not await to_thread.run_sync(_is_unfinished, database, scope, preview_id):
-            return
+            return True
         pause = min(pause * _GROWTH, _LONGEST_PAUSE)
+    return False
 
 
 def _is_unfinished(database: Database, scope: Scope, preview_id: str) -> bool:
@@ -149,10 +157,24 @@ def _is_unfinished(database: Database, scope: Scope, preview_id: str) -> bool:
         return previews.is_unfinished(session, scope, preview_id)
 
 
-def _answer(database: Database, scope: Scope, preview_id: str) -> Response:
-    with database.read() as session:
-        preview = Preview.of(previews.get(session, scope, preview_id))
-    status = HTTPStatus.ACCEPTED if preview.state in UNFINISHED else HTTPStatus.OK
-    content = preview.model_dump_json(by_alias=True)
-    headers = {"Location": f"/v1/previews/{preview_id}"}
-    return Response(content, status, headers, media_type="application/json")
+def _read(services: Services, scope: Scope, preview_id: str) -> Preview:
+    """Raises PreviewNotFoundError."""
+    with services.database.read() as session:
+        row = previews.get(session, scope, preview_id)
+        waiting = None
+        if row.state == PreviewState.QUEUED:
+            fleet = Fleet.read(session.connection(), services.settings.alive_seconds)
+            waiting = _why_waiting(fleet)
+    return Preview.of(row, waiting)
+
+
+def _why_waiting(fleet: Fleet) -> str | None:
+    able = fleet.can_run(CPU_QUEUE, min_gpus=0)
+    if not able:
+        return (
+            f"no live worker serves the queue `{CPU_QUEUE}`: start one with `finetune worker "
+            f"--queues {CPU_QUEUE}`"
+        )
+    if not any(worker.is_free(CPU_QUEUE) for worker in able):
+        return f"every worker that serves the queue `{CPU_QUEUE}` is busy with a job"
+    return None

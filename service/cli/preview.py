@@ -74,7 +74,11 @@ def _uploaded(client: Client, checked: Checked) -> Iterator[Json]:
 
 def _ended(client: Client, found: Json) -> Json:
     """Wait for the end of the preview; the service sets it a time."""
+    told = None
     while found["state"] in UNFINISHED:
+        if found["waiting"] not in (None, told):
+            told = found["waiting"]
+            output.note(told)
         time.sleep(_PAUSE_SECONDS)
         found = client.get(f"/v1/previews/{found['id']}")
     return found

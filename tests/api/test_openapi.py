@@ -27,8 +27,8 @@ SHORT_FORMS: list[Json] = [
     {"resources": {"strategy": "fsdp"}},
 ]
 VERBS = (
-    "add cancel change check clone create delete get list pause promote publish read remove resume "
-    "retry revoke rotate set validate"
+    "add cancel change check clone create delete get list pause preview promote publish read "
+    "remove resume retry revoke rotate set validate"
 )
 OLD_IDS = (
     "cancel_job check_file clone_job create_file create_job delete_file delete_job get_artifact "
@@ -59,12 +59,14 @@ def schemas_in(value: Any, place: str = "") -> Iterator[tuple[str, Json]]:
 def examples_in(document: Json) -> Iterator[tuple[str, Json, Any]]:
     """Place, schema and value of every example and default."""
     for place, part in schemas_in(document):
+        if place.endswith("/properties"):  # one of them may be called `examples`
+            continue
         schema = part.get("schema", part)
         named = part.get("examples", ())
         for value in named.values() if isinstance(named, dict) else named:
             yield place, schema, value["value"] if isinstance(named, dict) else value
         for key in ("example", "default"):
-            if key in part and not place.endswith(("/properties", "/mapping")):
+            if key in part and not place.endswith("/mapping"):
                 yield f"{place}/{key}", schema, part[key]
 
 

@@ -173,12 +173,11 @@ _TRAINED: Final[dict[str, Callable[[Mapping[str, Any]], list[bool]]]] = {
 def _masked_count(describer: Describer, feature: Mapping[str, Any]) -> float:
     special = set(describer.tokenizer.all_special_ids)
     share: float = getattr(describer.spec.task, "mlm_probability", 0.15)
-    ordinary: int = sum(token not in special for token in feature["input_ids"])
-    return share * ordinary
+    return share * sum(token not in special for token in feature["input_ids"])
 
 
 def _target_count(_describer: Describer, feature: Mapping[str, Any]) -> float:
-    return sum(label != _NOT_SCORED for label in feature["labels"])
+    return sum(_labelled(feature))
 
 
 _COUNTED: Final[dict[str, Callable[[Describer, Mapping[str, Any]], float]]] = {

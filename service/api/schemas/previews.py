@@ -21,6 +21,7 @@ class Preview(BaseModel):
     created_at: datetime
     ended_at: datetime | None
     expires_at: datetime = Field(description="When it is removed.")
+    waiting: str | None = Field(description="Why no worker has begun, where something is known.")
     failure: Failure | None = Field(
         description="How a job would fail with these rows, or why there is no result."
     )
@@ -29,7 +30,7 @@ class Preview(BaseModel):
     )
 
     @classmethod
-    def of(cls, row: PreviewRow) -> Self:
+    def of(cls, row: PreviewRow, waiting: str | None = None) -> Self:
         options = PreviewOptions.model_validate(row.options)
         return cls(
             id=row.id,
@@ -39,6 +40,7 @@ class Preview(BaseModel):
             created_at=row.created_at,
             ended_at=row.ended_at,
             expires_at=row.expires_at,
+            waiting=waiting,
             failure=None if row.failure is None else Failure.model_validate(row.failure),
             result=None if row.result is None else PreviewFindings.model_validate(row.result),
         )

@@ -52,6 +52,7 @@ def _uploaded(**splits: Any) -> dict[str, Any]:
     return _spec(dataset={"source": "upload", **splits})
 
 
+_OF_JOB_AND_FILE: Final = _uploaded(train="$file") | {"model": {"job": "$done"}}
 _REFERENCES: Final[tuple[dict[str, Any], ...]] = (
     _uploaded(train="$file"),
     _uploaded(train=["$free_file", "$file"]),

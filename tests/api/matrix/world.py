@@ -40,6 +40,7 @@ class World:
     owner: Names = field(default_factory=dict)
     """What the rows of the matrix call by `$name`."""
     _made: int = 0
+    _previews: Names = field(default_factory=dict)
 
     def build(self) -> "World":
         with self.database.write() as session:
@@ -91,8 +92,11 @@ class World:
         with self.database.write() as session:
             idempotency.remember(session, project, f"{mark}-once", "0" * 64, done)
             project_secrets.put(session, project, f"{mark}-secret", lambda: "sealed")
-            preview = _preview(project, mark)
-            session.add(preview)
+            # One for all calls: of a project only the newest are kept.
+            if project not in self._previews:
+                row = _preview(project, mark)
+                session.add(row)
+                self._previews[project] = row.id
         return {
             "done": done,
             **jobs,
@@ -105,7 +109,7 @@ class World:
             "key": key,
             "member": member,
             "member_name": f"{mark}-person",
-            "preview": preview.id,
+            "preview": self._previews[project],
             "project": project,
             "secret_name": f"{mark}-secret",
             "project_name": name,
