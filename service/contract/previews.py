@@ -114,8 +114,8 @@ class PreviewExample(BaseModel):
     tokens: list[str] = Field(description=f"The text of each, up to {MOST_TOKENS:,}.")
     length: int = Field(description="In tokens, those that are not shown included.")
     trained: list[TrainedSpan] | None = Field(
-        description="Of `tokens`; null where the loss is of labels, or of tokens chosen anew in "
-        "each batch: see `target`."
+        description="Of `tokens`, up to 256; null where the loss is of labels, or of tokens chosen "
+        "anew in each batch: see `target`."
     )
     target: Any = Field(
         description="What the model learns from it, in words; or a label for each token, null "

@@ -1,11 +1,13 @@
 """What `finetune validate --data` shows, for each task, with the code of `prepare`."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.models import save_tiny_gpt2
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
 from worker.stages import local_preview
@@ -53,6 +55,9 @@ TARGETS = {
 }
 
 
+LABELS_ALONE = {"question-answering", "text-classification"}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_task_shows_rows_lengths_and_two_examples(tmp_path: Path, case: str) -> None:
     parameters, save, row = CASES[case]
@@ -64,8 +69,14 @@ def test_every_task_shows_rows_lengths_and_two_examples(tmp_path: Path, case: st
     assert (split["rows_read"], split["rows_usable"], split["rows_bad"]) == (12, 12, 0)
     assert 0 < split["tokens"]["p50"] <= split["tokens"]["p95"] <= split["tokens"]["max"]
     assert len(found["examples"]) == 2
+    assert (split["is_whole"], split["rows_estimated"]) == (True, 12)
+    epoch = found["epoch"]
+    assert (epoch["is_exact"], epoch["rows"], epoch["features"]) == (True, 12, split["features"])
+    assert epoch["optimizer_steps"] == math.ceil(split["features"] / 8)
+    assert epoch["trained_tokens"] == split["trained_tokens"]
+    assert (split["trained_tokens"] is None) == (kind in LABELS_ALONE)
     for example in found["examples"]:
-        assert len(example["tokens"]) <= found["max_length"]
+        assert len(example["tokens"]) == example["length"] <= found["max_length"]
         if kind == "token-classification":
             assert len(example["target"]) == len(example["tokens"])
         else:
@@ -141,6 +152,92 @@ class TestClassification:
         assert found["failure"]["code"] == "missing_column"
         assert "Did you mean 'txt'" in found["failure"]["message"]
         assert (found["splits"], found["examples"]) == ({}, [])
+
+
+class TestTrained:
+    def test_of_a_block_all_but_the_first_token(self, tmp_path: Path) -> None:
+        parameters, save, row = CASES["causal-lm"]
+        train = write_rows(tmp_path / "train.jsonl", [row(number) for number in range(12)])
+        task = {"type": "causal-lm", **parameters}
+        found = previewed(tmp_path, save(tmp_path / "model"), task, train)
+        split = found["splits"]["train"]
+        assert split["trained_tokens"] == split["features"] * 7
+        for example in found["examples"]:
+            (span,) = example["trained"]
+            assert (span["start"], span["end"]) == (1, 8)
+            assert example["text"][: span["text_start"]] == example["tokens"][0]
+            assert span["text_end"] == len(example["text"])
+
+    @pytest.mark.parametrize("option", [{"separate_documents": True}, {"packing": "bfd"}])
+    def test_of_separate_documents_none_of_the_first_tokens(
+        self, tmp_path: Path, option: dict[str, Any]
+    ) -> None:
+        train = write_rows(tmp_path / "train.jsonl", [{"text": "a b"}] * 12)
+        task = {"type": "causal-lm", "block_size": 24, **option}
+        found = previewed(tmp_path, save_tiny_gpt2(tmp_path / "model"), task, train)
+        for example in found["examples"]:
+            spans = [(span["start"], span["end"]) for span in example["trained"]]
+            size = found["splits"]["train"]["tokens"]["max"]
+            assert spans == [(at + 1, at + size) for at in range(0, example["length"], size)]
+
+    def test_of_words_with_tags_the_first_token(self, tmp_path: Path, model: Path) -> None:
+        rows = [{"tokens": ["unbelievably", "London"], "tags": ["O", "B-LOC"]}] * 2
+        train = write_rows(tmp_path / "train.jsonl", rows)
+        found = previewed(tmp_path, model, "token-classification", train)
+        example = found["examples"][0]
+        shown = [
+            example["text"][span["text_start"] : span["text_end"]].strip()
+            for span in example["trained"]
+        ]
+        assert shown == ["un", "london"]
+        assert found["splits"]["train"]["trained_tokens"] == 4
+
+    def test_of_masked_tokens_the_share_that_is_masked(self, tmp_path: Path) -> None:
+        _, save, row = CASES["masked-lm"]
+        train = write_rows(tmp_path / "train.jsonl", [row(number) for number in range(12)])
+        task = {"type": "masked-lm", "max_seq_length": 16, "mlm_probability": 0.5}
+        found = previewed(tmp_path, save(tmp_path / "model"), task, train)
+        split = found["splits"]["train"]
+        assert split["trained_tokens"] == pytest.approx(split["features"] * 7, rel=0.05)
+        assert found["examples"][0]["trained"] is None
+
+    def test_of_texts_to_write_the_target(self, tmp_path: Path) -> None:
+        parameters, save, row = CASES["summarization"]
+        train = write_rows(tmp_path / "train.jsonl", [row(0)] * 3)
+        task = {"type": "summarization", **parameters}
+        split = previewed(tmp_path, save(tmp_path / "model"), task, train)["splits"]["train"]
+        assert split["trained_tokens"] == min(split["target_tokens"]["total"], 3 * 8)
+
+
+class TestExtent:
+    """What a part of the rows says of an epoch."""
+
+    def of(self, home: Path, model: Path, **given: Any) -> dict[str, Any]:
+        rows = [{"text": "the board", "label": number % 2} for number in range(50)]
+        train = write_rows(home / "train.jsonl", rows)
+        return previewed(home, model, "text-classification", train, **given)
+
+    def test_more_rows_are_estimated_from_the_file(self, tmp_path: Path, weightless: Path) -> None:
+        found = self.of(tmp_path, weightless, rows=10)
+        split, epoch = found["splits"]["train"], found["epoch"]
+        assert (split["is_whole"], split["rows_estimated"], split["features"]) == (False, 50, 10)
+        assert (epoch["is_exact"], epoch["features"], epoch["optimizer_steps"]) == (False, 50, 7)
+
+    def test_the_job_s_own_limit_counts(self, tmp_path: Path, weightless: Path) -> None:
+        found = self.of(tmp_path, weightless, rows=10, max_train_samples=20)
+        assert found["splits"]["train"]["rows_estimated"] == 20
+
+    def test_a_limit_below_the_preview_s_is_all_of_them(
+        self, tmp_path: Path, weightless: Path
+    ) -> None:
+        found = self.of(tmp_path, weightless, rows=10, max_train_samples=5)
+        split = found["splits"]["train"]
+        assert (split["is_whole"], split["rows_read"], found["epoch"]["rows"]) == (True, 5, 5)
+
+    def test_rows_held_out_are_counted(self, tmp_path: Path, weightless: Path) -> None:
+        found = self.of(tmp_path, weightless, rows=10, validation_split_percentage=20)
+        estimated = [found["splits"][name]["rows_estimated"] for name in ("train", "validation")]
+        assert estimated == [40, 10]
 
 
 def test_tags_are_shown_at_the_first_token_of_each_word(tmp_path: Path, model: Path) -> None:

@@ -1,13 +1,14 @@
-"""A real worker, `python -m worker`, whose supervisor starts the stub stage."""
+"""A real worker, `python -m worker`, whose supervisor starts the stub stage, also of previews."""
 
 from dataclasses import replace
 from functools import lru_cache
 
 import worker.run
-from tests.stubs import stage
+from tests.stubs import preview, stage
 from worker.__main__ import main
 from worker.app import SHUTDOWN
 from worker.supervision import system_metrics
+from worker.supervision.previews import Previews
 from worker.supervision.supervisor import Command, Supervisor
 
 
@@ -25,7 +26,13 @@ def run(command: Command) -> None:
         )
         return replace(real, supervisor=supervisor)
 
+    @lru_cache
+    def preview_maker() -> Previews:
+        real = real_job_runner()
+        return Previews(real.database, real.settings, command=preview.command, shutdown=SHUTDOWN)
+
     worker.run.job_runner = job_runner
+    worker.run.preview_maker = preview_maker
     main()
 
 

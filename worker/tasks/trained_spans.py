@@ -8,7 +8,7 @@ from service.contract.previews import TrainedSpan
 
 Decode = Callable[[Sequence[int]], str]
 _MOST: Final = 256
-"""Spans of one example: each costs a decoding. The last one holds whatever follows."""
+"""Spans of one example that are shown: where decoders are particular, each costs a decoding."""
 
 
 def spans_of(ids: Sequence[int], flags: Sequence[bool], decode: Decode) -> list[TrainedSpan]:

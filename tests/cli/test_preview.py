@@ -1,0 +1,167 @@
+"""`finetune preview`: what a worker found, for people and for programs, and nothing left behind."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from service.cli import output, preview_page
+from service.contract.failures import Failure, FailureCode
+from service.contract.previews import PreviewResult
+from service.store.database import Database
+from tests.cli.conftest import Cli
+from tests.cli.specs import write_spec
+from tests.support.previews import made_by_thread, register_worker
+
+LENGTHS = {
+    **dict.fromkeys(("total", "min", "mean", "p50", "p90", "p95", "p99"), 5),
+    "max": 1200,
+    "histogram": [{"from": 0, "to": 511, "rows": 90}, {"from": 512, "to": 1200, "rows": 3}],
+}
+FOUND: dict[str, Any] = {
+    "rows_limit": 100,
+    "splits": {
+        "train": {
+            "rows_read": 100,
+            "rows_usable": 99,
+            "rows_bad": 1,
+            "bad_by_reason": {"empty": 1},
+            "bad_rows": [
+                {"place": "train.jsonl, line 2", "reason": "empty", "problem": "is empty"}
+            ],
+            "is_whole": False,
+            "rows_estimated": 1000,
+            "features": 40,
+            "trained_tokens": 2000,
+            "tokens": LENGTHS,
+            "truncated": 3,
+        }
+    },
+    "examples": [
+        {
+            "split": "train",
+            "text": "Hi there\x1b[2J!\nYes.",
+            "tokens": ["Hi", " there", "\x1b", "[2J", "!", "\n", "Yes", "."],
+            "length": 8,
+            "trained": [{"start": 6, "end": 8, "text_start": 14, "text_end": 18}],
+            "target": "the answer",
+        }
+    ],
+    "notices": ["3 rows were cut"],
+    "max_length": 512,
+    "length_option": "max_length",
+    "epoch": {
+        "is_exact": False,
+        "rows": 1000,
+        "features": 400,
+        "trained_tokens": 20000,
+        "batches": 50,
+        "optimizer_steps": 25,
+        "total_steps": 75,
+    },
+}
+
+
+@contextmanager
+def worker(store: Database, failure: Failure | None = None) -> Iterator[None]:
+    register_worker(store)
+    result = PreviewResult.model_validate({**FOUND, "failure": failure})
+    with made_by_thread(store, result):
+        yield
+
+
+class TestCommand:
+    def test_files_are_uploaded_for_it_and_nothing_stays(
+        self, cli: Cli, http: httpx.Client, store: Database, tmp_path: Path
+    ) -> None:
+        with worker(store):
+            outcome = cli("preview", str(write_spec(tmp_path)))
+        assert outcome.status == 0
+        assert outcome.out.splitlines() == [
+            "train: 100 rows read (the limit; --rows reads more), 99 usable, 1 bad",
+            "  train.jsonl, line 2: is empty (empty)",
+            "  tokens per row: p50 5, p95 5, max 1,200; 3 truncated at 512 (`task.max_length`)",
+            "  40 blocks, 2,000 trained tokens",
+            "an epoch: about 1,000 rows, 20,000 trained tokens, 400 features in 50 batches, 25 "
+            "optimizer steps; 75 steps in all",
+            "tokens of the train rows:",
+            "      0 to   511      90 ██████████████████████████████",
+            "    512 to 1,200       3 █",
+            "notice: 3 rows were cut",
+            "",
+            "Example 1 of the train split, 8 tokens",
+            "  text: Hi there\\x1b[2J!",
+            "[[Yes.]]",
+            "  tokens: Hi| there|\\x1b|[2J|!|\\n|[[Yes|.]]",
+            "  target: the answer",
+        ]
+        assert "uploaded" in outcome.err
+        assert "removed" in outcome.err
+        for path in ("/v1/files", "/v1/jobs"):
+            assert http.get(path).json()["data"] == []
+
+    def test_a_file_that_was_there_stays(
+        self, cli: Cli, http: httpx.Client, store: Database, tmp_path: Path
+    ) -> None:
+        spec = write_spec(tmp_path)
+        rows = (tmp_path / "train.jsonl").read_bytes()
+        uploaded = {"file": ("train.jsonl", rows)}
+        http.post("/v1/files", files=uploaded, data={"purpose": "fine-tune"}).raise_for_status()
+        with worker(store):
+            assert cli("preview", str(spec)).err == ""
+        assert len(http.get("/v1/files").json()["data"]) == 1
+
+    def test_json_is_the_answer(self, cli: Cli, api: str, store: Database, tmp_path: Path) -> None:
+        with worker(store):
+            outcome = cli("preview", str(write_spec(tmp_path)), "--rows", "7", "--json")
+        answer = outcome.json()
+        assert (outcome.status, answer["state"], answer["rows"]) == (0, "succeeded", 7)
+        bins = answer["result"]["splits"]["train"]["tokens"]["histogram"]
+        assert bins[0] == {"from": 0, "to": 511, "rows": 90}
+
+    def test_how_a_job_would_fail(
+        self, cli: Cli, api: str, store: Database, tmp_path: Path
+    ) -> None:
+        failure = Failure.of(FailureCode.UNREADABLE_ROW, "train.jsonl, line 2: is empty")
+        with worker(store, failure):
+            outcome = cli("preview", str(write_spec(tmp_path)))
+        assert outcome.status == 2
+        assert "a job would fail with this data (unreadable_row)" in outcome.err
+        assert "What to do: Fix or remove the named rows" in outcome.err
+        assert "99 usable, 1 bad" in outcome.out
+
+    def test_a_wrong_spec_asks_no_worker(self, cli: Cli, api: str, tmp_path: Path) -> None:
+        outcome = cli("preview", str(write_spec(tmp_path, training={"learning_rte": 1})))
+        assert (outcome.status, outcome.out) == (2, "")
+        assert "training.learning_rte" in outcome.err
+
+    def test_it_says_what_it_waits_for(
+        self, cli: Cli, api: str, store: Database, tmp_path: Path
+    ) -> None:
+        with made_by_thread(store, PreviewResult(rows_limit=1), after=0.3):
+            outcome = cli("preview", str(write_spec(tmp_path)))
+        assert outcome.status == 0
+        assert outcome.err.count("no live worker serves the queue `cpu`") == 1
+
+
+class TestColours:
+    def shown(self, **options: Any) -> str:
+        console = output._console(width=200, force_terminal=True, **options)
+        result = PreviewResult.model_validate(FOUND).model_dump(mode="json", by_alias=True)
+        with console.capture() as captured:
+            preview_page.show(console, result)
+        return captured.get()
+
+    def test_a_terminal_highlights_what_is_trained(self) -> None:
+        text = self.shown(color_system="standard")
+        assert "\x1b[30;42mYes.\x1b[0m" in text
+        assert "\x1b[30;42mYes|.\x1b[0m" in text
+        assert "[[" not in text
+        assert "\x1b[2J" not in text
+
+    def test_no_color_has_brackets(self) -> None:
+        text = self.shown(color_system="standard", no_color=True)
+        assert "[[Yes.]]" in text
+        assert "\x1b[30;42m" not in text

@@ -1,0 +1,82 @@
+"""Previews of real workers on a real broker: one that is killed in the middle costs nothing."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.contract.routing import CPU_QUEUE
+from service.jobs.retention import Retention
+from service.store import previews
+from service.store.models import PreviewRow
+from tests.support.databases import on_sqlite
+from tests.support.job_rows import get
+from tests.support.previews import bring_removals_forward, make_preview, preview
+from tests.support.services import wait_until
+from tests.support.worker_stack import SECONDS, Stack, descendants
+
+pytestmark = [
+    pytest.mark.long,
+    on_sqlite,
+    pytest.mark.parametrize("broker_url", ["valkey"], indirect=True),
+]
+
+
+def begin(stack: Stack, **metadata: str) -> str:
+    """A preview, as the API makes it."""
+    preview_id = make_preview(stack.database, metadata=metadata)
+    stack.dispatcher.enqueue(preview_id, CPU_QUEUE, previews.URGENT)
+    return preview_id
+
+
+def ended(stack: Stack, preview_id: str) -> PreviewRow:
+    def is_over() -> bool:
+        stack.reconciler.step()
+        return preview(stack.database, preview_id).ended_at is not None
+
+    wait_until(is_over, SECONDS, f"the preview: {stack.log.read_text()[-3000:]}")
+    return preview(stack.database, preview_id)
+
+
+def stage_folder(stack: Stack, preview_id: str) -> Path:
+    """Of the first attempt, once its stage runs."""
+    folder = stack.settings.workspace(preview_id) / "attempts" / "1"
+    wait_until((folder / "made").exists, SECONDS, "the stage")
+    return folder
+
+
+def kill(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """With its pool, as a machine does that loses its power; what it had started."""
+    family = descendants(worker)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    return family
+
+
+def test_another_worker_takes_over_and_nothing_is_left_behind(stack: Stack) -> None:
+    first = stack.start_worker("--name", "first")
+    mine = begin(stack, **{"stub.preview": "hang", "stub.attempts": "1"})
+    stage_folder(stack, mine)
+    waiting = stack.submit()
+    family = kill(first)
+    wait_until(
+        lambda: not any(p.is_running() and p.status() != "zombie" for p in family),
+        SECONDS,
+        "the end of all processes of the killed worker",
+    )
+    stack.start_worker("--name", "second")
+    row = ended(stack, mine)
+    assert (row.state, row.epoch) == ("succeeded", 2)
+    assert str(row.worker_id).startswith("second@")
+    stack.wait_for_state(waiting, "succeeded")
+    assert get(stack.database, waiting).crash_count == 0
+    sweep(stack)
+    assert [each.name for each in stack.settings.jobs_dir.iterdir()] == [waiting]
+
+
+def sweep(stack: Stack) -> None:
+    """What a killed worker has left is planned to be removed after a time."""
+    bring_removals_forward(stack.database)
+    Retention(stack.database, stack.settings).step()

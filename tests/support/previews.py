@@ -1,0 +1,83 @@
+"""Previews in the database, and reads of them that bypass the service."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import select, update
+
+from service.contract.failures import Failure
+from service.contract.previews import PreviewOptions, PreviewResult
+from service.store import preview_claims, previews, workers
+from service.store.database import Database, db_now
+from service.store.models import PreviewRow, RemovalRow
+from service.store.preview_claims import PreviewClaim
+from service.store.workers import WorkerInfo
+from tests.support.factories import make_spec
+
+
+def make_preview(database: Database, project: str = "default", **spec: Any) -> str:
+    """The id of a queued preview."""
+    with database.write() as session:
+        return previews.insert(session, project, make_spec(**spec), PreviewOptions())
+
+
+def preview(database: Database, preview_id: str) -> PreviewRow:
+    with database.read() as session:
+        return session.get_one(PreviewRow, preview_id)
+
+
+def put_preview(database: Database, preview_id: str, **values: Any) -> None:
+    with database.write() as session:
+        session.execute(update(PreviewRow).where(PreviewRow.id == preview_id).values(**values))
+
+
+def claim_preview(
+    database: Database, preview_id: str, worker_id: str = "worker-1"
+) -> PreviewClaim | None:
+    with database.write() as session:
+        return preview_claims.claim(session, preview_id, worker_id, lease_seconds=60)
+
+
+def bring_removals_forward(database: Database) -> None:
+    """As if the time had passed after which leftovers are removed."""
+    with database.write() as session:
+        session.execute(update(RemovalRow).values(created_at=db_now(-1)))
+
+
+def register_worker(database: Database) -> None:
+    """A live worker of the CPU queue, in whose place the test makes previews."""
+    devices = [{"type": "cpu", "name": "test"}]
+    info = WorkerInfo("worker-1", "here", 1, queues=["cpu"], devices=devices, version="1")
+    with database.write() as session:
+        workers.register(session, info)
+
+
+@contextmanager
+def made_by_thread(
+    database: Database, ended: PreviewResult | Failure, after: float = 0.0
+) -> Iterator[None]:
+    """While the context lasts, but for the first seconds, previews end like this at once, as if a
+    worker made them."""
+    stop = threading.Event()
+
+    def work() -> None:
+        stop.wait(after)
+        while not stop.wait(0.02):
+            with database.read() as session:
+                queued = select(PreviewRow.id).where(PreviewRow.state == "queued")
+                waiting = session.scalars(queued).all()
+            for preview_id in waiting:
+                claimed = claim_preview(database, preview_id)
+                with database.write() as session:
+                    assert claimed is not None
+                    preview_claims.end(session, claimed, ended)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
