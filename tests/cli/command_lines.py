@@ -415,4 +415,56 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "hub": {"model_id": "team/mbart", "strategy": "checkpoint"},
         },
     ),
+    "TRL: conversations with QLoRA": (
+        r"""
+        accelerate launch --num_processes 2 trl/scripts/sft.py \
+          --model_name_or_path Qwen/Qwen2-0.5B \
+          --dataset_name trl-lib/Capybara --dataset_train_split train[:10%] \
+          --eval_strategy steps --eval_steps 100 \
+          --learning_rate 2.0e-4 --num_train_epochs 1 --packing --assistant_only_loss \
+          --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \
+          --use_peft --lora_r 32 --lora_alpha 16 --lora_target_modules all-linear \
+          --load_in_4bit --use_bnb_nested_quant --attn_implementation flash_attention_2 \
+          --output_dir Qwen2-0.5B-SFT
+        """,
+        {
+            "name": "Qwen2-0.5B-SFT",
+            "task": {"type": "chat", "max_length": 1024, "packing": "bfd"},
+            "model": {"name_or_path": "Qwen/Qwen2-0.5B"},
+            "dataset": {
+                "source": "hub",
+                "name": "trl-lib/Capybara",
+                "train": "train[:10%]",
+                "validation": "test",
+            },
+            "training": {
+                "learning_rate": 2e-4,
+                "num_train_epochs": 1.0,
+                "eval_strategy": "steps",
+                "eval_steps": 100,
+                "per_device_train_batch_size": 2,
+                "gradient_accumulation_steps": 8,
+            },
+            "peft": {
+                "method": "lora",
+                "r": 32,
+                "lora_alpha": 16,
+                "lora_dropout": 0.05,
+                "target_modules": "all-linear",
+                "quantization": {"bits": 4, "double_quant": True},
+            },
+            "resources": {"gpus": 2},
+        },
+    ),
+    "TRL: its own command": (
+        "trl sft --model_name_or_path org/m --dataset_name org/d --dataset_config de "
+        "--max_length 2048 --num_processes 4 --bf16 False --gradient_checkpointing False",
+        {
+            "task": {"type": "chat", "max_length": 2048, "train_on": "all"},
+            "model": {"name_or_path": "org/m"},
+            "dataset": {"source": "hub", "name": "org/d", "config": "de"},
+            "training": {"learning_rate": 2e-5, **FP32},
+            "resources": {"gpus": 4},
+        },
+    ),
 }

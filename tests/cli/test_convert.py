@@ -103,6 +103,64 @@ class TestCommandLines:
         assert spec["dataset"]["columns"] == {"text": "sentence1", "text_pair": "sentence2"}
 
 
+class TestTRL:
+    CONFIG = """
+        model_name_or_path: org/m
+        datasets:
+          - path: json
+            data_files: rows.jsonl
+        chat_template_path: chat.jinja
+        completion_only_loss: true
+        learning_rate: 1.0e-4
+        fp16: true
+    """
+
+    def test_its_yaml_file(self, cli: Cli) -> None:
+        Path("sft.yaml").write_text(self.CONFIG)
+        Path("rows.jsonl").touch()
+        Path("chat.jinja").write_text("{{ messages }}")
+        for source in (["sft.yaml", "--script", "sft"], ["--", "trl", "sft", "--config=sft.yaml"]):
+            spec = yaml.safe_load(cli("convert", *source).out)
+            assert spec == {
+                "task": {
+                    "type": "chat",
+                    "max_length": 1024,
+                    "chat_template": "{{ messages }}",
+                    "train_on": "completion",
+                },
+                "model": {"name_or_path": "org/m"},
+                "dataset": {"source": "upload", "train": "./rows.jsonl"},
+                "training": {"learning_rate": 1e-4, "precision": "fp16"},
+            }
+        given = ("trl", "sft", "--config", "sft.yaml", "--learning_rate", "3e-4")
+        assert yaml.safe_load(cli("convert", "--", *given).out)["training"]["learning_rate"] == 3e-4
+
+    def test_what_has_no_place_is_named(self, cli: Cli) -> None:
+        command = (
+            "trl sft --model_name_or_path o/m --dataset_name d/d --pad_token x --use_peft "
+            "--lora_target_modules q_proj --dataset_num_proc 4 --chat_template_path o/other"
+        )
+        answer = cli("convert", write(command), "--json").json()
+        left = {each["option"] for each in answer["left_out"]}
+        assert left == {"pad_token", "dataset_num_proc", "chat_template_path"}
+        assert answer["spec"]["peft"]["target_modules"] == ["q_proj"]
+        assert any("`train_on: all`" in note for note in answer["notes"])
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--", "trl", "grpo", "--x", "1"], "`grpo.py` is none of the scripts"),
+            (["--", "trl", "sft", "--config", "gone.yaml"], "gone.yaml cannot be read"),
+            (["list.yaml", "--script", "sft"], "list.yaml must hold one mapping of options"),
+        ],
+    )
+    def test_what_cannot_be_read(self, cli: Cli, arguments: list[str], words: str) -> None:
+        Path("list.yaml").write_text("- a\n")
+        outcome = cli("convert", *arguments)
+        assert outcome.status == 2
+        assert words in outcome.err
+
+
 class TestTrackers:
     BASE = "python run_qa.py --model_name_or_path o/m --dataset_name d/d "
 

@@ -17,10 +17,12 @@ from service.cli.convert.job import convert, convert_arguments
 from service.cli.convert.report import Conversion
 from service.cli.convert.scripts import SCRIPTS
 from service.cli.convert.shell import Command, commands, of_words
+from service.cli.convert.trl import TRAINERS, convert_trl, read_config
 from service.cli.exit_codes import USAGE, UsageError
 
 _PICKLES: Final = (b"PK\x03\x04", b"\x80")
 _LONGEST: Final = 1024**2
+_KNOWN: Final = (*SCRIPTS, *TRAINERS)
 _SECTIONS: Final = ("task", "model", "dataset")
 
 
@@ -39,12 +41,14 @@ def convert_command(
     ] = None,
     script: Annotated[
         str | None,
-        typer.Option(help=f"Which script reads a file of JSON: {', '.join(SCRIPTS)}."),
+        typer.Option(
+            help=f"Which script reads a file of JSON, or of TRL's YAML: {', '.join(_KNOWN)}."
+        ),
     ] = None,
     *,
     json: output.AsJson = False,
 ) -> None:
-    """Turn a command line of a reference script of transformers into a spec.
+    """Turn a command line of a reference script of transformers, or of TRL, into a spec.
 
     The spec goes to stdout as YAML; what was left out, and why, to stderr.
     """
@@ -81,14 +85,16 @@ def _report(conversion: Conversion, spec: Mapping[str, Any]) -> None:
 
 
 def _converted(source: list[str], script: str | None, folder: Path) -> Conversion:
-    if script is not None and script not in SCRIPTS:
-        raise UsageError(f"--script must be one of {', '.join(SCRIPTS)}")
+    if script is not None and script not in _KNOWN:
+        raise UsageError(f"--script must be one of {', '.join(_KNOWN)}")
     if len(source) > 1 or source[0].endswith(".py"):
         return _of_command(of_words(source, os.environ), folder)
     path = Path(source[0])
     text = sys.stdin.read(_LONGEST) if source[0] == "-" else _read(path)
     if text.lstrip().startswith("{"):
         return _of_json(text, path, script, folder)
+    if script in TRAINERS:
+        return convert_trl(read_config(path), script, None, folder)
     found = commands(text, os.environ)
     if len(found) > 1:
         names = ", ".join(command.script for command in found)
@@ -97,9 +103,11 @@ def _converted(source: list[str], script: str | None, folder: Path) -> Conversio
 
 
 def _of_command(command: Command | None, folder: Path) -> Conversion:
+    if command is not None and command.script in TRAINERS:
+        return convert_trl(parse(command.arguments), command.script, command, folder)
     if command is None or command.script not in SCRIPTS:
         found = f"`{command.script}.py` is" if command is not None else "there is"
-        known = ", ".join(f"{name}.py" for name in SCRIPTS)
+        known = ", ".join(f"{name}.py" for name in _KNOWN)
         raise UsageError(f"{found} none of the scripts that can be converted: {known}")
     return convert(parse(command.arguments), command.script, command, folder)
 
@@ -107,7 +115,8 @@ def _of_command(command: Command | None, folder: Path) -> Conversion:
 def _of_json(text: str, path: Path, script: str | None, folder: Path) -> Conversion:
     flags = read_json(path, text)
     if script is not None:
-        return convert(flags, script, None, folder)
+        converted = convert_trl if script in TRAINERS else convert
+        return converted(flags, script, None, folder)
     if flags.get("model_name_or_path"):
         raise UsageError(f"say which script reads {path}: --script run_qa, run_clm, …")
     return convert_arguments(flags)

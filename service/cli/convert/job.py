@@ -24,6 +24,7 @@ _ORDER: Final = (
     "model",
     "dataset",
     "training",
+    "peft",
     "resources",
     "tracking",
     "hub",
@@ -39,9 +40,9 @@ def convert(
     drop_defaults(conversion)
     wanted = _wanted(conversion)
     _convert_task(conversion, script)
-    _convert_model(conversion)
+    convert_model(conversion)
     convert_data(conversion, script, name, wanted, folder)
-    _finish(conversion, command, wanted)
+    finish(conversion, command, wanted)
     return conversion
 
 
@@ -56,14 +57,15 @@ def convert_arguments(flags: Mapping[str, Any]) -> Conversion:
         for option, place in PLACES.items()
         if place.startswith("task.") and (value := conversion.take(option)) not in (None, False)
     }
-    _finish(conversion, None, {"train": True})
+    finish(conversion, None, {"train": True})
     if task:
         options = ", ".join(f"`{option}: {value}`" for option, value in task.items())
         conversion.note(f"these belong into `task`: {options}")
     return conversion
 
 
-def _finish(conversion: Conversion, command: Command | None, wanted: Mapping[str, bool]) -> None:
+def finish(conversion: Conversion, command: Command | None, wanted: Mapping[str, bool]) -> None:
+    """All sections but task, model, dataset and peft, and the reasons for what is left."""
     convert_launcher(conversion, command)
     _convert_names(conversion)
     _convert_trackers(conversion, trains=wanted["train"])
@@ -113,7 +115,7 @@ def _task_model(task: str) -> type[BaseModel]:
     return next(model for model in models if model.model_fields["type"].default == task)
 
 
-def _convert_model(conversion: Conversion) -> None:
+def convert_model(conversion: Conversion) -> None:
     model: dict[str, Any] = {}
     name = conversion.take("model_name_or_path")
     model_type, overrides = conversion.take("model_type"), conversion.take("config_overrides")

@@ -14,7 +14,9 @@ _REDIRECTION = re.compile(r"(?<=\s)(?:\d|&)?(?:>>?|<)\s*(?:&\d|[^\s;|&]+)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
 # ${NAME}, ${NAME:-default}, ${NAME:?sentence} and $NAME; then what would have to be run.
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*)|:?\?[^}]*)?\}|(\w+)|([({]))")
-_SCRIPT = re.compile(r"run_\w+\.py")
+_SCRIPT = re.compile(r"run_\w+\.py|(?:sft|dpo|kto|reward)\.py")
+_TRL = frozenset({"sft", "dpo", "kto", "reward", "grpo", "rloo"})
+"""Commands of `trl`."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,14 @@ class Command:
     """`ENV=… launcher --options run_x.py arguments`, taken apart."""
 
     script: str
-    """Its name without folder and `.py`."""
+    """Its name without folder and `.py`; of `trl sft` the second word."""
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def commands(text: str, environ: Mapping[str, str]) -> list[Command]:
-    """Every command of a shell script that runs some `run_….py`.
+    """Every command of a shell script that runs some `run_….py`, or TRL.
 
     `environ` has variables that the script itself does not set. Raises UsageError for a variable
     that nobody sets, and for quotes that do not close.
@@ -45,15 +47,14 @@ def commands(text: str, environ: Mapping[str, str]) -> list[Command]:
 
 def of_words(words: list[str], environ: Mapping[str, str]) -> Command | None:
     """The command that the user's own shell has taken apart already."""
-    script = next((word for word in words if _is_script(word)), None)
-    if script is None:
+    at = _script_at(words)
+    if at is None:
         return None
-    at = words.index(script)
     assigned = [match for word in words[:at] if (match := _ASSIGNMENT.fullmatch(word))]
     launcher = tuple(word for word in words[:at] if not _ASSIGNMENT.fullmatch(word))
     visible = {name: environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in environ}
     environment = visible | {match[1]: match[2] for match in assigned}
-    return Command(PurePath(script).stem, tuple(words[at + 1 :]), launcher, environment)
+    return Command(PurePath(words[at]).stem, tuple(words[at + 1 :]), launcher, environment)
 
 
 def _command(
@@ -68,14 +69,19 @@ def _command(
             name, _, value = word.partition("=")
             variables[name] = _expanded(value, variables, environ, strict=False)
         return None
-    if not any(_is_script(word) for word in words):
+    if _script_at(words) is None:
         return None
     expanded = [_expanded(word, variables, environ) for word in words if word not in ("$@", "$*")]
     return of_words(expanded, variables)
 
 
-def _is_script(word: str) -> bool:
-    return _SCRIPT.fullmatch(PurePath(word).name) is not None
+def _script_at(words: list[str]) -> int | None:
+    for at, word in enumerate(words):
+        if _SCRIPT.fullmatch(PurePath(word).name):
+            return at
+        if PurePath(word).name == "trl" and at + 1 < len(words) and words[at + 1] in _TRL:
+            return at + 1
+    return None
 
 
 def _expanded(
