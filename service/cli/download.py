@@ -26,6 +26,7 @@ _AUTO_MODELS: Final = {
     "token-classification": "AutoModelForTokenClassification",
     "summarization": "AutoModelForSeq2SeqLM",
     "translation": "AutoModelForSeq2SeqLM",
+    "chat": "AutoModelForCausalLM",
 }
 
 

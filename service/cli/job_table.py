@@ -36,6 +36,8 @@ _QUOTED: Final = {
     "token-classification": ("f1",),
     "summarization": ("rougeL",),
     "translation": ("bleu",),
+    # Exact match only where answers are generated.
+    "chat": ("exact_match", "perplexity"),
 }
 """The metric that people quote of a task's model."""
 

@@ -3,12 +3,12 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from service.cli import output
+from service.cli import output, try_chat
 from service.cli.client import Json
 from service.cli.exit_codes import UsageError
 
@@ -27,6 +27,7 @@ class Given:
     context: str | None
     text_pair: str | None
     file: str | None
+    system: str | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Input:
 class Source:
     inputs: Iterable[Input]
     is_interactive: bool = False
+    answered: Callable[[Mapping[str, Any]], None] = lambda _answer: None
+    """Called with each answer before the next input is taken: it may be part of that input."""
 
 
 def source(task: str, given: Given) -> Source:
@@ -60,6 +63,10 @@ def source(task: str, given: Given) -> Source:
                 for number, text in enumerate(given.texts, start=1)
             ]
         )
+    if sys.stdin.isatty() and task in try_chat.TASKS:
+        conversation = try_chat.Conversation(given.system)
+        turns = _turns(conversation)
+        return Source(turns, is_interactive=True, answered=conversation.answered)
     if sys.stdin.isatty():
         return Source(_asked(task, given), is_interactive=True)
     return Source(_of_lines(task, given, sys.stdin, "stdin"))
@@ -69,6 +76,8 @@ def title(row: Mapping[str, Any]) -> str:
     """One line that tells an input from the others."""
     if "question" in row:
         return _short(str(row["question"]))
+    if (turn := try_chat.last_turn(row)) is not None:
+        return _short(turn)
     tokens = row.get("tokens")
     if isinstance(tokens, list):
         return _short(" ".join(map(str, tokens)))
@@ -84,6 +93,8 @@ def _require_options(task: str, given: Given) -> None:
         raise UsageError(f"--question and --context are for question-answering, not for {task}")
     if task != "text-classification" and given.text_pair is not None:
         raise UsageError(f"--text-pair is for text-classification, not for {task}")
+    if task not in try_chat.TASKS and given.system is not None:
+        raise UsageError(f"--system is for {', '.join(try_chat.TASKS)}, not for {task}")
 
 
 def _input(row: Json, place: str) -> Input:
@@ -98,6 +109,8 @@ def _of_text(task: str, text: str, given: Given) -> Json:
     """A text with what the options add to each."""
     if task == _QA:
         return {"question": text, "context": given.context}
+    if task in try_chat.TASKS:
+        return try_chat.row(text, given.system)
     column = _TEXT_COLUMNS.get(task, "text")
     if column == "tokens":
         return {"tokens": _WORDS.findall(text)}
@@ -126,7 +139,8 @@ def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Itera
                 continue
             is_empty = False
             if text.lstrip().startswith("{"):
-                yield _input(_options(given) | _object(text, place), place)
+                row = try_chat.with_system(_object(text, place), given.system)
+                yield _input(_options(given) | row, place)
             elif task == _QA and given.context is None:
                 raise UsageError(
                     f'{place} is not a JSON object: {{"question": …, "context": …}}. With '
@@ -172,6 +186,20 @@ def _asked(task: str, given: Given) -> Iterator[Input]:
             return
         if context and question:
             yield _input({"question": question, "context": context}, "the input")
+
+
+def _turns(conversation: try_chat.Conversation) -> Iterator[Input]:
+    """Until Ctrl-D. Each input is the conversation so far."""
+    output.prompt("End with Ctrl-D. An empty line begins a new conversation.\n")
+    while True:
+        try:
+            text = _ask("user> ")
+        except EOFError:
+            return
+        if text:
+            yield _input(conversation.says(text), "the input")
+        else:
+            conversation.restart()
 
 
 def _ask(prompt: str) -> str:

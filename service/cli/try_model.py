@@ -23,11 +23,14 @@ _Texts = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]…", help="
 _Question = Annotated[str | None, typer.Option(help="For question-answering.")]
 _Context = Annotated[str | None, typer.Option(help="The passage with the answer.")]
 _TextPair = Annotated[str | None, typer.Option(help="The second text of a pair.")]
+_System = Annotated[str | None, typer.Option(help="For chat: the system's turn.")]
 _File = Annotated[
     str | None,
     typer.Option("--input", metavar="FILE", help="JSON lines, or one text a line; - is stdin."),
 ]
-_MaxNewTokens = Annotated[int | None, typer.Option(min=1, max=100_000, help="For causal-lm.")]
+_MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="For causal-lm and chat.")
+]
 _Temperature = Annotated[
     float | None, typer.Option(min=0, help="Sample texts; 0: the likeliest tokens.")
 ]
@@ -43,6 +46,7 @@ def try_model(
     question: _Question = None,
     context: _Context = None,
     text_pair: _TextPair = None,
+    system: _System = None,
     input_: _File = None,
     max_new_tokens: _MaxNewTokens = None,
     temperature: _Temperature = None,
@@ -57,7 +61,7 @@ def try_model(
     """
     inference_process.require_packages()
     use_gpu = inference_process.is_gpu(device)
-    given = try_inputs.Given(inputs or [], question, context, text_pair, input_)
+    given = try_inputs.Given(inputs or [], question, context, text_pair, input_, system)
     with ExitStack() as stack:
         client = stack.enter_context(Client.from_environment())
         job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
@@ -81,6 +85,8 @@ def changed(
     task: Json, max_new_tokens: int | None, temperature: float | None, top_k: int | None
 ) -> Json:
     """The job's `task` with the options of this call; UsageError if it has no such option."""
+    if "generate" in task:
+        return _changed_answers(task, max_new_tokens, temperature, top_k)
     given: dict[str, tuple[Any, str]] = {
         "max_new_tokens": (max_new_tokens, "--max-new-tokens"),
         "top_k": (top_k, "--top-k"),
@@ -94,9 +100,25 @@ def changed(
     if temperature is not None:
         if "generation" not in task:
             raise UsageError(f"--temperature does not apply to {task['type']}")
-        samples = {"do_sample": True, "temperature": temperature} if temperature > 0 else {}
-        changes["generation"] = {**task["generation"], **(samples or {"do_sample": False})}
+        changes["generation"] = {**task["generation"], **_sampling(temperature)}
     return {**task, **changes}
+
+
+def _changed_answers(
+    task: Json, max_new_tokens: int | None, temperature: float | None, top_k: int | None
+) -> Json:
+    """Of a task that has all options of generation in `generate`."""
+    if top_k is not None:
+        raise UsageError(f"--top-k does not apply to {task['type']}")
+    changes = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+    changes |= {} if temperature is None else _sampling(temperature)
+    return {**task, "generate": {**(task["generate"] or {}), **changes}} if changes else task
+
+
+def _sampling(temperature: float) -> Json:
+    return (
+        {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
+    )
 
 
 def _answer_all(
@@ -115,6 +137,7 @@ def _answer_all(
                 break
         several = several or len(batch) > 1
         for given, answer in zip(batch, answers.answers, strict=False):
+            source.answered(answer)
             _show(task, given.row, answer, named=several, json=json)
     return failed and not source.is_interactive
 

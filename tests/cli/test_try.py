@@ -30,6 +30,8 @@ from tests.cli.job_rows import end
 from tests.support.models import save_tiny_bert
 
 NOTHING = Given([], None, None, None, None)
+SYSTEM = {"role": "system", "content": "Be brief."}
+USER = {"role": "user", "content": "Who?"}
 
 
 class Terminal(io.StringIO):
@@ -284,6 +286,63 @@ class TestInputs:
         ]
 
 
+class TestConversations:
+    def test_a_text_is_a_turn_of_the_user(self) -> None:
+        assert rows("chat", texts=["Who?"]) == [{"messages": [USER]}]
+        assert rows("chat", texts=["Who?"], system="Be brief.") == [{"messages": [SYSTEM, USER]}]
+
+    def test_lines_may_be_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        own = [{"role": "system", "content": "Rhyme."}, USER]
+        given = [{"messages": [USER]}, {"messages": own}, {"prompt": "Who?"}]
+        lines = [*map(json.dumps, given), "Who?"]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+        first = {"messages": [SYSTEM, USER]}
+        assert rows("chat", system="Be brief.") == [first, {"messages": own}, given[2], first]
+
+    def test_it_continues_until_an_empty_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", Terminal("Who?\nWho?\nWhen?\n\nWhere?\n"))
+        source = try_inputs.source("chat", Given(**{**vars(NOTHING), "system": "Be brief."}))
+        assert source.is_interactive
+        said = []
+        for given in source.inputs:
+            said.append([turn["content"] for turn in given.row["messages"]])
+            if len(said) != 1:  # the first turn could not be answered
+                source.answered({"prediction": f"Answer {len(said)}."})
+        assert said == [
+            ["Be brief.", "Who?"],
+            ["Be brief.", "Who?"],
+            ["Be brief.", "Who?", "Answer 2.", "When?"],
+            ["Be brief.", "Where?"],
+        ]
+
+    def test_the_title_is_the_last_turn(self) -> None:
+        last = {"role": "user", "content": "And when?"}
+        assert try_inputs.title({"messages": [USER, last]}) == "And when?"
+        assert try_inputs.title({"prompt": [USER]}) == "Who?"
+        assert try_inputs.title({"instruction": "Name her.", "input": "x"}) == "Name her."
+        assert try_inputs.title({"messages": []}) == "{'messages': []}"
+
+    def test_the_options_of_an_answer(self) -> None:
+        task = {"type": "chat", "generate": None}
+        assert try_model.changed(task, None, None, None) == task
+        assert try_model.changed(task, 7, 0.5, None)["generate"] == {
+            "max_new_tokens": 7,
+            "do_sample": True,
+            "temperature": 0.5,
+        }
+        own = {"max_new_tokens": 9, "do_sample": True, "temperature": 0.7}
+        assert try_model.changed({**task, "generate": own}, None, 0, None)["generate"] == {
+            **own,
+            "do_sample": False,
+        }
+        with pytest.raises(UsageError, match="--top-k does not apply to chat"):
+            try_model.changed(task, None, None, 3)
+
+    def test_the_option_of_other_tasks(self) -> None:
+        with pytest.raises(UsageError, match="--system is for chat, not for causal-lm"):
+            rows("causal-lm", texts=["a"], system="Be brief.")
+
+
 class TestAnswers:
     @pytest.mark.parametrize(
         ("task", "answer", "lines"),
@@ -330,6 +389,7 @@ class TestAnswers:
                 ["  0.500  board"],
             ),
             ("causal-lm", {"prompt": "a", "prediction": " b"}, [" b"]),
+            ("chat", {"prediction": "Yes.\nNo."}, ["Yes.", "No."]),
         ],
     )
     def test_as_lines(self, task: str, answer: dict[str, Any], lines: list[str]) -> None:

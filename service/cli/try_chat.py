@@ -1,0 +1,64 @@
+"""The rows of `finetune try` for a model that answers conversations."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from service.cli.client import Json
+
+TASKS: Final = ("chat",)
+_Message = dict[str, str]
+
+
+def row(text: str, system: str | None) -> Json:
+    """A conversation of one turn."""
+    return {"messages": [*_beginning(system), _message("user", text)]}
+
+
+def with_system(row: Json, system: str | None) -> Json:
+    """The row, with the system's turn if it has `messages` without one."""
+    messages = row.get("messages")
+    if system is None or not isinstance(messages, list) or _begins_with_system(messages):
+        return row
+    return {**row, "messages": [*_beginning(system), *messages]}
+
+
+def last_turn(row: Mapping[str, Any]) -> str | None:
+    """What the user has said last, in any form of a row; None for a row that is none of them."""
+    messages = row.get("messages", row.get("prompt", row.get("instruction")))
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
+        return str(messages[-1].get("content"))
+    return messages if isinstance(messages, str) else None
+
+
+class Conversation:
+    """What a person and the model have said; each turn is answered with all before it."""
+
+    def __init__(self, system: str | None) -> None:
+        self._system = system
+        self._messages: list[_Message] = []
+
+    def says(self, text: str) -> Json:
+        """The row of the user's next turn, in place of a turn that was not answered."""
+        if self._messages and self._messages[-1]["role"] == "user":
+            self._messages.pop()
+        self._messages.append(_message("user", text))
+        return {"messages": [*_beginning(self._system), *self._messages]}
+
+    def answered(self, answer: Mapping[str, Any]) -> None:
+        self._messages.append(_message("assistant", str(answer["prediction"])))
+
+    def restart(self) -> None:
+        self._messages.clear()
+
+
+def _beginning(system: str | None) -> list[_Message]:
+    return [] if system is None else [_message("system", system)]
+
+
+def _begins_with_system(messages: list[Any]) -> bool:
+    first = messages[0] if messages else None
+    return isinstance(first, dict) and first.get("role") in ("system", "developer")
+
+
+def _message(role: str, content: str) -> _Message:
+    return {"role": role, "content": content}
