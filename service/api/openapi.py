@@ -88,6 +88,24 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
             "training": {"learning_rate": 6e-4, "warmup_steps": 0.05, "eval_strategy": "epoch"},
         },
     },
+    "chat": {
+        "summary": "Conversations: LoRA on the assistant's turns, packed, with exact match",
+        "value": {
+            "task": {
+                "type": "chat",
+                "packing": "bfd",
+                "generate": {"max_new_tokens": 200, "exact_match": r"#### (-?[\d.,]+)"},
+            },
+            "model": {"name_or_path": "HuggingFaceTB/SmolLM2-135M-Instruct"},
+            "dataset": {
+                "source": "upload",
+                "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
+                "validation": "file-0199a0b1c2d3e4f5a6b7c8da",
+            },
+            "peft": {"method": "lora", "r": 16, "target_modules": "all-linear", "merge": True},
+            "training": {"learning_rate": 5e-4, "eval_strategy": "epoch"},
+        },
+    },
     "model-of-job": {
         "summary": "Question answering with the model of another job",
         "value": {

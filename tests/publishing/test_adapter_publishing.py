@@ -17,7 +17,7 @@ from tests.fakes.hub import HubDouble
 from tests.publishing.conftest import PREPARED, TOKEN, TRAINED, make_request, start
 from tests.publishing.fresh_process import run_code
 from tests.support.factories import make_spec
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from worker.publishing import model_card
 from worker.training import build
 from worker.training.adapters import adapter
@@ -98,6 +98,7 @@ with torch.no_grad():
     ("task", "auto"),
     [
         ("causal-lm", transformers.AutoModelForCausalLM),
+        ("chat", transformers.AutoModelForCausalLM),
         ("masked-lm", transformers.AutoModelForMaskedLM),
         ("text-classification", transformers.AutoModelForSequenceClassification),
         ("token-classification", transformers.AutoModelForTokenClassification),
@@ -110,7 +111,8 @@ def test_the_code_of_the_card(tmp_path: Path, task: str, auto: Any) -> None:
     if task == "summarization":
         save_tiny_t5(base, ["A long text. It says many things, and some of them twice."])
     else:
-        (save_tiny_gpt2 if task == "causal-lm" else save_tiny_bert)(base)
+        makers: Any = {"causal-lm": save_tiny_gpt2, "chat": save_tiny_llama}
+        makers.get(task, save_tiny_bert)(base)
     spec = {"task": task, "model": {"name_or_path": str(base)}, "peft": LORA}
     output = tmp_path / "output"
     save_adapter(base, output, auto, None, **spec)

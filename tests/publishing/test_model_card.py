@@ -44,6 +44,7 @@ class TestRender:
         [
             ("causal-lm", "text-generation", 'pipeline("text-generation", model="'),
             ("masked-lm", "fill-mask", 'pipeline("fill-mask", model="'),
+            ("chat", "text-generation", "tokenizer.apply_chat_template("),
         ],
     )
     def test_language_models(self, tmp_path: Path, task: str, tag: str, call: str) -> None:

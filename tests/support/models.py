@@ -208,6 +208,52 @@ def save_tiny_gpt2(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path
     return folder
 
 
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@made_once
+def save_tiny_llama(folder: Path, *, seed: int = 0, positions: int = 128) -> Path:
+    """A Llama of 2 layers, 32 wide, whose tokenizer has a chat template and no pad token.
+
+    A turn ends with a token that is not the EOS token, as in Llama 3.
+    """
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    trained = ByteLevelBPETokenizer()
+    text = "user assistant system the report of the water board was read by all in the morning "
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trained.train_from_iterator([text] * 4, 400, 2, show_progress=False, special_tokens=specials)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=trained._tokenizer,
+        bos_token=specials[0],
+        eos_token=specials[0],
+        additional_special_tokens=specials[1:],
+        model_max_length=positions,
+    )
+    tokenizer.chat_template = CHATML
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=positions,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @made_once
 def save_tiny_xlnet(folder: Path, *, seed: int = 0, dropout: float = 0.1) -> Path:
     """An XLNet of 2 layers, 32 wide, with its own tokenizer of letters (padded on the left)."""

@@ -50,6 +50,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _jobs("checkpoint-devices", "resumed with one GPU", "checkpoints:devices", 180, TWO_GPUS),
     _jobs("determinism", "the same twice", "determinism:determinism", 180),
     _jobs("packing", "batches without padding", "packing:packing", 180),
+    _jobs("packing-chat", "packed conversations", "packing:conversations", 180),
     _jobs("all-reduce", "all-reduce", "communication:all_reduce", 120),
     _jobs("ranks-ddp", "two processes: DDP", "ranks:data_parallel", 180),
     _jobs("ranks-fsdp", "two processes: FSDP", "ranks:sharded", 180),

@@ -29,6 +29,7 @@ _BODIES: Final = {
     "token-classification": ENCODER,
     "summarization": BOTH,
     "translation": BOTH,
+    "chat": DECODER,
 }
 TASKS: Final = tuple(_BODIES)
 _DROPOUTS: Final[dict[str, tuple[str, ...]]] = {
@@ -45,7 +46,12 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "token-classification": {"max_seq_length": 32},
     "summarization": {"max_source_length": 32, "max_target_length": 8},
     "translation": {"max_source_length": 32, "max_target_length": 8},
+    "chat": {"max_length": 48, "packing": "bfd"},
 }
+_CHAT_TEMPLATE: Final = (
+    "{% for turn in messages %}{{ bos_token + turn.role + ':' + turn.content + eos_token }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}"
+)
 
 
 def job(
@@ -105,6 +111,8 @@ def _rows(task: str) -> list[dict[str, Any]]:
         return [{"text": text, "summary": " ".join(text.split()[:3])} for text in texts]
     if task == "translation":
         return [{"source": text, "target": " ".join(text.split()[:3])} for text in texts]
+    if task == "chat":
+        return [{"messages": _turns(text)} for text in texts]
     return [{"text": text} for text in texts]
 
 
@@ -113,6 +121,12 @@ def _question(text: str) -> dict[str, Any]:
     start = text.index(word)
     answers = {"text": [word], "answer_start": [start]}
     return {"question": "what is second?", "context": text, "answers": answers}
+
+
+def _turns(text: str) -> list[dict[str, str]]:
+    words = text.split()
+    asked, answered = " ".join(words[:2]), " ".join(words[2:])
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
 
 
 def _tags(text: str) -> list[str]:
@@ -150,7 +164,12 @@ def _tokenizer(body: str) -> Any:
     )
     names = ["pad", "unk", "cls", "sep", "mask", "bos", "eos"]
     tokens = {f"{name}_token": token for name, token in zip(names, _SPECIALS, strict=True)}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **tokens)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=64,
+        chat_template=_CHAT_TEMPLATE if body == DECODER else None,
+        **tokens,
+    )
 
 
 _VOCABULARY: Final = 384

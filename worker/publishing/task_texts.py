@@ -35,6 +35,21 @@ tokens = model.generate(
 print(tokenizer.batch_decode(tokens, skip_special_tokens=True)[0])
 """
 
+_ANSWER: Final = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForCausalLM.from_pretrained("{model}").eval()
+
+messages = [{"role": "user", "content": "Who wrote the report?"}]
+encoded = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+)
+tokens = model.generate(**encoded, max_new_tokens=256)
+answer = tokens[0, encoded["input_ids"].shape[1] :]
+print(tokenizer.decode(answer, skip_special_tokens=True))
+"""
+
 TASK_TEXTS: Final[dict[str, TaskText]] = {
     "question-answering": TaskText(
         usage="""\
@@ -188,5 +203,14 @@ print(answer)
             "It translates between the languages, and the kinds of text, that it was trained on; "
             "fluent output may still be wrong. Longer texts than it was trained on are cut."
         ),
+    ),
+    "chat": TaskText(
+        usage=_ANSWER,
+        limits=(
+            "It answers as the assistant of its training conversations would; what it says may be "
+            "wrong, however sure it sounds. It was not trained to refuse harmful requests unless "
+            "its base model or its data taught it."
+        ),
+        pipeline="text-generation",
     ),
 }

@@ -129,6 +129,11 @@ def _text_to_write(describer: Describer, feature: Mapping[str, Any]) -> str:
     return f"text: {describer.text([token for token in feature['labels'] if token >= 0])}"
 
 
+def _trained_text(describer: Describer, feature: Mapping[str, Any]) -> str:
+    tokens = zip(feature["input_ids"], feature["trained"], strict=True)
+    return f"text: {describer.text([token for token, trained in tokens if trained])}"
+
+
 _TARGETS: Final[dict[str, Callable[[Describer, Mapping[str, Any]], Any]]] = {
     "question-answering": _answer,
     "causal-lm": _next_tokens,
@@ -137,6 +142,7 @@ _TARGETS: Final[dict[str, Callable[[Describer, Mapping[str, Any]], Any]]] = {
     "token-classification": _tags,
     "summarization": _text_to_write,
     "translation": _text_to_write,
+    "chat": _trained_text,
 }
 
 

@@ -12,12 +12,28 @@ _REMEDY = "Set `training.padding_free: false` in jobs on this machine, and send 
 def packing(context: Context) -> Finding:
     """Compare the losses for texts of uneven lengths and for documents that share a block."""
     jobs = Jobs.of(context)
+    return _compared(
+        context,
+        jobs,
+        texts=jobs.body("token-classification", dropout=0.0),
+        documents=jobs.body("causal-lm", dropout=0.0, separate_documents=True),
+    )
+
+
+def conversations(context: Context) -> Finding:
+    """The same for conversations, alone and packed into examples."""
+    jobs = Jobs.of(context)
+    return _compared(
+        context,
+        jobs,
+        conversations=jobs.body("chat", dropout=0.0, packing="off"),
+        **{"packed conversations": jobs.body("chat", dropout=0.0)},
+    )
+
+
+def _compared(context: Context, jobs: Jobs, **bodies: dict[str, Any]) -> Finding:
     # A GPU uses the kernel `varlen` in bfloat16 and `efficient` in float32.
     precision = "bf16" if has_bf16_gpu(context) else "fp32"
-    bodies = {
-        "texts": jobs.body("token-classification", dropout=0.0),
-        "documents": jobs.body("causal-lm", dropout=0.0, separate_documents=True),
-    }
     data: dict[str, Any] = {}
     used = []
     for name, body in bodies.items():
