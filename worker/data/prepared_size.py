@@ -38,5 +38,8 @@ UNLIMITED: Final = SizeLimit("", None)
 
 
 def text_bytes(row: dict[str, Any]) -> int:
-    """About the memory of a row's texts."""
-    return sum(len(value) for value in row.values() if isinstance(value, str))
+    """About the memory of a row's texts, and of its arrays of tokens."""
+    return sum(
+        len(value) if isinstance(value, str) else getattr(value, "nbytes", 0)
+        for value in row.values()
+    )

@@ -24,7 +24,14 @@ from worker.stages.prepare_model import Model
 from worker.stages.tokenizer_identity import tokenizer_identity
 from worker.storage import content_cache
 from worker.tasks import row_checks
-from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE, ComparesLabels, PrepareContext, Task
+from worker.tasks.base import (
+    EXAMPLES_FILE,
+    FEATURES_FILE,
+    ComparesLabels,
+    PrepareContext,
+    Task,
+    TokenizesRows,
+)
 
 _LAYOUT = 1  # of a cache entry
 LabelCheck = Callable[[Row], None]
@@ -134,7 +141,7 @@ class Preparation:
     def _check(self, split: str, folder: Path, label_check: LabelCheck | None) -> Tally:
         folder.mkdir()
         task = self._task.name
-        clean = row_checks.ROW_CHECKS[task].cleaner(split, self._spec.task)
+        clean = self._cleaner(split)
         checking = Checking(
             columns=row_checks.columns(task, split, self._spec.columns),
             clean=clean if label_check is None else _both(clean, label_check),
@@ -147,6 +154,21 @@ class Preparation:
             folder / EXAMPLES_FILE,
             lambda rows: self._events.progress(rows, 0),
         )
+
+    def _cleaner(self, split: str) -> Cleaner:
+        """The task's cleaner, with its tokenizer of rows if it has one."""
+        clean = row_checks.ROW_CHECKS[self._task.name].cleaner(split, self._spec.task)
+        if not isinstance(self._task, TokenizesRows):
+            return clean
+        tokenizer = self._model.tokenizer
+        tokenized = self._task.row_tokenizer(self._spec, tokenizer, self._max_length, split)
+
+        def check(row: Row) -> dict[str, Any]:
+            cleaned = clean(row)
+            with model_faults.in_tokenizer():
+                return tokenized(cleaned)
+
+        return check
 
     def tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
         context = PrepareContext(

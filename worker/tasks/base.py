@@ -135,6 +135,21 @@ class ComparesLabels(Protocol):
         training rows, `examples`. Raises StageError if these cannot be used for training."""
 
 
+@runtime_checkable
+class TokenizesRows(Protocol):
+    """A task that tokenizes rows while they are checked, because only their tokens show whether a
+    row can be used."""
+
+    def row_tokenizer(
+        self, spec: JobSpec, tokenizer: Any, max_length: int, split: str
+    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """A function: cleaned row → the row with its tokens, as `example_schema` has it.
+
+        It raises RowError for a row that cannot be used. `max_length` is the result of the task's
+        `max_length`. Raises StageError if no row can be tokenized.
+        """
+
+
 def train_features(splits: Mapping[str, PreparedSplit]) -> Features:
     """The training split's features; empty if the job does not train."""
     return splits[TRAIN].features if TRAIN in splits else []

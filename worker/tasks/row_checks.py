@@ -11,6 +11,7 @@ from service.contract.splits import TEST
 from service.contract.tasks import TASKS
 from worker.data.cleaning import Columns
 from worker.data.table import Cleaner
+from worker.tasks.chat import rows as chat_rows
 from worker.tasks.classification import text_rows, token_rows
 from worker.tasks.language_modeling import rows as lm_rows
 from worker.tasks.question_answering import rows as qa_rows
@@ -43,8 +44,9 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     "text-classification": RowCheck(("text",), ("label",), text_rows.RowCleaner),
     "token-classification": RowCheck(("tokens",), ("tags",), token_rows.RowCleaner),
     "summarization": RowCheck(("text",), ("summary",), seq2seq_rows.summarization),
-    # Rows have one of two forms; the cleaner checks which.
+    # Rows have one of several forms; the cleaner checks which.
     "translation": RowCheck((), (), seq2seq_rows.translation),
+    "chat": RowCheck((), (), chat_rows.RowCleaner),
 }
 
 

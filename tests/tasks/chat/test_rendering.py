@@ -1,0 +1,107 @@
+import re
+from typing import Any
+
+import pytest
+
+from service.contract.chat import ChatSpec
+from service.contract.failures import StageError
+from tests.tasks.chat.support import conversation, trained_texts, turn
+from worker.data.table import RowError
+from worker.tasks.chat import templates
+from worker.tasks.chat.rendering import Renderer
+
+TALK = [
+    turn("system", "be kind"),
+    turn("user", "the report"),
+    turn("assistant", "of water é"),
+    turn("user", "and?"),
+    turn("assistant", "in the morning"),
+]
+END = "<|endoftext|>"
+
+
+def without_marks(text: str) -> str:
+    return re.sub(r"\{%-? *(end)?generation *-?%\}", "", text)
+
+
+def renderer(tokenizer: Any, template: str = "zephyr", **options: Any) -> Renderer:
+    return Renderer(tokenizer, ChatSpec(chat_template=template, **options))
+
+
+class TestTrainedTokens:
+    @pytest.mark.parametrize("marks", [True, False])
+    @pytest.mark.parametrize(
+        ("train_on", "expected"),
+        [
+            ("assistant", [f"of water é{END}", f"in the morning{END}"]),
+            ("last", [f"in the morning{END}"]),
+            ("completion", [f"in the morning{END}"]),
+        ],
+    )
+    def test_are_those_of_the_chosen_turns(
+        self, tokenizer: Any, train_on: str, expected: list[str], marks: bool
+    ) -> None:
+        text = templates.read("zephyr") if marks else without_marks(templates.read("zephyr"))
+        found = renderer(tokenizer, text, train_on=train_on).render(conversation(*TALK))
+        assert trained_texts(tokenizer, found) == expected
+
+    def test_are_all_but_those_of_weight_0(self, tokenizer: Any) -> None:
+        left_out = {**TALK[2], "weight": 0}
+        talk = conversation(*TALK[:2], left_out, *TALK[3:])
+        found = renderer(tokenizer, train_on="all").render(talk)
+        first, second = trained_texts(tokenizer, found)
+        assert first.endswith("<|assistant|>\n")
+        assert second.startswith("\n<|user|>\nand?")
+        answers = renderer(tokenizer).render(talk)
+        assert trained_texts(tokenizer, answers) == [f"in the morning{END}"]
+
+    def test_are_the_mask_of_transformers(self, tokenizer: Any) -> None:
+        text = templates.read("zephyr")
+        theirs = tokenizer.apply_chat_template(
+            TALK, chat_template=text, return_assistant_tokens_mask=True, return_dict=True
+        )
+        found = renderer(tokenizer).render(conversation(*TALK))
+        assert found.input_ids == theirs["input_ids"]
+        assert found.trained == [bool(each) for each in theirs["assistant_masks"]]
+
+
+class TestPrompt:
+    def test_ends_with_the_opening_of_the_answer(self, tokenizer: Any) -> None:
+        ids = renderer(tokenizer).prompt(conversation(*TALK))
+        assert tokenizer.decode(ids).endswith(f"<|user|>\nand?{END}\n<|assistant|>\n")
+
+
+class TestGates:
+    def test_the_token_that_ends_a_turn_is_trained(self, tokenizer: Any) -> None:
+        with pytest.raises(RowError, match=r"messages\[2\]: the token that ends") as caught:
+            renderer(tokenizer, "chatml").render(conversation(*TALK))
+        assert caught.value.reason == "no_end_of_turn"
+
+    def test_each_prefix_begins_the_whole(self, tokenizer: Any) -> None:
+        text = "{{ messages | length }}" + without_marks(templates.read("zephyr"))
+        with pytest.raises(RowError, match=r"messages\[2\]: the chat template") as caught:
+            renderer(tokenizer, text).render(conversation(*TALK))
+        assert caught.value.reason == "not_a_prefix"
+
+    def test_the_words_of_the_template_reach_the_user(self, tokenizer: Any) -> None:
+        text = "{% if messages %}{{ raise_exception('roles must alternate') }}{% endif %}"
+        with pytest.raises(RowError, match="roles must alternate") as caught:
+            renderer(tokenizer, text).render(conversation(*TALK))
+        assert caught.value.reason == "template_refuses"
+
+
+class TestTemplate:
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            (None, "has no chat template: .*: chatml, "),
+            ("zephir", "did you mean 'zephyr'?"),
+            ("{% if %}", "line 1"),
+            ("{{ bos_token }}\n{% for x %}", "line 2"),
+        ],
+    )
+    def test_without_one_the_error_says_what_to_give(
+        self, tokenizer: Any, given: str | None, words: str
+    ) -> None:
+        with pytest.raises(StageError, match=words):
+            Renderer(tokenizer, ChatSpec(chat_template=given))

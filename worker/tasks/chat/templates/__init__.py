@@ -1,0 +1,66 @@
+"""Chat templates by name, written after the public form of each family of models.
+
+Each marks what the assistant writes with `{% generation %}`, up to the token that ends its turn.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, Final
+
+from worker.failures import invalid_option
+
+NAMES: Final = ("chatml", "zephyr")
+OPTION: Final = "task.chat_template"
+_JINJA: Final = re.compile(r"\{[{%#]")
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+
+
+def read(name: str) -> str:
+    """The text of a template of ours."""
+    return (files(__package__) / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def chosen(tokenizer: Any, requested: str | None) -> Mapping[bool, str]:
+    """The templates of conversations without (False) and with tools (True).
+
+    Raises StageError(invalid_option) if there is none.
+    """
+    if requested is not None:
+        text = _requested(tokenizer, requested)
+        return {False: text, True: text}
+    own = tokenizer.chat_template
+    if isinstance(own, Mapping):
+        first = own.get(_DEFAULT) or own.get(_WITH_TOOLS)
+        own = {_DEFAULT: first, **own} if first else None
+    if not own:
+        raise invalid_option(
+            OPTION,
+            "is needed, because the model's tokenizer has no chat template: give the text of a "
+            f"Jinja template, or the name of one of ours: {', '.join(NAMES)}",
+            templates=list(NAMES),
+        )
+    if isinstance(own, str):
+        return {False: own, True: own}
+    return {False: own[_DEFAULT], True: own.get(_WITH_TOOLS, own[_DEFAULT])}
+
+
+def _requested(tokenizer: Any, requested: str) -> str:
+    """The text of a template that is given by name, or itself."""
+    if requested in NAMES:
+        return read(requested)
+    own = tokenizer.chat_template
+    names = list(own) if isinstance(own, Mapping) else []
+    if requested in names:
+        return str(own[requested])
+    if _JINJA.search(requested):
+        return requested
+    known = [*NAMES, *names]
+    near = difflib.get_close_matches(requested[:60], known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(known)}"
+    raise invalid_option(
+        OPTION,
+        f"is {requested[:60]!r}, which is neither a template's name nor the text of one: {hint}",
+        templates=known,
+    )

@@ -1,0 +1,229 @@
+"""The turns of a conversation, checked and brought into one form.
+
+The checks are those that OpenAI publishes for its chat format, and ours. Every problem of a row is
+collected in `Problems`.
+"""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from worker.tasks.chat import tool_calls
+from worker.tasks.chat.problems import Problems
+from worker.tasks.common.cells import kind_of
+
+Turn = dict[str, Any]
+MOST_TURNS: Final = 10_000
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+_KEYS: Final = (
+    *("role", "content", "name", "weight", "tool_calls", "tool_call_id", "function_call"),
+    *("reasoning_content", "reasoning", "thinking"),
+)
+_THINKING: Final = ("reasoning_content", "thinking", "reasoning")
+_SHAREGPT: Final = {"human": "user", "gpt": "assistant"}
+"""Roles of ShareGPT's `{from, value}` that have other names here."""
+_USUAL_NAMES: Final = {**_SHAREGPT, "bot": "assistant", "model": "assistant", "ai": "assistant"}
+_MAY_BE_EMPTY: Final = ("system", "developer", "tool")
+_SHOWN: Final = 40
+"""Characters of an unknown name that are repeated."""
+
+
+def turns_of(value: Any, name: str, problems: Problems) -> list[Turn]:
+    """The turns of a list of messages, or of its JSON text; `name` is the column's.
+
+    Each has `role`, and if given `content` (text), `name`, `weight` (only 0), `tool_calls`,
+    `tool_call_id` and `reasoning_content`.
+    """
+    if isinstance(value, str):
+        value = _parsed(value)
+    if not isinstance(value, list | tuple):
+        problems.add(f"`{name}` must be a list of turns, not {kind_of(value)}", "not_a_list")
+        return []
+    if len(value) > MOST_TURNS:
+        message = f"`{name}` has {len(value):,} turns, more than {MOST_TURNS:,}"
+        problems.add(message, "too_many_turns")
+        return []
+    if not value:
+        problems.add(f"`{name}` has no turns", "no_turns")
+    checks = _Checks(name, problems)
+    return [checks.turn(each, number) for number, each in enumerate(value)]
+
+
+def require_answers(turns: Sequence[Turn], name: str, problems: Problems) -> None:
+    """Reports a conversation that teaches nothing."""
+    answers = [turn for turn in turns if turn.get("role") == "assistant"]
+    if not answers:
+        problems.add(f"`{name}` has no turn of the assistant", "no_assistant_turn")
+    elif not any(turn.get("weight", 1) for turn in answers):
+        problems.add(f"`{name}`: each turn of the assistant has weight 0", "nothing_to_train")
+
+
+def json_text(value: Any, name: str, problems: Problems) -> str:
+    """JSON in valid Unicode; "null" after a problem."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        text.encode()
+    except RecursionError:
+        problems.add(f"`{name}` is nested too deeply", "nested_too_deeply")
+    except UnicodeEncodeError as error:
+        problem = f"`{name}` is not valid Unicode: {error.reason}"
+        problems.add(problem, "invalid_unicode")
+    except (TypeError, ValueError) as error:
+        problems.add(f"`{name}` holds something that is not JSON: {error}", "invalid_value")
+    else:
+        return text
+    return "null"
+
+
+def _parsed(text: str) -> Any:
+    """The list in a cell of JSON text, as CSV has it; else the text itself."""
+    if not text.lstrip().startswith("["):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+@dataclass
+class _Checks:
+    """Checks the turns of one conversation in order."""
+
+    name: str
+    problems: Problems
+    calls: bool = False
+    """Whether the turn before is a call of a tool, or the result of one."""
+    call_ids: set[str] = field(default_factory=set)
+
+    def turn(self, value: Any, number: int) -> Turn:
+        place = f"{self.name}[{number}]"
+        if not isinstance(value, Mapping):
+            self._add(f"{place} must be an object, not {kind_of(value)}", "not_an_object")
+            return {}
+        given = _renamed({key: item for key, item in value.items() if item is not None})
+        self._check_keys(given, place)
+        turn: Turn = {}
+        if (role := self._role(given, place)) is not None:
+            turn["role"] = "tool" if role == "function" else role
+        for key in ("name", "tool_call_id"):
+            if key in given and self._is_text(given[key], f"{place}.{key}"):
+                turn[key] = given[key]
+        thinking = next((key for key in _THINKING if key in given), None)
+        if thinking is not None and self._is_text(given[thinking], f"{place}.{thinking}"):
+            turn["reasoning_content"] = given[thinking]
+        self._add_calls(turn, given, place)
+        self._add_weight(turn, given, place)
+        self._add_content(turn, given, place)
+        self._follow_calls(turn, place)
+        return turn
+
+    def _check_keys(self, given: Mapping[str, Any], place: str) -> None:
+        for key in given:
+            if key not in _KEYS:
+                near = difflib.get_close_matches(str(key)[:_SHOWN], _KEYS, 1)
+                hint = f"; did you mean `{near[0]}`?" if near else ""
+                self._add(f"{place} has the unknown key {key[:_SHOWN]!r}{hint}", "unknown_key")
+
+    def _role(self, given: Mapping[str, Any], place: str) -> str | None:
+        if "role" not in given:
+            self._add(f"{place} has no `role`", "missing_role")
+            return None
+        role = given["role"]
+        if isinstance(role, str) and role in ROLES:
+            return role
+        shown = role[:_SHOWN] if isinstance(role, str) else kind_of(role)
+        near = _USUAL_NAMES.get(shown.lower()) or next(
+            iter(difflib.get_close_matches(shown.lower(), ROLES, 1)), None
+        )
+        hint = f"did you mean {near!r}?" if near else f"roles are {', '.join(ROLES)}"
+        self._add(f"{place} has the unknown role {shown!r}; {hint}", "unknown_role")
+        return None
+
+    def _add_calls(self, turn: Turn, given: Mapping[str, Any], place: str) -> None:
+        calls: list[dict[str, Any]] = []
+        if given.get("tool_calls"):
+            calls = tool_calls.calls_of(given["tool_calls"], f"{place}.tool_calls", self.problems)
+        elif "function_call" in given:
+            calls = tool_calls.call_of_function(
+                given["function_call"], f"{place}.function_call", self.problems
+            )
+        if calls and turn.get("role", "assistant") != "assistant":
+            self._add(f"{place}: only the assistant calls tools", "malformed_tool_calls")
+        if calls:
+            turn["tool_calls"] = calls
+
+    def _add_weight(self, turn: Turn, given: Mapping[str, Any], place: str) -> None:
+        weight = given.get("weight", 1)
+        if not isinstance(weight, int | float) or weight not in (0, 1):
+            self._add(f"{place}.weight must be 0 or 1", "invalid_weight")
+        elif weight == 0 and turn.get("role") == "assistant":
+            turn["weight"] = 0
+
+    def _add_content(self, turn: Turn, given: Mapping[str, Any], place: str) -> None:
+        content = given.get("content")
+        if isinstance(content, list | tuple):
+            content = self._joined(content, f"{place}.content")
+        elif content is not None and not isinstance(content, str):
+            message = f"{place}.content must be text or a list of parts, not {kind_of(content)}"
+            self._add(message, "invalid_content")
+            return
+        if content is not None:
+            turn["content"] = content
+        role = turn.get("role")
+        if turn.get("tool_calls") or role is None:
+            return
+        if content is None:
+            self._add(f"{place} has no `content`", "missing_content")
+        elif not content.strip() and role not in _MAY_BE_EMPTY and turn.get("weight", 1):
+            reason = "empty_assistant_turn" if role == "assistant" else "missing_content"
+            self._add(f"{place}: the {role}'s turn is empty", reason)
+
+    def _joined(self, parts: Sequence[Any], place: str) -> str:
+        """The text of all parts, one after the other with nothing in between."""
+        texts = []
+        for number, part in enumerate(parts):
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind != "text":
+                message = f"{place}[{number}]: only parts {{type: text, text: …}} are supported"
+                found = f", not {str(kind)[:_SHOWN]!r}" if kind is not None else ""
+                self._add(message + found, "unsupported_content")
+            elif self._is_text(part.get("text"), f"{place}[{number}].text"):
+                texts.append(part["text"])
+        return "".join(texts)
+
+    def _follow_calls(self, turn: Turn, place: str) -> None:
+        """A tool's result follows a call, or the result of another call of the same turn."""
+        role = turn.get("role")
+        if role == "tool" and not self.calls:
+            self._add(f"{place}: no call of a tool comes before this result", "unexpected_result")
+        elif role == "tool":
+            identity = turn.get("tool_call_id")
+            if identity is not None and self.call_ids and identity not in self.call_ids:
+                message = f"{place}.tool_call_id {identity[:_SHOWN]!r} is of no call before it"
+                self._add(message, "unexpected_result")
+        elif role is not None:
+            calls = turn.get("tool_calls", ())
+            self.calls = bool(calls)
+            self.call_ids = {str(call["id"]) for call in calls if "id" in call}
+
+    def _is_text(self, value: Any, place: str) -> bool:
+        if isinstance(value, str):
+            return True
+        self._add(f"{place} must be text, not {kind_of(value)}", "invalid_content")
+        return False
+
+    def _add(self, problem: str, reason: str) -> None:
+        self.problems.add(problem, reason)
+
+
+def _renamed(turn: dict[str, Any]) -> dict[str, Any]:
+    """ShareGPT's `{from, value}` under our names."""
+    if "from" not in turn or "role" in turn:
+        return turn
+    rest = {key: item for key, item in turn.items() if key not in ("from", "value")}
+    role = turn["from"]
+    renamed = {"role": _SHAREGPT.get(role, role) if isinstance(role, str) else role}
+    content = {"content": turn["value"]} if "value" in turn else {}
+    return {**renamed, **content, **rest}
