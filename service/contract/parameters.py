@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from service.contract.bounds import LARGEST, MOST_TOKENS
 from service.contract.chat import ChatSpec, Packing
+from service.contract.preference import PreferenceSpec, RewardSpec
 from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec, SummarizationSpec, TranslationSpec
 from service.contract.types import Name, TaskParametersModel, Text
@@ -247,6 +248,8 @@ TaskParameters = (
     | SummarizationSpec
     | TranslationSpec
     | ChatSpec
+    | PreferenceSpec
+    | RewardSpec
 )
 
 
@@ -265,6 +268,8 @@ _TaskType = Literal[
     "summarization",
     "translation",
     "chat",
+    "preference",
+    "reward",
 ]
 TaskSpec = Annotated[
     _ByType, BeforeValidator(_expand_task, json_schema_input_type=_ByType | _TaskType)

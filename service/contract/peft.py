@@ -31,6 +31,8 @@ tokens. Not in the folder itself, which transformers would then take for a whole
 TASK_TYPES: Final[dict[str, str]] = {
     "causal-lm": "CAUSAL_LM",
     "chat": "CAUSAL_LM",
+    "preference": "CAUSAL_LM",
+    "reward": "SEQ_CLS",
     "summarization": "SEQ_2_SEQ_LM",
     "translation": "SEQ_2_SEQ_LM",
     "text-classification": "SEQ_CLS",

@@ -20,6 +20,9 @@ FOLDER: Final = "prepared"
 COMPILED: Final = "compiled"
 """`<cache>/compiled/<key>`: what torch.compile has made (`compile_cache`), in the same
 way."""
+REFERENCE: Final = "reference"
+"""`<cache>/reference/<key>`: what a model said before its training (`reference_values`), in the
+same way."""
 _LOCK: Final = ".lock"
 _CLOCK: Final = ".clock"
 

@@ -29,6 +29,7 @@ class Phase(StrEnum):
     CHECKING = "checking"
     TOKENIZING = "tokenizing"
     LOADING = "loading"
+    REFERENCE = "reference"
     BASELINE = "baseline"
     TRAINING = "training"
     EVALUATING = "evaluating"

@@ -14,6 +14,7 @@ from service.contract.parameters import (
     TextClassificationSpec,
     TokenClassificationSpec,
 )
+from service.contract.preference import PreferenceSpec, RewardSpec
 from service.contract.seq2seq import SummarizationSpec, TranslationSpec
 
 
@@ -22,6 +23,23 @@ class Column:
     name: str
     required: bool = field(kw_only=True)
     description: str
+
+
+_PAIR: Final = (
+    Column(
+        "chosen",
+        "The better answer, text or turns; without `prompt` the whole conversation. OpenAI's "
+        "`preferred_output` is read as well.",
+        required=True,
+    ),
+    Column("rejected", "The worse answer; likewise (`non_preferred_output`).", required=True),
+    Column("prompt", "What both answers reply to, text or turns.", required=False),
+    Column("tools", "The tools that the assistant may call, a list.", required=False),
+    Column("input", "OpenAI's form of the prompt: {messages, tools}.", required=False),
+    Column("preferred_output", "OpenAI's form of `chosen`, turns.", required=False),
+    Column("non_preferred_output", "OpenAI's form of `rejected`, turns.", required=False),
+)
+"""The columns of a row with two answers."""
 
 
 @dataclass(frozen=True)
@@ -160,5 +178,34 @@ TASKS: Final[dict[str, TaskDescription]] = {
         ),
         parameters=ChatSpec,
         metrics=("loss", "perplexity", "accuracy", "exact_match"),
+    ),
+    "preference": TaskDescription(
+        type="preference",
+        title="Preferences between answers (DPO and its kin)",
+        columns=(
+            *_PAIR,
+            Column("completion", "For `loss_type: kto`: one answer.", required=False),
+            Column("label", "Whether `completion` is good, true or false.", required=False),
+        ),
+        parameters=PreferenceSpec,
+        metrics=(
+            "loss",
+            "rewards/chosen",
+            "rewards/rejected",
+            "rewards/accuracies",
+            "rewards/margins",
+            "logps/chosen",
+            "logps/rejected",
+        ),
+    ),
+    "reward": TaskDescription(
+        type="reward",
+        title="Reward model (scores of answers)",
+        columns=(
+            *_PAIR,
+            Column("messages", "`mode: predict`: the conversation to score.", required=False),
+        ),
+        parameters=RewardSpec,
+        metrics=("loss", "accuracy", "margin", "mean_reward", "min_reward", "max_reward"),
     ),
 }

@@ -100,6 +100,7 @@ class Retention:
         self._prune_uploads()
         self._prune_prepared("prepared data", prepared_data.FOLDER)
         self._prune_prepared("compiled code", prepared_data.COMPILED)
+        self._prune_prepared("reference values", prepared_data.REFERENCE)
         disk_space.make_reserve(self._settings)
 
     def _account(self) -> None:

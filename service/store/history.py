@@ -32,7 +32,7 @@ from service.store.models import (
 from service.store.scope import EVERYTHING
 
 # Their steps count examples and start at 0 again in every attempt: no sign of progress.
-_REPEATED = frozenset({Phase.BASELINE, Phase.EVALUATING, Phase.PREDICTING})
+_REPEATED = frozenset({Phase.REFERENCE, Phase.BASELINE, Phase.EVALUATING, Phase.PREDICTING})
 
 
 @dataclass

@@ -30,7 +30,11 @@ from worker.sandbox.view import View
 from worker.supervision.limits import stage_limits
 
 _PREPARED: Final = (*project_cache.DOWNLOADS, prepared_data.FOLDER)
-_MEASURED: Final = (prepared_data.COMPILED, project_cache.EQUIVALENCE)
+_MEASURED: Final = (
+    prepared_data.COMPILED,
+    prepared_data.REFERENCE,
+    project_cache.EQUIVALENCE,
+)
 _CPU_LOCK: Final = Path("devices") / "cpu.lock"
 _CHECKPOINT_SETTINGS: Final = "hub"
 """In an attempt's folder: `hub_repository.settings_dir`, a module that loads the Hub's library."""
