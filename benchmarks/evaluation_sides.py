@@ -56,7 +56,7 @@ def ours(request: Path) -> dict[str, float]:
     """The train stage's own evaluation, of the model before its first step."""
     loaded = StageRequest.model_validate_json(request.read_text())
     job = train.set_up(loaded, Recorder())  # type: ignore[arg-type]
-    evaluator: Any = job.validation._evaluator
+    evaluator: Any = job.validation.evaluator
     evaluator.forward = timed = _Timed(evaluator.forward)
     start = perf_counter()
     result = job.validation()

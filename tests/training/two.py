@@ -110,7 +110,7 @@ def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
 def _keeping(gradients: Gradients) -> Iterator[None]:
     original = loop.forward_backward
 
-    def forward_backward(training: TrainingRun, *arguments: Any) -> torch.Tensor:
+    def forward_backward(training: TrainingRun, *arguments: Any) -> loop.StepLoss:
         loss = original(training, *arguments)
         named = training.state.bare_model.named_parameters()
         gradients.update({n: _whole(p.grad) for n, p in named if p.grad is not None})

@@ -17,7 +17,7 @@ from service.contract.events import PhaseChanged
 from service.contract.spec import JobSpec
 from service.contract.stages import StageRequest, TrainResult
 from service.contract.states import Phase
-from worker.stages import evaluate, model_faults
+from worker.stages import evaluate, model_faults, reference
 from worker.stages.base import Channel, SoftStop, Stopped, run_stage
 from worker.stages.rank_env import number as rank_number
 from worker.stages.train_inputs import Loaded, for_device, load_parts
@@ -40,6 +40,7 @@ from worker.training.distributed.ranks import Ranks
 from worker.training.distributed.registry import create_strategy
 from worker.training.evaluation import Evaluator
 from worker.training.kernels import compile_cache
+from worker.training.objective import LogsValues
 from worker.training.optim import lr_schedulers, optimizers
 from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
@@ -47,6 +48,7 @@ from worker.training.progress import BestMetric, LossTally, TrainingProgress
 from worker.training.reporting import Reporter
 from worker.training.run import TrainingRun
 from worker.training.validation import Validation
+from worker.training.value_tally import ValueTally
 
 
 def main(request: StageRequest, channel: Channel) -> TrainResult | None:
@@ -75,14 +77,26 @@ def main(request: StageRequest, channel: Channel) -> TrainResult | None:
 
 
 def begin(job: Job) -> None:
-    """Continue from the request's checkpoint, or evaluate the model before its first step."""
+    """Continue from the request's checkpoint, or evaluate the model before its first step. Before
+    either, compute what the objective needs of the untrained model."""
     request = job.request
+    _provide_reference(job)
     if request.resume_from is not None and request.continues_other_job:
         job.training.resume_other_job(request.resume_from)
     elif request.resume_from is not None:
         job.training.resume(request.resume_from)
     elif job.validation.given and request.spec.training.eval_on_start:
         _evaluate_baseline(job)
+
+
+def _provide_reference(job: Job) -> None:
+    training = job.training
+    if reference.is_used(training.objective):
+        training.reporter.phase(Phase.REFERENCE)
+        training.reporter.tick(now=True)
+        evaluator, send = job.validation.evaluator, training.reporter.send
+        device, ranks = training.state.accelerator.device, training.state.ranks
+        reference.provide(job.request, training.objective, evaluator, device, ranks, send)
 
 
 def train(job: Job, soft_stop: SoftStop) -> None:
@@ -151,6 +165,7 @@ def _state(
 
     strategy = create_strategy(accelerator, loaded.model, build_optimizer, spec, ranks)
     scaled = accelerator.scaler is not None
+    logged = loaded.objective.logged if isinstance(loaded.objective, LogsValues) else ()
     state = State(
         accelerator=accelerator,
         strategy=strategy,
@@ -158,6 +173,7 @@ def _state(
         scheduler=lr_schedulers.build(strategy.optimizer, plan),
         progress=TrainingProgress(),
         tally=LossTally(accelerator.device, ranks=ranks),
+        values=ValueTally(logged, accelerator.device, ranks=ranks),
         ranks=ranks,
         fast_paths=loaded.fast_paths,
         skipped=SkippedSteps(strategy.optimizer.optimizer) if scaled else None,

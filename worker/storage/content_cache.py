@@ -29,6 +29,15 @@ def address(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def find(root: Path, key: str) -> Entry | None:
+    """The entry `key` under `root`, if there is an intact one."""
+    folder = root / key
+    with prepared_data.locked(root, key):
+        if not atomic_dir.verify(folder):
+            return None
+        return Entry(folder, json.loads((folder / _COUNTS).read_text()), found=True)
+
+
 def get_or_build(root: Path, key: str, build: Callable[[Path], Counts]) -> Entry:
     """The entry `key` under `root`; `build` fills its folder if it is missing or damaged.
 

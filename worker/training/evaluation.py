@@ -1,11 +1,11 @@
 """Runs the model over features without gradients, and leaves the training unchanged."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -29,10 +29,13 @@ from worker.training.objective import (
     Collate,
     Evaluation,
     Features,
+    Forward,
     Objective,
     Run,
     shape_of,
 )
+
+T = TypeVar("T")
 
 Parts = list[tuple[list[int], Any]]
 """The outputs for one batch: indices of features, and the model's output for them."""
@@ -103,6 +106,12 @@ class Evaluator:
             raise outcome
         return outcome
 
+    def run(self, compute: Callable[[Forward], T]) -> T:
+        """What `compute` gets from the model in evaluation mode; the training is unchanged. All
+        processes must call this."""
+        with self._undisturbed():
+            return compute(self.forward)
+
     def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationInterruptedError | None:
         try:
             return self._evaluate(split, folder)
@@ -111,6 +120,16 @@ class Evaluator:
 
     def _evaluate(self, split: str, folder: Path) -> Evaluation | None:
         folder.mkdir(parents=True, exist_ok=True)
+        with self._undisturbed():
+            result = self._objective.evaluate(split, self.forward, folder)
+        if result is None:
+            return None
+        prefix = metric_prefix(split)
+        metrics = {f"{prefix}{name}": value for name, value in result.metrics.items()}
+        return replace(result, metrics=metrics)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
         was_training = self._model.training
         self._model.eval()
         try:
@@ -121,14 +140,9 @@ class Evaluator:
             ):
                 if self._ranks.world_size > 1:  # all processes must draw the same random numbers
                     set_seed(self._spec.seed)
-                result = self._objective.evaluate(split, self.forward, folder)
+                yield
         finally:
             self._model.train(was_training)
-        if result is None:
-            return None
-        prefix = metric_prefix(split)
-        metrics = {f"{prefix}{name}": value for name, value in result.metrics.items()}
-        return replace(result, metrics=metrics)
 
     def _casting_weights_once(self) -> AbstractContextManager[None]:
         """One autocast context around the whole evaluation keeps the weights that were cast to half

@@ -33,6 +33,15 @@ class Outcome(Enum):
     FINISHED = auto()
 
 
+class StepLoss(NamedTuple):
+    """This process's share of an accumulated batch, on the device."""
+
+    mean: torch.Tensor
+    """A scalar."""
+    values: torch.Tensor | None
+    """Sums of what the objective logs in addition (`objective.LogsValues`)."""
+
+
 class StepResult(NamedTuple):
     grad_norm: torch.Tensor
     """Before clipping; a scalar on the device."""
@@ -122,31 +131,49 @@ def train_step(run: TrainingRun, micro_batches: list[Share]) -> StepResult | Non
     state.scheduler.after_step(state.skipped.last() if state.skipped is not None else None)
     state.progress.step += 1
     state.progress.metric = None
-    finite = loss.isfinite()
+    finite = loss.mean.isfinite()
     if state.accelerator.scaler is None:  # which would skip a step with such gradients
         finite &= grad_norm.isfinite()
-    state.tally.add(state.progress.step, loss, finite)
+    state.tally.add(state.progress.step, loss.mean, finite)
+    state.values.add(loss.values)
     run.reporter.count(totals.examples, totals.tokens, totals.padded_tokens)
     free_memory(run)
     return StepResult(grad_norm, learning_rate)
 
 
-def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -> torch.Tensor:
-    """Accumulate the gradients of one optimizer step; this process's share of its mean loss, on the
-    device. The last backward pass sums the gradients over all processes."""
+def forward_backward(run: TrainingRun, micro_batches: list[Share], items: int) -> StepLoss:
+    """Accumulate the gradients of one optimizer step. The last backward pass sums the gradients
+    over all processes."""
     state, processes = run.state, run.state.ranks.world_size
+    survey(run, micro_batches)
     loss = torch.zeros((), device=state.accelerator.device)
+    values = None
     for number, (batch, is_own) in enumerate(micro_batches, start=1):
         run.current_batch.record(*shape_of(batch))
         # Around the forward pass as well: DDP decides there whether to synchronize gradients.
         with state.strategy.accumulate(last=number == len(micro_batches)):
-            part = run.loss_sum(state.model, on_device(batch, state.accelerator)) / max(items, 1)
-            part = part if is_own else part * 0
+            total, found = run.compute(on_device(batch, state.accelerator))
+            part = total / max(items, 1) if is_own else total * 0
             # Strategies average gradients over the processes; the sum is needed here.
             state.strategy.backward(part * processes)
         loss += part.detach()
+        if is_own and found is not None:
+            values = found if values is None else values + found
         run.reporter.tick()
-    return loss
+    return StepLoss(loss, values)
+
+
+def survey(run: TrainingRun, micro_batches: list[Share]) -> None:
+    """Tell the objective what its losses need to know about the whole step; most need nothing."""
+    if run.surveys is None:
+        return
+    state = run.state
+    with torch.no_grad():
+        found = [
+            run.surveys.survey(state.model, on_device(batch, state.accelerator)) * is_own
+            for batch, is_own in micro_batches
+        ]
+    run.surveys.use_survey(state.ranks.sum_tensors(torch.stack(found).sum(dim=0)))
 
 
 def evaluate_and_save(run: TrainingRun, due: Due) -> Outcome:
@@ -214,8 +241,9 @@ def evaluate(run: TrainingRun) -> bool:
 def log(run: TrainingRun, step: StepResult) -> None:
     """Read the losses from the device, and report their mean since the last log."""
     progress, tally = run.state.progress, run.state.tally
-    total = tally.total()
+    total, values = tally.total(), run.state.values.means()
     tally.reset()
+    run.state.values.reset()
     progress.logged_loss = total / (progress.step - progress.logged_step)
     progress.loss_total += total
     progress.logged_step = progress.step
@@ -224,6 +252,7 @@ def log(run: TrainingRun, step: StepResult) -> None:
             "loss": progress.logged_loss,
             "grad_norm": float(step.grad_norm.item()),
             "learning_rate": step.learning_rate,
+            **values,
         }
     )
 

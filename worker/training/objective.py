@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 Batch = dict[str, torch.Tensor]
@@ -131,6 +133,48 @@ class ChunksLogits(Protocol):
     """The head; None if the logits of the whole batch are needed."""
     rows: int | None
     """Tokens of a chunk; None to fit a CPU's cache."""
+
+
+@runtime_checkable
+class LogsValues(Protocol):
+    """An objective whose training logs more than its loss: means since the last log."""
+
+    logged: tuple[str, ...]
+    """The names of the further values."""
+
+    def loss_and_values(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`loss_sum`, and (2, values) float64 without gradient: the sum of each value, and of how
+        many items it is the sum."""
+
+
+@runtime_checkable
+class SurveysSteps(Protocol):
+    """An objective whose losses depend on all examples of an optimizer step."""
+
+    def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """(n,) float64 sums over a batch; called without gradients."""
+
+    def use_survey(self, sums: torch.Tensor) -> None:
+        """Called before the step's losses are computed, with the sums over all its batches and
+        processes."""
+
+
+@runtime_checkable
+class UsesReference(Protocol):
+    """An objective that compares the model with the one that the training starts from."""
+
+    @property
+    def reference_splits(self) -> tuple[str, ...]:
+        """The splits that are compared; none if the job needs no reference."""
+
+    def reference_values(self, split: str, forward: Forward) -> npt.NDArray[np.float32]:
+        """(features, …) what the reference says. Called before the model is trained, with its
+        adapter if it has one."""
+
+    def use_reference(self, split: str, values: npt.NDArray[np.float32]) -> None:
+        """Called with these values before anything else is computed."""
 
 
 @runtime_checkable

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from worker.training import best_model, early_stopping, fingerprint, resume_from
 from worker.training.batches.rank_shares import RankShares
 from worker.training.checkpointing import state as checkpoint
@@ -12,7 +14,7 @@ from worker.training.checkpointing.async_saver import Saver
 from worker.training.checkpointing.state import State
 from worker.training.label_smoothing import LossSum
 from worker.training.memory import CurrentBatch, out_of_memory_explained
-from worker.training.objective import Evaluation, Objective
+from worker.training.objective import Batch, Evaluation, LogsValues, Objective, SurveysSteps
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
@@ -43,9 +45,17 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self._initial_plan = self.state.plan
+        self.surveys = self.objective if isinstance(self.objective, SurveysSteps) else None
+        self._logs_values = self.objective if isinstance(self.objective, LogsValues) else None
         self.saver = Saver(self.reporter)
         self.stop_agreed = False
         """With several processes: whether one of them was asked to stop after the current step."""
+
+    def compute(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The sum of the losses of a batch on the device, and the objective's further values."""
+        if self._logs_values is not None:
+            return self._logs_values.loss_and_values(self.state.model, batch)
+        return self.loss_sum(self.state.model, batch), None
 
     @property
     def plan(self) -> Plan:

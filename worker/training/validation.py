@@ -28,7 +28,7 @@ class Validation:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sizes`: split → number of features; `batch_size`: of all devices together."""
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._sizes = sizes
         self._batch_size = batch_size
         self._clock = clock
@@ -71,7 +71,7 @@ class Validation:
 
     def _timed(self, split: str) -> Evaluation:
         count = self._sizes[split]
-        return timed(self._evaluator, split, self.folder, count, self._batch_size, self._clock)
+        return timed(self.evaluator, split, self.folder, count, self._batch_size, self._clock)
 
     def change_dtype(self, dtype: torch.dtype, model: torch.nn.Module) -> None:
         """Evaluate in another dtype from now on, which invalidates the latest result."""

@@ -32,6 +32,7 @@ from worker.training.optim.skipped_steps import SkippedSteps
 from worker.training.plan import Plan
 from worker.training.precision import Precision
 from worker.training.progress import LossTally, TrainingProgress
+from worker.training.value_tally import ValueTally
 
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 
@@ -46,6 +47,7 @@ class State:
     scheduler: Schedule
     progress: TrainingProgress
     tally: LossTally
+    values: ValueTally = field(default_factory=ValueTally)
     ranks: Ranks = field(default_factory=Ranks)
     history: LogHistory = field(default_factory=LogHistory)
     fast_paths: FastPaths = field(default_factory=FastPaths)
@@ -94,7 +96,7 @@ def snapshot(state: State) -> Snapshot | None:
     """
     state.scheduler.settle()  # it may still have to set the optimizer's learning rates
     random_states = state.ranks.all_gather(rng.capture())
-    losses = state.tally.totals()
+    losses, values = state.tally.totals(), state.values.totals()
     pickled: dict[str, Any] = {"optimizer.pt": state.strategy.optimizer_state()}
     with state.strategy.full_model() as model:
         if not state.ranks.is_main_process:
@@ -113,6 +115,7 @@ def snapshot(state: State) -> Snapshot | None:
                 "progress": state.progress.state_dict(),
                 "log_history": list(state.history.entries),
                 "loss_since_log": losses,
+                "values_since_log": values,
                 "data": _cursor(state.plan, state.progress.step),
                 "base": state.base,
                 "precision": state.plan.spec.precision,
@@ -198,7 +201,9 @@ def restore(state: State, plan: Plan, folder: Path, *, same_length: bool = True)
         for name, part in state._common().items():
             part.load_state_dict(_read_torch(folder / f"{name}.pt"))
         losses = saved["loss_since_log"]
-        state.tally = LossTally(state.accelerator.device, losses, state.ranks)
+        device, values = state.accelerator.device, saved.get("values_since_log", [])
+        state.tally = LossTally(device, losses, state.ranks)
+        state.values = ValueTally(state.values.names, device, values, state.ranks)
         # Last: nothing after it may draw random numbers.
         rng.restore(_read_torch(folder / _rng_name(state.ranks.rank)))
 

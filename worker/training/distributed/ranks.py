@@ -50,6 +50,14 @@ class Ranks:
         torch.distributed.all_reduce(total, group=self.group)
         return [int(value) for value in total]
 
+    def sum_tensors(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum over the processes, on this one's device, for which several processes wait."""
+        if self.world_size == 1:
+            return value
+        total = value.detach().cpu()
+        torch.distributed.all_reduce(total, group=self.group)
+        return total.to(value.device)
+
     def all_gather(self, value: T) -> list[T]:
         """The values of all processes, in the order of their ranks, for each of them."""
         if self.world_size == 1:

@@ -1,0 +1,108 @@
+"""What the untrained model says about the data, computed once and kept for later jobs.
+
+The values depend on the model and the prepared data only, not on the loss, so a retry, a resumed
+training and a job with other options read them. The key also has what changes their rounding:
+a resumed training must continue with the same bits.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from service.contract import prepared_data
+from service.contract.events import Notice, StageEvent
+from service.contract.stages import StageRequest
+from worker.storage import content_cache
+from worker.training import fingerprint
+from worker.training.checkpointing import weights
+from worker.training.distributed.ranks import Ranks
+from worker.training.evaluation import Evaluator
+from worker.training.objective import Objective, UsesReference
+
+Values = dict[str, npt.NDArray[np.float32]]
+"""Split → (features, …)."""
+
+
+def is_used(objective: Objective) -> TypeGuard[UsesReference]:
+    return isinstance(objective, UsesReference) and bool(objective.reference_splits)
+
+
+def provide(
+    request: StageRequest,
+    objective: UsesReference,
+    evaluator: Evaluator,
+    device: torch.device,
+    ranks: Ranks,
+    send: Callable[[StageEvent], None],
+) -> None:
+    """Give the objective its reference values. The model must not be trained yet, and all processes
+    must call this: they share the work."""
+    root = request.project_cache / prepared_data.REFERENCE
+    key = _key(request, device)
+    values = ranks.broadcast(_read(root, key) if ranks.is_main_process else None)
+    if values is not None:
+        message = "Reusing the reference's log-probabilities of an earlier job or attempt"
+        send(Notice(message=message, data={"fingerprint": key}))
+    else:
+        values = {
+            split: evaluator.run(partial(objective.reference_values, split))
+            for split in objective.reference_splits
+        }
+        if ranks.is_main_process:
+            _write(root, key, values)
+    for split, each in values.items():
+        objective.use_reference(split, each)
+
+
+def _read(root: Path, key: str) -> Values | None:
+    entry = content_cache.find(root, key)
+    if entry is None:
+        return None
+    return {split: np.load(_file(entry.folder, split)) for split in entry.splits}
+
+
+def _write(root: Path, key: str, values: Values) -> None:
+    def build(folder: Path) -> content_cache.Counts:
+        for split, each in values.items():
+            np.save(_file(folder, split), each)
+        return {split: {"features": len(each)} for split, each in values.items()}
+
+    try:
+        content_cache.get_or_build(root, key, build)
+    except OSError as error:  # a full disk: the next attempt computes them again
+        sys.stderr.write(f"Cannot save the reference's log-probabilities: {error}\n")
+
+
+def _file(folder: Path, split: str) -> Path:
+    return folder / f"{split}.npy"
+
+
+def _key(request: StageRequest, device: torch.device) -> str:
+    assert request.prepared is not None
+    spec = request.spec
+    config = _dumped(spec.model.config)
+    return content_cache.address(
+        {
+            "versions": {name: version(name) for name in ("torch", "transformers")},
+            "data": request.prepared.data_fingerprint,
+            "model": weights.identity(request.prepared.model_dir),
+            "dtype": spec.model.dtype,
+            "quantization": _dumped(getattr(spec.peft, "quantization", None)),
+            "from_scratch": config and {"config": config, "seed": spec.training.seed},
+            "precision": spec.training.precision,
+            "padding_free": spec.training.padding_free,
+            "batch_size": spec.training.eval_batch_size,
+            "device": fingerprint.facts(device),
+        }
+    )
+
+
+def _dumped(section: Any) -> Mapping[str, Any] | None:
+    return None if section is None else section.model_dump(mode="json")
