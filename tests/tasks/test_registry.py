@@ -15,6 +15,8 @@ SCHEMAS = {
     "token-classification": {"tokens", "tags"},
     "summarization": {"source", "target"},
     "translation": {"source", "target"},
+    "preference": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
+    "reward": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
 }
 REQUIRED = {
     "question-answering": ("question", "context", "answers"),
@@ -24,7 +26,9 @@ REQUIRED = {
     "text-classification": ("text", "label"),
     "token-classification": ("tokens", "tags"),
     "summarization": ("text", "summary"),
-    "translation": (),  # one of two forms, which the cleaner looks at
+    "translation": (),  # one of several forms, which the cleaner looks at
+    "preference": (),
+    "reward": (),
 }
 
 

@@ -9,6 +9,8 @@ from worker.tasks.language_modeling.causal_lm import CausalLM
 from worker.tasks.language_modeling.fill_mask import FillMask
 from worker.tasks.language_modeling.masked_lm import MaskedLM
 from worker.tasks.language_modeling.text_generation import TextGeneration
+from worker.tasks.preference.reward import Reward
+from worker.tasks.preference.task import Preference
 from worker.tasks.question_answering.beam_search import BeamSearchQuestionAnswering
 from worker.tasks.question_answering.task import QuestionAnswering
 from worker.tasks.seq2seq.summarization import Summarization
@@ -25,6 +27,8 @@ REGISTRY: Final[dict[str, Task]] = {
     "token-classification": TokenClassification(),
     "summarization": Summarization(),
     "translation": Translation(),
+    "preference": Preference(),
+    "reward": Reward(),
 }
 
 

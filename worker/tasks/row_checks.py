@@ -14,6 +14,7 @@ from worker.data.table import Cleaner
 from worker.tasks.chat import rows as chat_rows
 from worker.tasks.classification import text_rows, token_rows
 from worker.tasks.language_modeling import rows as lm_rows
+from worker.tasks.preference import rows as preference_rows
 from worker.tasks.question_answering import rows as qa_rows
 from worker.tasks.seq2seq import rows as seq2seq_rows
 
@@ -47,6 +48,8 @@ ROW_CHECKS: Final[dict[str, RowCheck]] = {
     # Rows have one of several forms; the cleaner checks which.
     "translation": RowCheck((), (), seq2seq_rows.translation),
     "chat": RowCheck((), (), chat_rows.RowCleaner),
+    "preference": RowCheck((), (), preference_rows.RowCleaner),
+    "reward": RowCheck((), (), preference_rows.RewardRowCleaner),
 }
 
 

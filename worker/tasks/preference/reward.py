@@ -1,0 +1,188 @@
+"""The task `reward`: a model with one output, the reward of a conversation, from pairs of answers.
+
+The head reads the last token that is not padding, as transformers' own classifiers do, so the
+finished model gives the same numbers in their `text-classification` pipeline.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from service.contract.preference import RewardSpec
+from service.contract.spec import JobSpec
+from service.contract.splits import TEST
+from worker.failures import invalid_option
+from worker.tasks.base import (
+    PrepareContext,
+    PreparedSplit,
+    longest,
+    parameters_of,
+    train_features,
+)
+from worker.tasks.common import predictions, sequence_batches
+from worker.tasks.preference import features, rows
+from worker.tasks.preference.task import DEFAULT_LENGTH, disable_dropout
+from worker.tasks.preference.tokenizing import RowTokenizer
+from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward
+
+_INPUTS: Final = ("input_ids", "attention_mask")
+
+
+class Reward:
+    name = "reward"
+    length_option = "max_length"
+    needs_pad_token = False
+
+    def needs_offsets(self, parameters: RewardSpec) -> str | None:  # noqa: ARG002
+        return None
+
+    def max_length(self, parameters: RewardSpec, limit: int | None) -> int:
+        return longest(parameters.max_length, limit, limit or DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForSequenceClassification
+
+        return AutoModelForSequenceClassification
+
+    def config_overrides(
+        self,
+        spec: JobSpec,  # noqa: ARG002
+        splits: Mapping[str, PreparedSplit],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        return {"id2label": {0: "reward"}, "label2id": {"reward": 0}}
+
+    def example_schema(self) -> Any:
+        return features.example_schema(rows.example_schema())
+
+    def row_tokenizer(
+        self,
+        spec: JobSpec,
+        tokenizer: Any,
+        max_length: int,
+        split: str,  # noqa: ARG002
+    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        padding(tokenizer)
+        return RowTokenizer(tokenizer, parameters_of(spec, RewardSpec), max_length)
+
+    def tokenization_settings(self, parameters: RewardSpec) -> Mapping[str, Any]:
+        return {"format": features.FORMAT_VERSION, "chat_template": parameters.chat_template}
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        return features.write_pairs(split, examples, context, target)
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> "RewardObjective":
+        disable_dropout(model)
+        # Saved with the model: batches of the pipeline need a pad token as well.
+        tokenizer.pad_token_id = model.config.pad_token_id = padding(tokenizer)
+        return RewardObjective(parameters_of(spec, RewardSpec), tokenizer.pad_token_id, splits)
+
+
+def padding(tokenizer: Any) -> int:
+    """The tokenizer's pad token, or EOS. StageError(invalid_option) without either."""
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    found = next((number for number in candidates if number is not None), None)
+    if found is None:
+        raise invalid_option(
+            "model.tokenizer_name",
+            "has neither a pad token nor an EOS token, and the reward is read at the last token "
+            "before the padding: give a tokenizer with one of them",
+        )
+    return int(found)
+
+
+class RewardObjective:
+    """Features of pairs have two sequences, the chosen one first; those to score may have one."""
+
+    logged = ("accuracy", "margin", "mean_reward")
+
+    def __init__(
+        self, parameters: RewardSpec, fill: int, splits: Mapping[str, PreparedSplit]
+    ) -> None:
+        self._centering = parameters.center_rewards_coefficient or 0.0
+        self._fill = fill
+        self._splits = splits
+        self.train_features: Features = train_features(splits)
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        batch = sequence_batches.collate(features, self._fill)
+        return {name: batch[name] for name in (*_INPUTS, SEQUENCES)}
+
+    def first_rows(self, batch: Batch, rows: int) -> Batch:
+        return sequence_batches.first_examples(batch, rows)
+
+    def item_count(self, batch: Batch) -> int:
+        return len(batch[SEQUENCES])
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return self.loss_and_values(model, batch)[0]
+
+    def loss_and_values(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen, rejected = _rewards(model, batch).view(-1, 2).unbind(dim=1)
+        with torch.no_grad():
+            sums = torch.stack(list(_values(chosen, rejected).values())).double().sum(dim=1)
+            pairs = torch.full_like(sums, len(chosen))
+        return self._losses(chosen, rejected).sum(), torch.stack((sums, pairs))
+
+    def _losses(self, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
+        """Bradley and Terry's, (pairs,)."""
+        centering = self._centering * (chosen + rejected) ** 2
+        return centering - logsigmoid(chosen - rejected)
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        found: list[Sequence[float]] = [()] * len(data.features)
+        for indices, (rewards, counts) in forward(data.features, self.collate, _scored):
+            parts = rewards.cpu().split(counts.tolist())
+            for index, part in zip(indices, parts, strict=True):
+                found[index] = part.tolist()
+        listed = [_as_row(number, each) for number, each in enumerate(found, start=1)]
+        are_pairs = all(len(each) == 2 for each in found)
+        assert are_pairs or split == TEST, "the cleaner has checked it"
+        return Evaluation(
+            self._metrics(torch.tensor(found)) if are_pairs else {},
+            predictions.write(listed, split, folder),
+            predictions.samples(listed, data.examples),
+        )
+
+    def _metrics(self, rewards: torch.Tensor) -> dict[str, float]:
+        """`rewards`: (pairs, 2)."""
+        chosen, rejected = rewards.unbind(dim=1)
+        columns = {"loss": self._losses(chosen, rejected), **_values(chosen, rejected)}
+        return {
+            **{name: float(column.double().mean()) for name, column in columns.items()},
+            "min_reward": float(rewards.min()),
+            "max_reward": float(rewards.max()),
+        }
+
+
+def _rewards(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """(rows,) float32, even under autocast."""
+    logits: torch.Tensor = model(**{name: batch[name] for name in _INPUTS}).logits
+    return logits[:, 0].float()
+
+
+def _scored(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    return _rewards(model, batch), batch[SEQUENCES]
+
+
+def _values(chosen: torch.Tensor, rejected: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What is logged, by TRL's names: (pairs,) each."""
+    return {
+        "accuracy": (chosen > rejected).float(),
+        "margin": chosen - rejected,
+        "mean_reward": (chosen + rejected) / 2,
+    }
+
+
+def _as_row(number: int, rewards: Sequence[float]) -> dict[str, Any]:
+    names = ("reward",) if len(rewards) == 1 else ("chosen_reward", "rejected_reward")
+    return {"row": number, **dict(zip(names, rewards, strict=True))}

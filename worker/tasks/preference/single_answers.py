@@ -1,0 +1,198 @@
+"""KTO: training on single answers, each of which is good or bad, and evaluating them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from service.contract.preference import PreferenceSpec
+from worker.tasks.base import PrepareContext, PreparedSplit
+from worker.tasks.common import feature_file, predictions, sequence_batches
+from worker.tasks.preference import features, losses
+from worker.tasks.preference.log_probs import token_counts
+from worker.tasks.preference.losses import Answers
+from worker.tasks.preference.objective import FILL, REFERENCE, PreferenceObjective
+from worker.tasks.preference.pairs import VALUES, as_rows
+from worker.training.objective import Batch, Evaluation, Forward
+
+_OTHER: Final = "other_"
+"""Prefix of a batch's tensors for the other answers."""
+_GOOD: Final = "desirable"
+_KTO_VALUES: Final = ("rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl")
+
+
+def write(split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+    """One feature for each answer: its prompt with it, and its prompt with the answer before it,
+    for the estimate of the divergence. The first answer gets the last one."""
+    from datasets import Value
+
+    cut = features.Cut(context)
+    last = examples[len(examples) - 1]
+    previous = last["input_ids"][-1][last["start"] :]
+
+    def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal previous
+        made, labels = [], []
+        for ids, start, label in _answers(rows):
+            made.append([cut(ids, start), cut([*ids[:start], *previous], start)])
+            labels.append(label)
+            previous = ids[start:]
+        return {**features.joined(made), _GOOD: labels}
+
+    schema = {**features.schema(), _GOOD: Value("bool")}
+    count = feature_file.write(examples, columns, schema, context, target)
+    cut.report(split)
+    return count
+
+
+def _answers(rows: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], int, bool]]:
+    """The tokens of each answer with its prompt, where it starts, and whether it is good."""
+    for answers, start, labels in zip(
+        rows["input_ids"], rows["start"], rows["labels"], strict=True
+    ):
+        for ids, label in zip(answers, labels, strict=True):
+            yield ids, start, label
+
+
+class SingleAnswerObjective(PreferenceObjective):
+    """Each feature is an answer, and another answer to the same prompt that belongs to another.
+
+    KTO's loss needs the mean divergence of the other answers. It is that of all examples of an
+    optimizer step, or of an evaluated split, so that batches of any size give the same.
+    """
+
+    logged = _KTO_VALUES
+
+    def __init__(
+        self,
+        parameters: PreferenceSpec,
+        splits: Mapping[str, PreparedSplit],
+        model: Any,
+        linear: torch.nn.Linear | None,
+    ) -> None:
+        super().__init__(parameters, splits, model, linear)
+        self._divergence = torch.zeros(())
+
+    def collate(self, features: list[Mapping[str, Any]]) -> Batch:
+        own, other = ([_sequence(each, side) for each in features] for side in (0, 1))
+        others = sequence_batches.collate(other, FILL)
+        known = np.array([feature[REFERENCE] for feature in features], dtype=np.float32)
+        return {
+            **sequence_batches.collate(own, FILL),
+            **{f"{_OTHER}{name}": value for name, value in others.items()},
+            REFERENCE: torch.from_numpy(known),
+            _GOOD: torch.tensor([feature[_GOOD] for feature in features]),
+        }
+
+    def first_rows(self, batch: Batch, rows: int) -> Batch:
+        others = sequence_batches.first_examples(_others(batch), rows)
+        own = {name: value for name, value in batch.items() if not name.startswith(_OTHER)}
+        return {
+            **sequence_batches.first_examples(own, rows),
+            **{f"{_OTHER}{name}": value for name, value in others.items()},
+        }
+
+    def item_count(self, batch: Batch) -> int:
+        return len(batch["input_ids"])
+
+    def sums(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        parts = (self._log_probs.sums(model, each) for each in (batch, _others(batch)))
+        return torch.stack(list(parts), dim=1)
+
+    def survey(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """The sum of the other answers' log-ratios, and how many these are."""
+        ratios = self._log_probs.sums(model, _others(batch)) - batch[REFERENCE][:, 1]
+        total = ratios.double().sum()
+        return torch.stack((total, torch.full_like(total, len(ratios))))
+
+    def use_survey(self, sums: torch.Tensor) -> None:
+        self._divergence = _mean_divergence(sums)
+
+    def loss_sum(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return self.loss_and_values(model, batch)[0]
+
+    def loss_and_values(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        known = batch[REFERENCE][:, 0]
+        answers = Answers(self._log_probs.sums(model, batch), known, token_counts(batch))
+        divergence = self._divergence.to(known.device)
+        loss = losses.kto(answers, batch[_GOOD], divergence, self.parameters).sum()
+        with torch.no_grad():
+            return loss, self._sums(answers, batch[_GOOD], divergence)
+
+    def _sums(
+        self, answers: Answers, desirable: torch.Tensor, divergence: torch.Tensor
+    ) -> torch.Tensor:
+        """Of `logged`: over the good and over the bad answers."""
+        good = desirable.double()
+        sides = torch.stack((good, 1 - good))
+        rewards = losses.rewards(answers, self.parameters).double()
+        totals = [(sides * each).sum(dim=1) for each in (rewards, answers.log_probs.double())]
+        counts = sides.sum(dim=1)
+        count = counts.sum(dim=0, keepdim=True)
+        return torch.stack(
+            (
+                torch.cat((*totals, divergence.double() * count)),
+                torch.cat((counts, counts, count)),
+            )
+        )
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data, features_ = self._splits[split], self._features[split]
+        found = torch.zeros(len(features_), 2, 2)
+        desirable = torch.zeros(len(features_), dtype=torch.bool)
+        for indices, (sums, known, good) in forward(features_, self.collate, self._compared):
+            found[indices] = torch.stack((sums, known), dim=2).cpu()
+            desirable[indices] = good.cpu()
+        ratios = (found[:, 1, 0] - found[:, 1, 1]).double()
+        count = torch.full((), len(ratios), dtype=torch.float64)
+        divergence = _mean_divergence(torch.stack((ratios.sum(), count)))
+        answers = Answers(found[:, 0, 0], found[:, 0, 1], torch.ones(len(found)))
+        loss = losses.kto(answers, desirable, divergence, self.parameters)
+        metrics = {"loss": float(loss.double().mean())}
+        sums, counts = self._sums(answers, desirable, divergence)
+        metrics |= {
+            name: float(total / items)
+            for name, total, items in zip(self.logged, sums, counts, strict=True)
+            if items
+        }
+        if {VALUES[0], VALUES[1]} <= metrics.keys():
+            metrics["rewards/margins"] = metrics[VALUES[0]] - metrics[VALUES[1]]
+        rows = as_rows(
+            {
+                "loss": loss,
+                "label": desirable,
+                "reward": losses.rewards(answers, self.parameters),
+                "logps": answers.log_probs,
+            }
+        )
+        files = predictions.write(rows, split, folder)
+        return Evaluation(metrics, files, predictions.samples(rows, data.examples))
+
+    def _compared(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.sums(model, batch), batch[REFERENCE], batch[_GOOD]
+
+
+def _mean_divergence(sums: torch.Tensor) -> torch.Tensor:
+    """Not below 0, as a divergence; (sum, number) → a float32 scalar."""
+    return (sums[0] / sums[1].clamp(min=1)).clamp(min=0).float()
+
+
+def _sequence(feature: Mapping[str, Any], side: int) -> Mapping[str, Any]:
+    """One of the two sequences as a feature of its own."""
+    first = feature["lengths"][0]
+    part = slice(first) if side == 0 else slice(first, None)
+    return {name: feature[name][part] for name in ("input_ids", "trained")}
+
+
+def _others(batch: Batch) -> Batch:
+    return {
+        name.removeprefix(_OTHER): value for name, value in batch.items() if name.startswith(_OTHER)
+    }

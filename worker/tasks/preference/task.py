@@ -1,0 +1,84 @@
+"""The task `preference`: from pairs of answers, or from good and bad ones."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from service.contract.preference import PreferenceSpec
+from service.contract.spec import JobSpec
+from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.preference import features, losses, rows, single_answers
+from worker.tasks.preference.pairs import PairObjective
+from worker.tasks.preference.single_answers import SingleAnswerObjective
+from worker.tasks.preference.tokenizing import RowTokenizer
+from worker.training import build
+from worker.training.kernels import chunked_cross_entropy
+from worker.training.objective import Objective
+
+DEFAULT_LENGTH: Final = 4096
+"""For a model that knows no limit."""
+
+
+class Preference:
+    name = "preference"
+    length_option = "max_length"
+    needs_pad_token = False
+
+    def needs_offsets(self, parameters: PreferenceSpec) -> str | None:  # noqa: ARG002
+        return None
+
+    def max_length(self, parameters: PreferenceSpec, limit: int | None) -> int:
+        return longest(parameters.max_length, limit, limit or DEFAULT_LENGTH)
+
+    def auto_model(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
+
+    def example_schema(self) -> Any:
+        return features.example_schema(rows.example_schema())
+
+    def row_tokenizer(
+        self,
+        spec: JobSpec,
+        tokenizer: Any,
+        max_length: int,
+        split: str,  # noqa: ARG002
+    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return RowTokenizer(tokenizer, parameters_of(spec, PreferenceSpec), max_length)
+
+    def tokenization_settings(self, parameters: PreferenceSpec) -> Mapping[str, Any]:
+        return {
+            "format": features.FORMAT_VERSION,
+            "chat_template": parameters.chat_template,
+            "pairs": parameters.loss_type in losses.PAIRWISE,
+        }
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
+        pairs = parameters_of(context.spec, PreferenceSpec).loss_type in losses.PAIRWISE
+        write = features.write_pairs if pairs else single_answers.write
+        return write(split, examples, context, target)
+
+    def bind(
+        self,
+        spec: JobSpec,
+        tokenizer: Any,  # noqa: ARG002
+        model: Any,
+        splits: Mapping[str, PreparedSplit],
+    ) -> Objective:
+        disable_dropout(model)
+        linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
+        parameters = parameters_of(spec, PreferenceSpec)
+        pairs = parameters.loss_type in losses.PAIRWISE
+        kind = PairObjective if pairs else SingleAnswerObjective
+        return kind(parameters, splits, model, linear)
+
+
+def disable_dropout(model: torch.nn.Module) -> None:
+    """As TRL does by default: the model is compared with a reference, which has none. An adapter's
+    own dropout is added later and stays."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
