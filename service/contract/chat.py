@@ -18,7 +18,7 @@ ChatTemplate = Annotated[
 
 
 class GenerateSpec(GenerationSpec):
-    """Answers that evaluations generate."""
+    """Answers that evaluations generate: the likeliest tokens, unless `do_sample` is true."""
 
     max_new_tokens: int = Field(
         256, ge=1, le=100_000, description="Tokens that are generated for an answer, at most."
@@ -82,6 +82,10 @@ class ChatSpec(TaskParametersModel):
         description="Generate answers in evaluations. With `mode: predict`: how answers are "
         "generated.",
     )
+
+    def scores_results(self) -> bool:
+        """Whether evaluations report `exact_match`."""
+        return self.generate is not None and self.generate.exact_match is not None
 
     def predicting_variant(self) -> str:
         return "chat/text-generation"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
 
+from service.contract.chat import ChatSpec
 from service.contract.parameters import (
     QuestionAnsweringSpec,
     TaskSpec,
@@ -24,6 +25,7 @@ _TEXT_CLASSIFICATION: Final = {
     "multi_label_classification": (*_OF_LABELS, "f1_micro"),
     "regression": ("loss", "pearson", "spearmanr"),
 }
+_WITHOUT_RESULTS: Final = ("loss", "perplexity", "accuracy")
 _OF_EACH_TYPE: Final = ("_precision", "_recall", "_f1", "_number")
 """Token classification reports them for each type of span, whose names the data decides."""
 
@@ -35,6 +37,8 @@ def names(task: TaskSpec) -> tuple[str, ...]:
         return _TEXT_CLASSIFICATION[task.problem_type]
     if isinstance(task, SummarizationSpec | TranslationSpec) and not task.predict_with_generate:
         return ("loss",)
+    if isinstance(task, ChatSpec) and not task.scores_results():
+        return _WITHOUT_RESULTS
     if isinstance(task, QuestionAnsweringSpec) and task.version_2_with_negative:
         return (*TASKS[task.type].metrics, *_SQUAD_V2)
     return TASKS[task.type].metrics

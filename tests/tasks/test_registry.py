@@ -1,5 +1,6 @@
 import pytest
 
+from service.contract.chat import ChatSpec
 from service.contract.parameters import CausalLMSpec, MaskedLMSpec, QuestionAnsweringSpec
 from service.contract.tasks import TASKS
 from worker.tasks import registry
@@ -17,6 +18,7 @@ SCHEMAS = {
     "translation": {"source", "target"},
     "preference": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
     "reward": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
+    "chat": {"messages", "tools", "prompt", "input_ids", "trained"},
 }
 REQUIRED = {
     "question-answering": ("question", "context", "answers"),
@@ -29,6 +31,7 @@ REQUIRED = {
     "translation": (),  # one of several forms, which the cleaner looks at
     "preference": (),
     "reward": (),
+    "chat": (),
 }
 
 
@@ -37,7 +40,8 @@ class TestRegistry:
         beam_search = QuestionAnsweringSpec(head="beam-search").variant()
         assert QuestionAnsweringSpec().variant() == "question-answering"
         predicting = {
-            parameters().predicting_variant() for parameters in (CausalLMSpec, MaskedLMSpec)
+            parameters().predicting_variant()
+            for parameters in (CausalLMSpec, MaskedLMSpec, ChatSpec)
         }
         assert set(registry.REGISTRY) == {*TASKS, beam_search, *predicting}
 

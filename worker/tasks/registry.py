@@ -3,6 +3,8 @@
 from typing import Final
 
 from worker.tasks.base import Task
+from worker.tasks.chat.chat import Chat
+from worker.tasks.chat.text_generation import ChatGeneration
 from worker.tasks.classification.text import TextClassification
 from worker.tasks.classification.token import TokenClassification
 from worker.tasks.language_modeling.causal_lm import CausalLM
@@ -29,6 +31,8 @@ REGISTRY: Final[dict[str, Task]] = {
     "translation": Translation(),
     "preference": Preference(),
     "reward": Reward(),
+    "chat": Chat(),
+    "chat/text-generation": ChatGeneration(),
 }
 
 

@@ -15,24 +15,24 @@ def schema() -> dict[str, Any]:
     """The columns of cleaned rows with their tokens."""
     from datasets import List, Value
 
-    tokens = {"input_ids": List(Value("int32")), "trained": List(Value("bool"))}
+    tokens = {"input_ids": List(Value("int32")), "trained": List(Value("int8"))}
     return rows.example_schema() | tokens
 
 
 def row_tokenizer(
-    tokenizer: Any, parameters: ChatSpec, max_length: int
+    tokenizer: Any, parameters: ChatSpec, max_length: int, *, must_train: bool = True
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A cleaned row → the row with `input_ids`, which are not cut, and `trained`.
 
-    RowError if its first `max_length` tokens train nothing.
+    RowError if its first `max_length` tokens train nothing, and it `must_train`.
     """
     renderer = Renderer(tokenizer, parameters)
 
     def tokenized(row: dict[str, Any]) -> dict[str, Any]:
         found = renderer.render(rows.load(row))
-        trained = np.array(found.trained, dtype=np.bool_)
+        trained = np.array(found.trained, dtype=np.int8)
         # The first token is never predicted.
-        if not trained[1:max_length].any():
+        if must_train and not trained[1:max_length].any():
             raise RowError(_nothing(len(trained), trained, max_length), reason="nothing_to_train")
         return {**row, "input_ids": np.array(found.input_ids, dtype=np.int32), "trained": trained}
 
@@ -47,7 +47,7 @@ def prompt_tokenizer(
 
     def tokenized(row: dict[str, Any]) -> dict[str, Any]:
         ids = np.array(renderer.prompt(rows.load(row)), dtype=np.int32)
-        return {**row, "input_ids": ids, "trained": np.zeros(len(ids), dtype=np.bool_)}
+        return {**row, "input_ids": ids, "trained": np.zeros(len(ids), dtype=np.int8)}
 
     return tokenized
 

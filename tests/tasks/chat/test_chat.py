@@ -1,0 +1,237 @@
+"""worker.tasks.chat.chat: features, their length, packing, and whole jobs."""
+
+import json
+import math
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from service.contract.failures import FailureCode, StageError
+from tests.support.models import save_tiny_llama
+from tests.tasks.chat.jobs import ROWS, Row, chat_job, talk
+from tests.tasks.stages import StagedJob
+from tests.training.support import Killed, Recorder, at_checkpoint
+from worker.tasks.base import load_splits
+
+
+def features(job: StagedJob, split: str = "train") -> list[dict[str, Any]]:
+    assert job.prepared is not None
+    return list(load_splits(job.prepared.prepared_dir)[split].features)
+
+
+def notices(job: StagedJob) -> list[str]:
+    return [each.message for each in job.notices if hasattr(each, "message")]
+
+
+def sequences(feature: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
+    values = iter(feature[name])
+    return [list(islice(values, length)) for length in feature["lengths"]]
+
+
+def rendered(rows: list[Row], model: Path) -> list[list[int]]:
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
+    return [tokenizer.apply_chat_template(row["messages"], return_dict=False) for row in rows]
+
+
+class TestFeatures:
+    def test_are_what_transformers_renders(self, tmp_path: Path) -> None:
+        job = chat_job(tmp_path / "job")
+        counts = job.prepare().splits["train"]
+        whole = rendered(ROWS, tmp_path / "job" / "llama")
+        found = features(job)
+        assert [each["input_ids"] for each in found] == whole
+        trained = [sum(each["trained"]) for each in found]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "job" / "llama")
+        answers = [f"{row['messages'][1]['content']}<|im_end|>" for row in ROWS]
+        assert trained == [len(tokenizer(answer).input_ids) for answer in answers]
+        assert counts == {
+            "examples": len(ROWS),
+            "features": len(ROWS),
+            "tokens": sum(map(len, whole)),
+            "trained_tokens": sum(trained),
+            "dropped_tokens": 0,
+            "truncated_rows": 0,
+            "max_length": max(map(len, whole)),
+        }
+
+    def test_longer_rows_are_cut_and_counted(self, tmp_path: Path) -> None:
+        job = chat_job(tmp_path / "job", max_length=46)
+        counts = job.prepare().splits["train"]
+        whole = rendered(ROWS, tmp_path / "job" / "llama")
+        over = [len(row) - 46 for row in whole if len(row) > 46]
+        assert over
+        assert [each["input_ids"] for each in features(job)] == [row[:46] for row in whole]
+        assert (counts["truncated_rows"], counts["dropped_tokens"]) == (len(over), sum(over))
+        (told,) = [each for each in notices(job) if each.startswith("train split")]
+        assert f"`task.max_length` 46: {len(over)} rows longer than that are cut" in told
+
+    def test_the_length_is_chosen_from_the_training_rows(self, tmp_path: Path) -> None:
+        long = talk("the report of the board", "was read " * 40)
+        splits = {"validation": [long, *ROWS[:3]]}
+        job = chat_job(tmp_path / "job", splits=splits)
+        job.prepare()
+        longest = max(map(len, rendered(ROWS, tmp_path / "job" / "llama")))
+        assert f"`task.max_length` is {longest}, chosen from the training rows" in notices(job)[0]
+        assert len(features(job, "validation")[0]["input_ids"]) == longest
+
+    def test_validation_rows_that_are_cut_before_their_answer(self, tmp_path: Path) -> None:
+        long = talk("the report of the water board " * 8, "was read")
+        job = chat_job(tmp_path / "job", splits={"validation": [ROWS[0], long]}, max_length=None)
+        job.prepare()
+        told = [each for each in notices(job) if "train no token" in each]
+        assert told
+        assert "1 of 2 rows of the validation split" in told[0]
+        assert "(rows 2)" in told[0]
+        result, _ = job.train()
+        assert math.isfinite(result.metrics["eval_loss"])
+
+    def test_a_training_row_that_is_cut_before_its_answer(self, tmp_path: Path) -> None:
+        long = talk("the report of the water board " * 8, "was read")
+        with pytest.raises(StageError, match=r"line 2: the row trains no token within") as raised:
+            chat_job(tmp_path / "job", [ROWS[0], long], max_length=32).prepare()
+        assert raised.value.failure.code is FailureCode.UNREADABLE_ROW
+
+
+class TestPacking:
+    def test_no_token_is_lost(self, tmp_path: Path) -> None:
+        job = chat_job(tmp_path / "job", packing="bfd")
+        counts = job.prepare().splits["train"]
+        found = features(job)
+        packed = list(chain.from_iterable(map(sequences, found)))
+        assert sorted(packed) == sorted(rendered(ROWS, tmp_path / "job" / "llama"))
+        assert counts["features"] == len(found) < len(ROWS)
+        assert counts["max_length"] == 128  # what the model takes
+        assert all(len(each["input_ids"]) <= 128 for each in found)
+        assert f"are packed into {len(found)} examples of at most 128" in " ".join(notices(job))
+
+    def test_each_keeps_its_trained_tokens(self, tmp_path: Path) -> None:
+        alone = chat_job(tmp_path / "alone")
+        alone.prepare()
+        expected = {tuple(each["input_ids"]): each["trained"] for each in features(alone)}
+        packed = chat_job(tmp_path / "packed", packing="bfd")
+        packed.prepare()
+        for feature in features(packed):
+            for ids, trained in zip(sequences(feature), sequences(feature, "trained"), strict=True):
+                assert expected[tuple(ids)] == trained
+
+    def test_rows_of_other_splits_are_not_packed(self, tmp_path: Path) -> None:
+        job = chat_job(tmp_path / "job", packing="bfd", splits={"validation": ROWS[:5]})
+        counts = job.prepare().splits["validation"]
+        assert counts["features"] == 5
+        assert "lengths" not in features(job, "validation")[0]
+
+
+class TestJob:
+    GOLDEN = (
+        5.74966287612915,
+        5.422396659851074,
+        5.0638427734375,
+        4.866146564483643,
+        4.647947788238525,
+    )
+
+    def pairs(self) -> list[Row]:
+        """Rows of two lengths by turns, of which two always fill an example."""
+        made = []
+        for number in range(20):
+            made.append(talk(f"the report {number % 10} of the board", "was read by all"))
+            made.append(talk(f"the water {number % 10}", "was there"))
+        return made
+
+    def test_golden_numbers(self, tmp_path: Path) -> None:
+        splits = {"validation": ROWS[:8]}
+        result, recorder = chat_job(tmp_path / "job", splits=splits).train()
+        losses = list(recorder.train_values("loss").values())
+        assert losses == pytest.approx(self.GOLDEN, rel=1e-5)
+        assert result.metrics["eval_loss"] == pytest.approx(4.5212584504714375, rel=1e-5)
+        assert result.metrics["eval_perplexity"] == math.exp(result.metrics["eval_loss"])
+        assert result.metrics["eval_accuracy"] == pytest.approx(0.7115384615384616)
+
+    def test_packed_trains_as_unpacked(self, tmp_path: Path) -> None:
+        """The same sequences in each step."""
+        rows, sequential = self.pairs(), {"train_sampling_strategy": "sequential"}
+        unpacked = chat_job(tmp_path / "a", rows, {**sequential})
+        unpacked.prepare()
+        lengths = [len(each["input_ids"]) for each in features(unpacked)]
+        assert len(set(lengths)) == 2
+        options = {**sequential, "per_device_train_batch_size": 2, "padding_free": True}
+        packed = chat_job(tmp_path / "b", rows, options, packing="bfd", max_length=sum(lengths[:2]))
+        losses = [job.train()[1].train_values("loss") for job in (unpacked, packed)]
+        assert [each["lengths"] for each in features(packed)] == [lengths[:2]] * 20
+        assert list(losses[1].values()) == pytest.approx(list(losses[0].values()), rel=1e-5)
+        assert losses[0][5] < losses[0][1]
+
+    def test_scores_of_each_row(self, tmp_path: Path) -> None:
+        job = chat_job(tmp_path / "job", splits={"test": ROWS[:6]})
+        result, _ = job.train()
+        output = job.workspace / str(result.output_dir)
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(output)
+        folder = job.workspace / "attempts" / "2" / "predictions" / "test"
+        rows = json.loads((folder / "predictions.json").read_text())
+        for number, (row, feature) in enumerate(zip(rows, features(job, "test"), strict=True)):
+            ids = torch.tensor([feature["input_ids"]])
+            labels = ids.masked_fill(torch.tensor([feature["trained"]]) == 0, -100)
+            with torch.no_grad():
+                found = model(ids, labels=labels)
+            asked = labels[0, 1:] != -100
+            right = (found.logits[0, :-1].argmax(-1) == ids[0, 1:])[asked].double().mean()
+            assert row == {
+                "row": number + 1,
+                "tokens": int(asked.sum()),
+                "loss": pytest.approx(float(found.loss), rel=1e-5),
+                "perplexity": pytest.approx(math.exp(float(found.loss)), rel=1e-4),
+                "accuracy": pytest.approx(float(right)),
+            }
+        total = sum(row["tokens"] for row in rows)
+        mean = sum(row["loss"] * row["tokens"] for row in rows) / total
+        assert result.metrics["test_loss"] == pytest.approx(mean, rel=1e-5)
+
+    def test_test_rows_without_an_answer_are_not_scored(self, tmp_path: Path) -> None:
+        waiting = talk("the report of the board")
+        job = chat_job(tmp_path / "job", splits={"test": [waiting, ROWS[0]]})
+        result, _ = job.train()
+        folder = job.workspace / "attempts" / "2" / "predictions" / "test"
+        rows = json.loads((folder / "predictions.json").read_text())
+        assert rows[0] == {"row": 1}
+        assert rows[1]["loss"] == pytest.approx(result.metrics["test_loss"])
+
+    def test_resumed_bit_for_bit(self, tmp_path: Path) -> None:
+        model = save_tiny_llama(tmp_path / "llama")
+        packed: dict[str, Any] = {"packing": "bfd", "model": model}
+        options = {"save_steps": 2, "per_device_train_batch_size": 2, "padding_free": True}
+        whole, expected = chat_job(tmp_path / "whole", training=options, **packed).train()
+        job = chat_job(tmp_path / "job", training=options, **packed)
+        job.prepare()
+        with pytest.raises(Killed):
+            job.train(2, recorder=Recorder(kill_after=at_checkpoint(2)))
+        checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "2"
+        resumed, recorder = job.train(3, resume_from=checkpoint)
+        assert resumed.weights_sha256 == whole.weights_sha256
+        losses = expected.train_values("loss")
+        assert recorder.train_values("loss") == {step: losses[step] for step in (3, 4, 5)}
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"activation_checkpointing": True},
+            {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2},
+            {"padding_free": True, "bf16": True},
+        ],
+        ids=["activation checkpointing", "smoothing", "bf16"],
+    )
+    def test_other_options(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        plain = {
+            name: value for name, value in options.items() if name != "activation_checkpointing"
+        }
+        kept = {"per_device_train_batch_size": 2, "max_steps": 3}
+        found = [
+            chat_job(tmp_path / str(number), training={**kept, **given}, packing=packing).train()[1]
+            for number, (given, packing) in enumerate([(options, "bfd"), (plain, "bfd")])
+        ]
+        losses = [list(each.train_values("loss").values()) for each in found]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        assert losses[0][2] < losses[0][0]

@@ -1,0 +1,88 @@
+"""The prompts of the rows that evaluations answer, checked before the training begins."""
+
+from typing import Any, Final
+
+from service.contract.chat import ChatSpec
+from service.contract.events import Notice
+from service.contract.failures import FailureCode, StageError
+from service.contract.splits import is_validation
+from worker.data.table import RowError
+from worker.failures import invalid_option
+from worker.tasks.base import PrepareContext
+from worker.tasks.chat import answers, exact_match, rows
+from worker.tasks.chat.exact_match import ResultPattern
+from worker.tasks.chat.rendering import Renderer
+
+_NAMED: Final = 10
+
+
+class Prompts:
+    """Call it with the number of a row of the split, from 0."""
+
+    def __init__(
+        self, split: str, examples: Any, context: PrepareContext, parameters: ChatSpec
+    ) -> None:
+        assert parameters.generate is not None
+        peft = context.spec.peft
+        reserved = peft.virtual_tokens if peft is not None else 0
+        pattern = parameters.generate.exact_match
+        self._split, self._examples, self._context = split, examples, context
+        self._length = answers.prompt_length(context.config, parameters.generate, reserved)
+        self._renderer = Renderer(context.tokenizer, parameters)
+        self._pattern = None if pattern is None else ResultPattern(pattern)
+        self._too_long: list[int] = []
+        self._without_result: list[int] = []
+
+    def __call__(self, number: int) -> list[int]:
+        """The tokens before the last answer; none if they leave no room for an answer."""
+        conversation = rows.load(self._examples[number])
+        try:
+            ids = self._renderer.prompt(conversation)
+        except RowError as error:
+            message = f"Row {number + 1} of the {self._split} split: {error}"
+            raise StageError(FailureCode.UNREADABLE_ROW, message, row=number + 1) from error
+        if len(ids) > self._length:
+            self._too_long.append(number)
+            return []
+        if self._pattern is not None and not self._has_result(answers.own_answer(conversation)):
+            self._without_result.append(number)
+        return ids
+
+    def _has_result(self, answer: str) -> bool:
+        assert self._pattern is not None
+        try:
+            return self._pattern.result(answer) is not None
+        except TimeoutError as error:
+            raise invalid_option(
+                exact_match.OPTION, "takes too long to match: simplify its repetitions"
+            ) from error
+
+    def report(self) -> None:
+        """Say which rows get no answer, and which are not scored. StageError(invalid_option) if no
+        row of a validation split has a result."""
+        total = len(self._examples)
+        if self._too_long:
+            self._say(
+                self._too_long,
+                f"get no answer: with `task.generate.max_new_tokens` their prompts have room for "
+                f"{self._length:,} tokens",
+            )
+        if not self._without_result:
+            return
+        if is_validation(self._split) and len(self._without_result) == total:
+            raise invalid_option(
+                exact_match.OPTION, f"matches no answer of the {self._split} split's own"
+            )
+        why = "do not count for `exact_match`, whose expression does not match their own answers"
+        self._say(self._without_result, why)
+
+    def _say(self, numbers: list[int], what: str) -> None:
+        named = ", ".join(f"{number + 1:,}" for number in numbers[:_NAMED])
+        more = ", …" if len(numbers) > _NAMED else ""
+        self._context.notice(
+            Notice(
+                message=f"{len(numbers):,} of {len(self._examples):,} rows of the {self._split} "
+                f"split {what} (rows {named}{more})",
+                data={"split": self._split, "rows": len(numbers)},
+            )
+        )

@@ -1,0 +1,115 @@
+"""Predictions of a chat model: how it answers each row."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from service.contract.chat import ChatSpec, GenerateSpec
+from service.contract.spec import JobSpec
+from worker.data.table import RowError
+from worker.failures import invalid_option
+from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
+from worker.tasks.chat import answers, rows, tokenizing
+from worker.tasks.chat.chat import Chat
+from worker.tasks.common import predictions, sequence_features
+from worker.tasks.common.generation import Generator
+from worker.tasks.common.list_columns import ListColumns
+from worker.tasks.common.predictions import PredictsOnly
+from worker.training.objective import Evaluation, Features, Forward, Objective
+
+_FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
+_DEFAULT_LIMIT: Final = 8192
+
+
+class ChatGeneration(Chat):
+    """Conversations with `mode: predict`."""
+
+    length_option = "generate"
+
+    def max_length(self, parameters: ChatSpec, limit: int | None) -> int:
+        """The longest prompt: the model's limit minus the tokens to generate."""
+        limit = limit or _DEFAULT_LIMIT
+        length = limit - generate_of(parameters, limit).max_new_tokens
+        if length < 1:
+            raise invalid_option(
+                "task.generate.max_new_tokens",
+                f"leaves no room for a prompt: the model's limit is {limit} tokens",
+                limit=limit,
+            )
+        return length
+
+    def tokenization_settings(self, parameters: ChatSpec) -> Mapping[str, Any]:
+        return {"prompts": _FORMAT_VERSION, "chat_template": parameters.chat_template}
+
+    def row_tokenizer(
+        self,
+        spec: JobSpec,
+        tokenizer: Any,
+        max_length: int,
+        split: str,  # noqa: ARG002 - only the test split is predicted
+    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        tokenize = tokenizing.prompt_tokenizer(tokenizer, parameters_of(spec, ChatSpec))
+
+        def checked(row: dict[str, Any]) -> dict[str, Any]:
+            found = tokenize(row)
+            count = len(found["input_ids"])
+            if count > max_length:
+                raise RowError(
+                    f"the prompt has {count:,} tokens, but only {max_length:,} leave room for the "
+                    "answer: shorten the row, or lower `task.generate.max_new_tokens`",
+                    reason="too_long",
+                )
+            return found
+
+        return checked
+
+    def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:  # noqa: ARG002
+        columns = ListColumns(examples, ["input_ids"])
+        context.measures.tokens.add(columns.lengths)
+        return sequence_features.write_each(columns, context.max_length, context, target)
+
+    def bind(
+        self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
+    ) -> Objective:
+        parameters = parameters_of(spec, ChatSpec)
+        answers.set_up(model, tokenizer, parameters)
+        limit = getattr(model.config, "max_position_embeddings", None)
+        generate = generate_of(parameters, limit)
+        config = answers.generation_config(model, tokenizer, generate)
+        return ChatGenerationObjective(splits, Generator(tokenizer, config))
+
+
+def generate_of(parameters: ChatSpec, limit: int | None) -> GenerateSpec:
+    """The job's options; the default number of new tokens is at most half of the model's limit."""
+    generate = parameters.generate or GenerateSpec()
+    if "max_new_tokens" in generate.model_fields_set:
+        return generate
+    most = min(generate.max_new_tokens, (limit or _DEFAULT_LIMIT) // 2)
+    return generate.model_copy(update={"max_new_tokens": most})
+
+
+class ChatGenerationObjective(PredictsOnly):
+    """Generates answers; cannot be trained."""
+
+    def __init__(self, splits: Mapping[str, PreparedSplit], generator: Generator) -> None:
+        self._splits = splits
+        self._generator = generator
+        self.collate = generator.collate
+        self.train_features: Features = train_features(splits)
+
+    def evaluate(self, split: str, forward: Forward, folder: Path) -> Evaluation | None:
+        if split not in self._splits:
+            return None
+        data = self._splits[split]
+        texts = self._generator.texts(data.features, forward)
+        found = [
+            {"row": number, "prompt": answers.last_question(rows.load(example)), "prediction": text}
+            for number, (example, text) in enumerate(
+                zip(data.examples, texts, strict=True), start=1
+            )
+        ]
+        return Evaluation(
+            {},
+            predictions.write(found, split, folder) | predictions.write_lines(texts, split, folder),
+            predictions.samples(found, data.examples),
+        )
