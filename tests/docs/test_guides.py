@@ -17,6 +17,7 @@ from worker.data.cleaning import Checking
 from worker.data.formats import open_table
 from worker.data.table import RowError, Source
 from worker.tasks import row_checks
+from worker.tasks.chat import templates
 from worker.tasks.classification.labels import Classes
 from worker.tasks.language_modeling.features import write_blocks
 from worker.tasks.language_modeling.masked_lm import require_mask_token
@@ -44,6 +45,8 @@ BROKEN: Final[list[tuple[str, str, str | bytes, int]]] = [
     ("translation", '"Remove the filter, rinse it and let it dry."', "Rinse it, let it dry.", 2),
     ("causal-lm", "text\n", "body\n", 0),
     ("causal-lm", '"Item 1: The minutes', "Item 1, 2: The minutes", 1),
+    ("chat", "prompt,completion", "question,answer", 0),
+    ("chat", "Two years from the day of purchase.", "", 1),
     ("masked-lm", ",note", ",text", 0),
     ("masked-lm", '"Patient reports headache since Monday, no fever."', "Headache, no fever.", 1),
 ]
@@ -106,6 +109,11 @@ class TestGuides:
     def test_a_tokenizer_that_has_no_mask(self) -> None:
         with pytest.raises(StageError, match=re.escape(Guide.of("masked-lm").errors[2])):
             require_mask_token(SimpleNamespace(mask_token_id=None))
+
+    def test_a_tokenizer_that_has_no_chat_template(self) -> None:
+        tokenizer = SimpleNamespace(chat_template=None)
+        with pytest.raises(StageError, match=re.escape(Guide.of("chat").errors[2])):
+            templates.chosen(tokenizer, None)
 
     @pytest.mark.parametrize("task", guides.TASKS)
     def test_a_page_is_short_and_explains_three_errors(self, task: str) -> None:

@@ -15,7 +15,7 @@ from tests.docs import guides
 from tests.docs.guides import Guide
 from tests.e2e.stack import BIN, Stack
 from tests.support import shell
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 
 # The pages are the same with either database.
 pytestmark = [
@@ -33,6 +33,7 @@ TINY_MODELS: Final = {
     "distilbert/distilbert-base-cased-distilled-squad": "guides-bert",
     "distilbert/distilroberta-base": "guides-bert",
     "HuggingFaceTB/SmolLM2-135M": "guides-gpt2",
+    "HuggingFaceTB/SmolLM2-135M-Instruct": "guides-chat",
     "google-t5/t5-small": "guides-t5",
 }
 PROGRAM: Final = "python "
@@ -56,6 +57,7 @@ PRINTED: Final = {
     "token-classification": r"((PER|LOC) .+ [01]\.\d+\n)*",
     "summarization": r".*\n",
     "translation": r".*\n",
+    "chat": r"(?s:.*)\n",
 }
 
 
@@ -73,6 +75,7 @@ def folders(
     roots = tiny_model.parent
     save_tiny_bert(roots / "guides-bert")
     save_tiny_gpt2(roots / "guides-gpt2")
+    save_tiny_llama(roots / "guides-chat", positions=512)
     texts = [Guide.of(task).text for task in ("translation", "summarization")]
     save_tiny_t5(roots / "guides-t5", texts)
     found = {task: tmp_path_factory.mktemp(task) for task in sorted(asked(request.session))}
