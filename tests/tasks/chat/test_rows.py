@@ -112,6 +112,12 @@ class TestTurns:
             ([*ASKED, turn("gpt", "a")], "unknown_role", "'gpt'; did you mean 'assistant'?"),
             ([*ASKED, turn("asistant", "a")], "unknown_role", "did you mean 'assistant'?"),
             ([*ASKED, turn("user", "a", wieght=1)], "unknown_key", "did you mean `weight`?"),
+            (
+                [*ASKED, turn("user", "a", text="b")],
+                "unknown_key",
+                "'text'; turns have role, content",
+            ),
+            ([*ASKED, {"role": 1}], "invalid_content", "messages[2].role must be text, not int"),
             ([*ASKED, turn("user", 3)], "invalid_content", "not int"),  # type: ignore[arg-type]
             (
                 [{"role": "user", "content": [{"type": "image_url"}]}, ASKED[1]],
@@ -150,6 +156,34 @@ class TestTurns:
         found, message = refused({"messages": turns})
         assert found == reason
         assert words in message
+
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [
+            ({"messages": "none"}, "`messages` must be a list of turns, not str"),
+            ({"messages": []}, "`messages` has no turns"),
+            (
+                {"messages": [{"role": "user", "content": [{"type": "image"}]}, ASKED[1]]},
+                "messages[0].content[0]: only parts {type: text, text: …} are supported, not "
+                "'image'",
+            ),
+            ({"instruction": "a", "output": 3}, "`output` must be text, not int"),
+            ({"prompt": "a", "completion": ASKED[:1]}, "`completion` has no turn of the assistant"),
+            (
+                {"question": "a"},
+                "the row has no `messages`, no `prompt` with `completion`, no `instruction` with "
+                "`output`: give one of these forms, or name your columns in `dataset.columns`",
+            ),
+            (
+                {"messages": ASKED, "prompt": "a", "completion": "b"},
+                "the row has `messages`, and also `prompt` with `completion`: give one form",
+            ),
+        ],
+    )
+    def test_what_follows_from_a_problem_is_not_another(
+        self, row: dict[str, Any], message: str
+    ) -> None:
+        assert refused(row)[1] == message
 
     def test_all_problems_are_named_at_once_up_to_five(self) -> None:
         _, message = refused({"messages": [turn("nobody", "a")] * 7 + ASKED})

@@ -15,9 +15,9 @@ from worker.tasks.chat.turns import Turn, json_text, require_answers, turns_of
 from worker.tasks.common.cells import kind_of
 
 _FORMS: Final = {
-    "messages": ("messages",),
-    "prompt and completion": ("prompt", "completion"),
-    "instruction and output": ("instruction", "output"),
+    "`messages`": ("messages",),
+    "`prompt` with `completion`": ("prompt", "completion"),
+    "`instruction` with `output`": ("instruction", "output"),
 }
 """The columns that make a form; the last of them is the answer, which rows to predict lack."""
 
@@ -47,7 +47,7 @@ class RowCleaner:
         problems = Problems()
         turns, prompt = _READERS[form](given, problems)
         if self._has_answers:
-            require_answers(turns, form, problems)
+            require_answers(turns, _FORMS[form][-1], problems)
         return cleaned(turns, prompt, given.get("tools"), problems)
 
     def _form(self, given: Row) -> str:
@@ -60,10 +60,11 @@ class RowCleaner:
         if len(complete) == 1:
             return complete[0]
         if complete:
-            message = f"the row has both {' and '.join(complete)}: give one form"
+            message = f"the row has {', and also '.join(complete)}: give one form"
             raise RowError(message, reason="two_forms")
         raise RowError(
-            f"the row has no {', no '.join(_FORMS)}: give one of these forms",
+            f"the row has no {', no '.join(_FORMS)}: give one of these forms, or name your columns "
+            "in `dataset.columns`",
             FailureCode.MISSING_COLUMN,
             reason="missing_value",
         )
@@ -113,7 +114,7 @@ def _instruction_and_output(row: Row, problems: Problems) -> tuple[list[Turn], i
 
 
 _READERS: Final[dict[str, Callable[[Row, Problems], tuple[list[Turn], int]]]] = {
-    "messages": _messages,
-    "prompt and completion": _prompt_and_completion,
-    "instruction and output": _instruction_and_output,
+    "`messages`": _messages,
+    "`prompt` with `completion`": _prompt_and_completion,
+    "`instruction` with `output`": _instruction_and_output,
 }

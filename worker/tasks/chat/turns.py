@@ -52,11 +52,11 @@ def turns_of(value: Any, name: str, problems: Problems) -> list[Turn]:
 
 
 def require_answers(turns: Sequence[Turn], name: str, problems: Problems) -> None:
-    """Reports a conversation that teaches nothing."""
+    """Reports a conversation that teaches nothing, if nothing else can be the reason."""
     answers = [turn for turn in turns if turn.get("role") == "assistant"]
-    if not answers:
+    if not answers and not problems.found:
         problems.add(f"`{name}` has no turn of the assistant", "no_assistant_turn")
-    elif not any(turn.get("weight", 1) for turn in answers):
+    elif answers and not any(turn.get("weight", 1) for turn in answers):
         problems.add(f"`{name}`: each turn of the assistant has weight 0", "nothing_to_train")
 
 
@@ -123,17 +123,19 @@ class _Checks:
         for key in given:
             if key not in _KEYS:
                 near = difflib.get_close_matches(str(key)[:_SHOWN], _KEYS, 1)
-                hint = f"; did you mean `{near[0]}`?" if near else ""
-                self._add(f"{place} has the unknown key {key[:_SHOWN]!r}{hint}", "unknown_key")
+                hint = f"did you mean `{near[0]}`?" if near else f"turns have {', '.join(_KEYS)}"
+                self._add(f"{place} has the unknown key {key[:_SHOWN]!r}; {hint}", "unknown_key")
 
     def _role(self, given: Mapping[str, Any], place: str) -> str | None:
         if "role" not in given:
             self._add(f"{place} has no `role`", "missing_role")
             return None
         role = given["role"]
-        if isinstance(role, str) and role in ROLES:
-            return role
-        shown = role[:_SHOWN] if isinstance(role, str) else kind_of(role)
+        if not self._is_text(role, f"{place}.role"):
+            return None
+        if role in ROLES:
+            return str(role)
+        shown = role[:_SHOWN]
         near = _USUAL_NAMES.get(shown.lower()) or next(
             iter(difflib.get_close_matches(shown.lower(), ROLES, 1)), None
         )
@@ -176,7 +178,7 @@ class _Checks:
             return
         if content is None:
             self._add(f"{place} has no `content`", "missing_content")
-        elif not content.strip() and role not in _MAY_BE_EMPTY and turn.get("weight", 1):
+        elif _is_blank(given["content"]) and role not in _MAY_BE_EMPTY and turn.get("weight", 1):
             reason = "empty_assistant_turn" if role == "assistant" else "missing_content"
             self._add(f"{place}: the {role}'s turn is empty", reason)
 
@@ -216,6 +218,13 @@ class _Checks:
 
     def _add(self, problem: str, reason: str) -> None:
         self.problems.add(problem, reason)
+
+
+def _is_blank(content: Any) -> bool:
+    """Whether there is nothing but white space; parts that are not text are something."""
+    parts = [content] if isinstance(content, str) else content
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    return all(isinstance(text, str) and not text.strip() for text in texts)
 
 
 def _renamed(turn: dict[str, Any]) -> dict[str, Any]:
