@@ -48,7 +48,8 @@ def _histogram(name: str, lengths: Json | None) -> Iterator[str]:
     yield f"tokens of the {name} rows:"
     for each in bins:
         bar = "█" * -(-each["rows"] * _BAR // most)
-        yield f"  {each['from']:>{width},} to {each['to']:>{width},} {each['rows']:>7,} {bar}"
+        span = f"{each['from']:>{width},} to {each['to']:>{width},}"
+        yield f"  {span} {each['rows']:>7,} {bar}".rstrip()
 
 
 def _show_example(console: Console, example: Json, *, has_colours: bool) -> None:

@@ -40,8 +40,7 @@ class Data(Protocol):
 
 
 def resolve(request: StageRequest, progress: Callable[[int, int], None]) -> Data:
-    """Find the data: the commit on the Hub, or all files with their hashes. StageError if it is not
-    found.
+    """Find the data: the commit on the Hub, or all files. StageError if it is not found.
 
     A job that is prepared again uses the same commit as before.
     """
@@ -71,24 +70,32 @@ class FileData:
     ) -> None:
         self._format = data_format
         self._files = files
-        sources = list({source.path: source for part in files.values() for source in part}.values())
-        self._hashes: dict[Path, str] = {}
-        for number, source in enumerate(sources, start=1):
-            with source.path.open("rb") as stream:
-                self._hashes[source.path] = hashlib.file_digest(stream, "sha256").hexdigest()
-            progress(number, len(sources))
-        self._states = {source.path: _state(source.path) for source in sources}
+        self._progress = progress
+        paths = dict.fromkeys(source.path for part in files.values() for source in part)
+        for path in paths:
+            path.open("rb").close()  # one that cannot be read is found before any download
+        self._states = {path: _state(path) for path in paths}
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._files)
 
     def fingerprint(self) -> Any:
+        """Reads every file to its end."""
+        hashes = self._hashes()
         files = {
             # The suffix tells `auto` the format.
-            split: [[self._hashes[source.path], Path(source.name).suffix] for source in sources]
+            split: [[hashes[source.path], Path(source.name).suffix] for source in sources]
             for split, sources in self._files.items()
         }
         return {"files": files, "format": self._format}
+
+    def _hashes(self) -> dict[Path, str]:
+        found = {}
+        for path in self._states:
+            with path.open("rb") as stream:
+                found[path] = hashlib.file_digest(stream, "sha256").hexdigest()
+            self._progress(len(found), len(self._states))
+        return found
 
     def names(self, split: str) -> list[str]:
         return [source.name for source in self._files[split]]
