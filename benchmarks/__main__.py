@@ -13,6 +13,7 @@ NAMES: Final = (
     "evaluation",
     "list_jobs",
     "memory",
+    "preview",
     "quality",
     "releases",
     "sandbox",

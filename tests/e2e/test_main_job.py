@@ -38,6 +38,23 @@ class TestMainJob:
         assert set(finished["result"]["baseline"]) >= {"eval_exact_match", "eval_f1"}
         assert [stage["stage"] for stage in finished["stages"]] == ["prepare", "train", "publish"]
 
+    def test_a_preview_finds_what_the_job_found(
+        self, stack: Stack, finished: dict[str, Any]
+    ) -> None:
+        answer = stack.http.post(
+            "/v1/jobs/preview", json=finished["spec"], params={"rows": 1000, "wait": 25}
+        )
+        assert answer.status_code == 200, answer.text
+        previewed = answer.json()["result"]
+        report = finished["result"]["data_report"]["splits"]
+        for split, counts in finished["result"]["splits"].items():
+            assert previewed["splits"][split]["features"] == counts["features"]
+            assert previewed["splits"][split]["tokens"] == report[split]["tokens"]
+        assert previewed["epoch"]["is_exact"]
+        assert previewed["epoch"]["total_steps"] == finished["progress"]["of"]
+        folders = {path.name for path in (stack.home / "jobs").iterdir()}
+        assert not any(name.startswith("preview-") for name in folders)
+
     def test_events_are_numbered_without_gaps(self, stack: Stack, finished: dict[str, Any]) -> None:
         events = stack.pages(f"/v1/jobs/{finished['id']}/events")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
