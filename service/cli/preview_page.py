@@ -18,6 +18,8 @@ _TRAINED: Final = "black on green"
 _OPEN, _CLOSE = "[[", "]]"
 _SHOWN_CHARACTERS: Final = 4000
 _SHOWN_TOKENS: Final = 64
+_BEFORE: Final = 8
+"""Of these before the first trained one, if that comes late."""
 Run = tuple[str, bool]
 """A part of a text, and whether it is trained."""
 
@@ -82,14 +84,20 @@ def _of_text(example: Json) -> Iterator[Run]:
 
 
 def _of_tokens(example: Json) -> Iterator[Run]:
-    """The first tokens, with bars between them."""
+    """Some tokens, with bars between them: the first ones, or those where the training begins."""
     tokens = example["tokens"]
     spans = [(span["start"], span["end"]) for span in example["trained"] or ()]
-    for begin, end, is_trained in _runs(min(len(tokens), _SHOWN_TOKENS), spans):
-        yield ("|" if begin else ""), False
-        yield "|".join(map(escaping.line, tokens[begin:end])), is_trained
-    if example["length"] > _SHOWN_TOKENS:
-        yield f" … {example['length'] - _SHOWN_TOKENS:,} more", False
+    first = spans[0][0] - _BEFORE if spans and spans[0][0] > _SHOWN_TOKENS // 2 else 0
+    last = min(len(tokens), first + _SHOWN_TOKENS)
+    if first:
+        yield f"{first:,} others … ", False
+    for begin, end, is_trained in _runs(len(tokens), spans):
+        part = tokens[max(begin, first) : min(end, last)]
+        if part:
+            yield ("|" if begin > first else ""), False
+            yield "|".join(map(escaping.line, part)), is_trained
+    if example["length"] > last:
+        yield f" … {example['length'] - last:,} more", False
 
 
 def _runs(length: int, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:

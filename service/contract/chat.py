@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from service.contract import patterns, regular_expressions
-from service.contract.bounds import MOST_TOKENS
+from service.contract.bounds import MOST_ROWS, MOST_TOKENS
 from service.contract.section import rule
 from service.contract.seq2seq import GenerationSpec
 from service.contract.types import TaskParametersModel, Text
@@ -32,6 +32,7 @@ class GenerateSpec(GenerationSpec):
     max_samples: int | None = Field(
         None,
         ge=1,
+        le=MOST_ROWS,
         description="Rows that are answered for `exact_match`, spread over the split; default: all "
         "of them. Without `exact_match` only the shown ones are answered.",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.models import save_tiny_gpt2
+from tests.support.models import save_tiny_gpt2, save_tiny_llama
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
 from worker.stages import local_preview
@@ -207,6 +207,53 @@ class TestTrained:
         task = {"type": "summarization", **parameters}
         split = previewed(tmp_path, save(tmp_path / "model"), task, train)["splits"]["train"]
         assert split["trained_tokens"] == min(split["target_tokens"]["total"], 3 * 8)
+
+
+class TestChat:
+    ROWS = (
+        [("user", "the report"), ("assistant", "of the board")],
+        [("user", "all"), ("assistant", "read"), ("user", "who"), ("assistant", "by all")],
+        [("user", "nobody")],
+    )
+
+    def of(self, home: Path, **task: Any) -> dict[str, Any]:
+        rows = [
+            {"messages": [{"role": role, "content": text} for role, text in turns]}
+            for turns in self.ROWS
+        ]
+        train = write_rows(home / "train.jsonl", rows)
+        model = save_tiny_llama(home / "model")
+        task = {"type": "chat", **task}
+        return previewed(home, model, task, train, on_bad_row="skip", max_bad_fraction=0.5)
+
+    @pytest.mark.parametrize("packing", ["off", "bfd"])
+    def test_the_answers_are_trained(self, tmp_path: Path, packing: str) -> None:
+        found = self.of(tmp_path, packing=packing)
+        answers = [
+            [example["text"][span["text_start"] : span["text_end"]] for span in example["trained"]]
+            for example in found["examples"]
+        ]
+        wanted = [f"{text}<|im_end|>" for turns in self.ROWS for _, text in turns[1::2]]
+        assert sorted(answer for shown in answers for answer in shown) == sorted(wanted)
+        trained = sum(
+            span["end"] - span["start"]
+            for example in found["examples"]
+            for span in example["trained"]
+        )
+        split = found["splits"]["train"]
+        assert split["trained_tokens"] == found["epoch"]["trained_tokens"] == trained
+        assert split["features"] == found["epoch"]["features"] == (2 if packing == "off" else 1)
+
+    def test_a_row_without_an_answer_is_named(self, tmp_path: Path) -> None:
+        split = self.of(tmp_path)["splits"]["train"]
+        assert (split["rows_usable"], split["rows_bad"]) == (2, 1)
+        assert split["bad_rows"][0]["place"] == "train.jsonl, line 3"
+
+    def test_the_length_is_that_of_the_features(self, tmp_path: Path) -> None:
+        """Chosen from the rows, not the limit of the model."""
+        found = self.of(tmp_path)
+        assert found["max_length"] == max(example["length"] for example in found["examples"])
+        assert any("`task.max_length` is" in notice for notice in found["notices"])
 
 
 class TestExtent:

@@ -115,6 +115,7 @@ def _fill(result: Preview, request: StageRequest, whole: JobSpec, options: Previ
     describing = Describing(request.spec, model.tokenizer, folder)
     for split in usable:
         made, measures = preparation.tokenize(split, folder / split)
+        result.max_length = made.pop("max_length", result.max_length)
         trained = {"trained_tokens": trained_tokens(describing, split)}
         result.splits[split] |= {**made, **measures, **trained}
     if usable:
