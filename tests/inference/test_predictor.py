@@ -30,7 +30,7 @@ EVERY_TIME = (
 )
 SELDOM = [pytest.param(name, marks=pytest.mark.heavy) for name in CASES if name not in EVERY_TIME]
 Once = Callable[[str], tuple[StagedJob, Path]]
-LABELS = ("answers", "label", "tags", "summary", "target")
+LABELS = ("answers", "label", "tags", "summary", "target", "completion")
 SQUAD = {"type": "question-answering", "max_seq_length": 96, "doc_stride": 16}
 SQUAD_2 = {**SQUAD, "version_2_with_negative": True, "null_score_diff_threshold": "auto"}
 TRAINING = {"max_steps": 3, "learning_rate": 1e-2, "per_device_eval_batch_size": 4}

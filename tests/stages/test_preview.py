@@ -52,6 +52,7 @@ TARGETS = {
     "text-classification": "label",
     "summarization": "text: ",
     "translation": "text: ",
+    "chat": "text: ",
 }
 
 

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import (
+    save_tiny_bert,
+    save_tiny_gpt2,
+    save_tiny_llama,
+    save_tiny_t5,
+    save_tiny_xlnet,
+)
 
 QUESTION = {
     "id": "1",
@@ -55,5 +61,10 @@ CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
         {"max_source_length": 16, "max_target_length": 8, "source_lang": "en", "target_lang": "de"},
         lambda folder: save_tiny_t5(folder, WORDS * 3),
         lambda n: {"source": text(n), "target": WORDS[n % 3]},
+    ),
+    "chat": (
+        {"packing": "bfd", "generate": {"max_new_tokens": 8}},
+        save_tiny_llama,
+        lambda n: {"prompt": text(n), "completion": WORDS[n % 3]},
     ),
 }

@@ -14,7 +14,7 @@ from service.contract.events import ArtifactWritten, Metric, Notice, Progress
 from service.contract.failures import FailureCode, StageError
 from service.contract.stages import TrainResult
 from tests.data.squad_sample import squad_rows
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN, Recorder
 from worker.stages.base import Stopped
@@ -105,8 +105,18 @@ CASES = {
         (),
         save_tiny_bert,
     ),
+    "chat": Case(
+        {
+            "type": "chat",
+            "packing": "bfd",
+            "generate": {"max_new_tokens": 8, "exact_match": r"by (\d+)"},
+        },
+        [{"prompt": text[:30], "completion": text[20:]} for text in TEXTS],
+        ("completion",),
+        save_tiny_llama,
+    ),
 }
-LANGUAGE_MODELS = {"causal-lm", "masked-lm"}
+LANGUAGE_MODELS = {"causal-lm", "masked-lm", "chat"}
 
 
 @dataclass

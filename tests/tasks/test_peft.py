@@ -15,7 +15,7 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.stages import TrainResult
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from tests.tasks.examples import example_spec
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Killed, Recorder, at_checkpoint
@@ -69,6 +69,14 @@ KINDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], Callable[[Path], Pa
         {"type": "token-classification"},
         [{"tokens": ["Ada", "wrote", "it"], "tags": ["PER", "O", "O"]}] * 12,
         save_tiny_bert,
+    ),
+    "chat": (
+        {"type": "chat", "packing": "bfd", "max_length": 64},
+        [
+            {"prompt": SENTENCE[: 20 + number % 3 * 15], "completion": f"report {number}"}
+            for number in range(60)
+        ],
+        save_tiny_llama,
     ),
 }
 
@@ -153,6 +161,7 @@ class TestGolden:
         ("kind", "expected"),
         [
             ("lm", [5.709772, 5.694898, 5.684761, 5.671310, 5.686991, 5.664909]),
+            ("chat", [5.728526, 5.716073, 5.700208, 5.683280, 5.654884, 5.646024]),
             ("qa", [2.916137, 2.726070, 2.588777, 2.473779, 2.349096, 2.307426]),
         ],
     )
@@ -183,6 +192,7 @@ class TestResume:
                 id="dora, all at once",
             ),
             pytest.param("qa", {"method": "ia3"}, {}, id="ia3"),
+            pytest.param("chat", LORA, {"activation_checkpointing": True}, id="chat, packed"),
             pytest.param("lm", {**PREFIX, "prefix_projection": True}, {}, id="projected prefix"),
             pytest.param("summary", PROMPT, {}, id="prompt"),
         ],
@@ -262,6 +272,8 @@ class TestWhatIsLeft:
         [
             ("lm", LORA, transformers.AutoModelForCausalLM),
             ("lm", PROMPT, transformers.AutoModelForCausalLM),
+            ("chat", LORA, transformers.AutoModelForCausalLM),
+            ("chat", PROMPT, transformers.AutoModelForCausalLM),
             ("qa", PREFIX, transformers.AutoModelForQuestionAnswering),
             ("class", PROMPT, transformers.AutoModelForSequenceClassification),
             ("tags", {"method": "ia3"}, transformers.AutoModelForTokenClassification),
@@ -275,7 +287,10 @@ class TestWhatIsLeft:
         job = make(kind, adapter, max_steps=3)
         result, _ = job.train()
         model = loaded(auto, job, result)
-        if adapter is PROMPT and kind == "lm":  # its logits begin with the virtual tokens'
+        if adapter is PROMPT and kind in (
+            "lm",
+            "chat",
+        ):  # its logits begin with the virtual tokens'
             model.register_forward_hook(lambda _model, _inputs, out: _without(out, 4))
         assert mean_loss(job, model) == pytest.approx(result.metrics["eval_loss"], abs=1e-5)
         assert result.metrics["eval_loss"] != result.baseline["eval_loss"]

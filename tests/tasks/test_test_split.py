@@ -13,7 +13,7 @@ from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import scores
 
 # What a row is without its label.
-INPUTS = {"id", "question", "context", "text", "tokens", "source"}
+INPUTS = {"id", "question", "context", "text", "tokens", "source", "prompt"}
 
 
 def trained(

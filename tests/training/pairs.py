@@ -135,6 +135,19 @@ def texts(task: str, model: Path) -> Callable[[Path], dict[str, Any]]:
     return body
 
 
+def conversations(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
+    rows = [{"prompt": text, "completion": text[:30]} for text in TEXTS]
+    return lambda home: {
+        "task": {"type": "chat", **task},
+        "model": {"name_or_path": str(model)},
+        "dataset": {
+            "source": "path",
+            "train": write_rows(home / "train.jsonl", rows),
+            "validation": write_rows(home / "validation.jsonl", rows[2:9]),
+        },
+    }
+
+
 def example(home: Path, name: str, model: Path) -> Case:
     """A question-answering example, with its files as paths, shortened."""
     home.mkdir()

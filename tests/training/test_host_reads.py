@@ -18,7 +18,7 @@ from service.contract.events import Notice
 from tests.data.squad_sample import squad_rows
 from tests.fakes import packed_kernels
 from tests.fakes.packed_kernels import PackedKernels
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_t5
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.host_reads import HostReadError, HostReads, HostReadsOnGPU
 from worker.tasks import registry
@@ -104,6 +104,20 @@ def separate_documents(home: Path) -> dict[str, Any]:
     }
 
 
+def packed_rows(home: Path) -> dict[str, Any]:
+    body = causal_lm(home)
+    return {**body, "task": {"type": "causal-lm", "block_size": 64, "packing": "bfd"}}
+
+
+def chat(home: Path) -> dict[str, Any]:
+    rows = [{"prompt": each["text"][:60], "completion": each["text"][:20]} for each in TEXTS]
+    return {
+        "task": {"type": "chat", "packing": "bfd"},
+        "model": {"name_or_path": str(save_tiny_llama(home / "model"))},
+        "dataset": {"train": write_rows(home / "train.jsonl", rows)},
+    }
+
+
 def summarization(home: Path) -> dict[str, Any]:
     rows = [{"text": each["text"], "summary": each["text"][:20]} for each in TEXTS]
     return {
@@ -121,6 +135,8 @@ def summarization(home: Path) -> dict[str, Any]:
         (masked_lm, True),
         (causal_lm, False),
         (separate_documents, False),
+        (packed_rows, True),
+        (chat, True),
         (summarization, False),
     ],
 )

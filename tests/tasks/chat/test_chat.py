@@ -215,22 +215,30 @@ class TestJob:
         assert recorder.train_values("loss") == {step: losses[step] for step in (3, 4, 5)}
 
     @pytest.mark.parametrize(
-        "options",
+        ("options", "other"),
         [
-            {"activation_checkpointing": True},
-            {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2},
-            {"padding_free": True, "bf16": True},
+            ({"activation_checkpointing": True}, {}),
+            ({"padding_free": True}, {}),
+            pytest.param(
+                {"torch_compile": True, "torch_compile_backend": "eager"},
+                {},
+                marks=pytest.mark.heavy,  # 4 s
+            ),
+            (
+                {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2},
+                {"label_smoothing_factor": 0.1, "per_device_train_batch_size": 4},
+            ),
         ],
-        ids=["activation checkpointing", "smoothing", "bf16"],
+        ids=["activation checkpointing", "padding-free", "compiled", "accumulation"],
     )
-    def test_other_options(self, tmp_path: Path, options: dict[str, Any]) -> None:
-        plain = {
-            name: value for name, value in options.items() if name != "activation_checkpointing"
-        }
-        kept = {"per_device_train_batch_size": 2, "max_steps": 3}
+    def test_same_numbers(
+        self, tmp_path: Path, options: dict[str, Any], other: dict[str, Any]
+    ) -> None:
+        """Two ways to compute the same training on packed examples."""
+        kept = {"per_device_train_batch_size": 2, "max_steps": 3, "num_train_epochs": 3}
         found = [
-            chat_job(tmp_path / str(number), training={**kept, **given}, packing=packing).train()[1]
-            for number, (given, packing) in enumerate([(options, "bfd"), (plain, "bfd")])
+            chat_job(tmp_path / str(n), ROWS * 3, {**kept, **given}, packing="bfd").train()[1]
+            for n, given in enumerate([options, other])
         ]
         losses = [list(each.train_values("loss").values()) for each in found]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -17,7 +17,13 @@ from transformers import (
 
 from service.contract.events import CheckpointSaved
 from tests.data.squad_sample import squad_file
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import (
+    save_tiny_bert,
+    save_tiny_gpt2,
+    save_tiny_llama,
+    save_tiny_t5,
+    save_tiny_xlnet,
+)
 from tests.tasks.stages import write_rows
 from tests.training.pairs import EXAMPLES, Both, Suite, texts
 from tests.training.support import PLAIN
@@ -28,6 +34,7 @@ UNMOVED: dict[str, Any] = {**PLAIN, "learning_rate": 0.0, "max_steps": 1, "save_
 SUMMARIES = EXAMPLES / "seq2seq" / "summaries-train.jsonl"
 
 Body = Callable[[Path], dict[str, Any]]
+WITH_FSDP = ("question-answering", "masked-lm", "summarization", "chat")
 
 
 def _questions(model: Path, **task: Any) -> Body:
@@ -75,6 +82,12 @@ TAGGED = [
 ]
 
 
+TALKS = [
+    {"prompt": f"the report{' of the board' * number}", "completion": f"was read {number}"}
+    for number in range(9)
+]
+
+
 def _tasks(suite: Suite, folder: Path) -> None:
     bert, gpt2 = save_tiny_bert(folder / "bert"), save_tiny_gpt2(folder / "gpt2")
     words = [json.loads(line)["text"] for line in SUMMARIES.read_text().splitlines()[:60]]
@@ -88,10 +101,17 @@ def _tasks(suite: Suite, folder: Path) -> None:
         "text-classification": _rows("text-classification", bert, LABELLED),
         "token-classification": _rows("token-classification", bert, TAGGED),
         "summarization": _summaries(save_tiny_t5(folder / "t5", words)),
+        "chat": _rows(
+            "chat",
+            save_tiny_llama(folder / "llama"),
+            TALKS,
+            packing="bfd",
+            generate={"max_new_tokens": 8, "exact_match": r"read (\d+)", "max_samples": 5},
+        ),
     }
     for name, body in bodies.items():
         suite.task(name, body, **UNMOVED, per_device_eval_batch_size=2)
-    for name in ("question-answering", "masked-lm", "summarization"):
+    for name in WITH_FSDP:
         suite.task(f"{name} fsdp", bodies[name], "fsdp", **UNMOVED, per_device_eval_batch_size=2)
 
 
@@ -110,6 +130,7 @@ def _without_training(suite: Suite, folder: Path) -> None:
     bodies: Mapping[str, Body] = {
         "evaluated": _rows("text-classification", folder / "classifier", LABELLED),
         "prompts": _prediction("causal-lm", folder / "gpt2", prompts, max_new_tokens=8),
+        "answers": _prediction("chat", folder / "llama", TALKS, generate={"max_new_tokens": 8}),
         "masks": _prediction("masked-lm", folder / "masked", gaps),
     }
     for name, body in bodies.items():
@@ -180,9 +201,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 TASKS = [
     *("question-answering", "beam search", "causal-lm", "masked-lm", "text-classification"),
-    *("token-classification", "summarization"),
+    *("token-classification", "summarization", "chat"),
 ]
-FSDP = [f"{name} fsdp" for name in ("question-answering", "masked-lm", "summarization")]
+FSDP = [f"{name} fsdp" for name in WITH_FSDP]
 TINY = ["uneven", "one batch", "one batch fsdp"]
 
 
@@ -211,7 +232,7 @@ class TestWithoutTraining:
         assert "eval_loss" in found(both.one.result.metrics)
 
     @pytest.mark.parametrize("strategy", [None, "fsdp"])
-    @pytest.mark.parametrize("name", ["evaluated", "prompts", "masks"])
+    @pytest.mark.parametrize("name", ["evaluated", "prompts", "answers", "masks"])
     def test_predictions(self, ran: dict[str, Both], name: str, strategy: str | None) -> None:
         one, two = ran[f"{name} {strategy}"].one, ran[f"{name} {strategy}"].two
         assert two.result.samples == one.result.samples

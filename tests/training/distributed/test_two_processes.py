@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from service.contract.events import Notice
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_xlnet
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama, save_tiny_xlnet
 from tests.training.pairs import (
     Both,
     SameAsOne,
     Suite,
     assert_equal,
+    conversations,
     example,
     questions,
     texts,
@@ -58,6 +59,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     lora = {"peft": {"method": "lora", "target_modules": ["c_attn"]}}
     suite.task("lora", lambda home: {**texts("causal-lm", gpt2)(home), **lora})
     suite.task("masked-lm", texts("masked-lm", bert))
+    talks = conversations(save_tiny_llama(folder / "llama"), packing="bfd", max_length=64)
+    suite.task("chat", talks)
     # Without unanswerable questions a third of the head gets no gradient.
     xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
     suite.task("beam search", questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3))
@@ -83,7 +86,7 @@ class TestSameAsOne(SameAsOne):
         "name",
         [
             *("plain", "clipped", "grouped", "smoothed", "logged seldom", "best", "own options"),
-            *("question-answering", "causal-lm", "masked-lm", "lora", "beam search"),
+            *("question-answering", "causal-lm", "masked-lm", "lora", "beam search", "chat"),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
