@@ -1,0 +1,142 @@
+"""Compares losses and rewards, step by step, with TRL's `SFTTrainer` and `DPOTrainer` in float32.
+
+    python -m benchmarks.trl_losses [sft sigmoid ipo apo_zero] [--real] [--record] [--data FOLDER]
+        [--scratch FOLDER]
+
+The same rows, model, seed, order and options on both sides; all weights are trained. By default 30
+steps of the tiny cases of tests/tasks/trl_cases.py; with `--real` SmolLM2-135M-Instruct on GSM8K,
+packed to 1,024 tokens, or in batches of 2 pairs. Printed is the largest difference of each number,
+which must be below 1e-4. `--record` only runs TRL, and writes what tests/tasks/test_against_trl.py
+compares with.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import gsm8k_rows, trl_scratch, trl_sides
+from tests.tasks import trl_cases
+from tests.tasks.stages import write_rows
+
+TOLERANCE: Final = 1e-4
+REAL_STEPS: Final = 30
+EXACT: Final[dict[str, Any]] = {"bf16": False, "gradient_checkpointing": False}
+
+
+def tiny(case: trl_cases.Case, folder: Path) -> tuple[dict[str, Any], trl_scratch.TRLCase]:
+    """Our spec, and TRL's case."""
+    model = trl_cases.save_tiny_llama(folder / "model")
+    body = trl_cases.body(case, model, folder)
+    return body, _trl_case(case, body, folder)
+
+
+def real(
+    case: trl_cases.Case, folder: Path, model: Path, data: Path
+) -> tuple[dict[str, Any], trl_scratch.TRLCase]:
+    """SmolLM2 and GSM8K in the place of the tiny model and its sums."""
+    body = trl_cases.body(case, model, folder)
+    packed = case.trainer == "SFTTrainer"
+    rows = gsm8k_rows.read(data, "chat-train.jsonl", 300) if packed else gsm8k_rows.pairs(data, 60)
+    write_rows(folder / "train.jsonl", rows)
+    body["model"]["dtype"] = "float32"
+    body["task"] |= {"max_length": 1024}
+    if packed:
+        body["task"]["chat_template"] = trl_cases.TEMPLATE
+    body["training"] |= {"max_steps": REAL_STEPS, "learning_rate": 1e-5}
+    if packed:
+        body["training"]["per_device_train_batch_size"] = 1
+    return body, _trl_case(case, body, folder)
+
+
+def _trl_case(case: trl_cases.Case, body: Mapping[str, Any], folder: Path) -> trl_scratch.TRLCase:
+    shared = {name: body["training"][name] for name in trl_cases.training()}
+    options = {**case.options, **shared, **EXACT, "max_length": body["task"]["max_length"]}
+    return trl_scratch.TRLCase(
+        trainer=case.trainer,
+        model_dir=body["model"]["name_or_path"],
+        data=body["dataset"]["train"],
+        folder=str(folder),
+        options=options,
+        chat_template=body["task"].get("chat_template"),
+    )
+
+
+def differences(
+    case: trl_cases.Case,
+    mine: Sequence[Mapping[str, float]],
+    other: Sequence[Mapping[str, float]],
+) -> dict[str, float]:
+    """Name → the largest difference over all steps."""
+    return {
+        name: max(abs(one[name] - two[name]) for one, two in zip(mine, other, strict=True))
+        for name in case.names
+    }
+
+
+def compare(
+    name: str, body: dict[str, Any], trl_case: trl_scratch.TRLCase, site: Path, roots: list[Path]
+) -> None:
+    folder, case = Path(trl_case.folder), trl_cases.CASES[name]
+    more = {"data_roots": roots, "model_roots": roots}
+    result = trl_sides.prepared(body, folder, **more)
+    mine = trl_sides.ours(body, folder / "ours", result, **more)
+    other = trl_sides.theirs(site, trl_case)
+    found = differences(case, mine.steps, other.steps)
+    told = "   ".join(f"{key} {value:.1e}" for key, value in found.items())
+    losses = [
+        f"{side.steps[0]['loss']:.4f} to {side.steps[-1]['loss']:.4f}" for side in (mine, other)
+    ]
+    verdict = "within" if max(found.values()) < TOLERANCE else "NOT within"
+    print(
+        f"{name:9} {len(mine.steps)} steps, loss {losses[0]} : {losses[1]}   largest difference "
+        f"{told}   {verdict} {TOLERANCE:.0e}",
+        flush=True,
+    )
+
+
+def record(site: Path, folder: Path) -> None:
+    """TRL's numbers of the tiny cases, for the test."""
+    numbers = {}
+    for name, case in trl_cases.CASES.items():
+        (folder / name).mkdir()
+        side = trl_sides.theirs(site, tiny(case, folder / name)[1], threads=1)
+        numbers[name] = {key: [round(v, 6) for v in side.values(key)] for key in case.names}
+    lines = [
+        f'  "{name}": {{\n'
+        + ",\n".join(f'    "{key}": {json.dumps(values)}' for key, values in found.items())
+        + "\n  }"
+        for name, found in numbers.items()
+    ]
+    trl_cases.GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("cases", nargs="*", default="all", choices=[*trl_cases.CASES, "all"])
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--data", type=Path, default=gsm8k_rows.FOLDER)
+    parser.add_argument("--scratch", type=Path, default=trl_scratch.FOLDER)
+    options = parser.parse_args()
+    site = trl_scratch.installed(options.scratch)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if options.record:
+            record(site, folder)
+            return
+        for name in trl_cases.CASES if "all" in options.cases else options.cases:
+            (folder / name).mkdir()
+            case = trl_cases.CASES[name]
+            if options.real:
+                model = trl_scratch.smollm2(options.scratch)
+                both = real(case, folder / name, model, options.data)
+            else:
+                both = tiny(case, folder / name)
+            compare(name, *both, site, [folder, options.scratch])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Trains with TRL's `SFTTrainer` or `DPOTrainer`: the reference side of the benchmarks against TRL,
+in its own process, where TRL can be imported. Prints one line of JSON.
+
+    python -m benchmarks.trl_reference CASE.json
+"""
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoTokenizer, TrainerCallback
+
+from benchmarks.trl_scratch import TRLCase
+from worker.training import rng
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+CONFIGS = {"SFTTrainer": "SFTConfig", "DPOTrainer": "DPOConfig"}
+
+
+class _Clock(TrainerCallback):
+    """Times the steps after the first `skipped`."""
+
+    def __init__(self, skipped: int) -> None:
+        self._skipped = skipped
+        self.seconds = 0.0
+
+    def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
+        self._begun = time.perf_counter()
+
+    def on_step_end(self, *arguments: Any, **_more: Any) -> None:
+        if arguments[1].global_step == self._skipped:
+            self._begun = time.perf_counter()
+        self.seconds = time.perf_counter() - self._begun
+
+
+def trainer_of(case: TRLCase, *callbacks: TrainerCallback) -> Any:
+    """The trainer with its rows prepared, in their own order."""
+    config = getattr(trl, CONFIGS[case.trainer])(
+        output_dir=f"{case.folder}/trl",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        train_sampling_strategy="sequential",
+        model_init_kwargs={"dtype": case.dtype},
+        **case.options,
+    )
+    rows = [json.loads(line) for line in Path(case.data).read_text().splitlines()]
+    tokenizer = AutoTokenizer.from_pretrained(case.model_dir)
+    tokenizer.chat_template = case.chat_template or tokenizer.chat_template
+    return getattr(trl, case.trainer)(
+        model=case.model_dir,
+        args=config,
+        processing_class=tokenizer,
+        # Without the option each turn would get the keys of all others.
+        train_dataset=Dataset.from_list(rows, on_mixed_types="use_json"),
+        peft_config=LoraConfig(task_type="CAUSAL_LM", **case.lora) if case.lora else None,
+        callbacks=list(callbacks),
+    )
+
+
+def train(case: TRLCase) -> dict[str, Any]:
+    clock = _Clock(case.skipped)
+    trainer = trainer_of(case, clock)
+    # In the order of our first epoch: TRL would shuffle with another generator. Both sides pack
+    # before they shuffle.
+    examples = trainer.train_dataset
+    trainer.train_dataset = examples.select(rng.shuffled(len(examples), trainer.args.seed, 0))
+    trainer.train()
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
+    tokens = {entry["step"]: entry["num_tokens"] for entry in log}
+    return {
+        "seconds": clock.seconds,
+        "tokens": tokens[max(tokens)] - tokens.get(case.skipped, 0),
+        "steps": log,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_interop_threads(1)
+    print(json.dumps(train(TRLCase(**json.loads(Path(sys.argv[1]).read_text())))))
