@@ -80,10 +80,9 @@ def compare(
     name: str, body: dict[str, Any], trl_case: trl_scratch.TRLCase, site: Path, roots: list[Path]
 ) -> None:
     folder, case = Path(trl_case.folder), trl_cases.CASES[name]
-    more = {"data_roots": roots, "model_roots": roots}
-    result = trl_sides.prepared(body, folder, **more)
-    mine = trl_sides.ours(body, folder / "ours", result, **more)
-    other = trl_sides.theirs(site, trl_case)
+    result = trl_sides.prepared(body, folder, roots)
+    mine = trl_sides.ours(body, folder / "ours", result, roots)
+    other = trl_sides.theirs(site, trl_sides.ordered(trl_case, result))
     found = differences(case, mine.steps, other.steps)
     told = "   ".join(f"{key} {value:.1e}" for key, value in found.items())
     losses = [
@@ -102,7 +101,9 @@ def record(site: Path, folder: Path) -> None:
     numbers = {}
     for name, case in trl_cases.CASES.items():
         (folder / name).mkdir()
-        side = trl_sides.theirs(site, tiny(case, folder / name)[1], threads=1)
+        body, trl_case = tiny(case, folder / name)
+        result = trl_sides.prepared(body, folder / name, [folder])
+        side = trl_sides.theirs(site, trl_sides.ordered(trl_case, result), threads=1)
         numbers[name] = {key: [round(v, 6) for v in side.values(key)] for key in case.names}
     lines = [
         f'  "{name}": {{\n'

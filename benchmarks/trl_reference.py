@@ -8,6 +8,7 @@ import json
 import resource
 import sys
 import time
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,29 @@ def trainer_of(case: TRLCase, *callbacks: TrainerCallback) -> Any:
     )
 
 
+def _places(examples: Any, prepared_dir: Path) -> list[int]:
+    """For each packed example of ours the place of TRL's that holds the same sequences. KeyError if
+    there is none."""
+    ours = Dataset.from_file(str(prepared_dir / "train" / "features.arrow"))
+    places = {
+        _sequences(each["input_ids"], each["seq_lengths"]): place
+        for place, each in enumerate(examples)
+    }
+    return [places[_sequences(each["input_ids"], each["lengths"])] for each in ours]
+
+
+def _sequences(tokens: list[int], lengths: list[int]) -> tuple[tuple[int, ...], ...]:
+    ends = accumulate(lengths, initial=0)
+    return tuple(sorted(tuple(tokens[start:end]) for start, end in pairwise(ends)))
+
+
 def train(case: TRLCase) -> dict[str, Any]:
     clock = _Clock(case.skipped)
     trainer = trainer_of(case, clock)
-    # In the order of our first epoch: TRL would shuffle with another generator. Both sides pack
-    # before they shuffle.
     examples = trainer.train_dataset
+    if case.prepared_dir is not None:
+        examples = examples.select(_places(examples, Path(case.prepared_dir)))
+    # In the order of our first epoch: TRL would shuffle with another generator.
     trainer.train_dataset = examples.select(rng.shuffled(len(examples), trainer.args.seed, 0))
     trainer.train()
     log = [entry for entry in trainer.state.log_history if "loss" in entry]

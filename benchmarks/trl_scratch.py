@@ -32,6 +32,8 @@ class TRLCase:
     """Default: the tokenizer's own."""
     dtype: str = "float32"
     """Of the weights."""
+    prepared_dir: str | None = None
+    """Of ours, if the rows are packed: the packed examples are put into the order of ours."""
     skipped: int = 0
     """Steps at the beginning that are not timed."""
 

@@ -1,6 +1,6 @@
 """The two sides of a comparison with TRL: a case for its trainer, and a spec for our stages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,29 @@ class Side:
         return sum(losses) / len(losses)
 
 
-def prepared(body: dict[str, Any], folder: Path, **roots: Any) -> dict[str, Any]:
-    """The result of the prepare stage."""
-    result: dict[str, Any] = stage("prepare", folder / "prepare", body, **roots).result
+def prepared(body: dict[str, Any], folder: Path, roots: list[Path]) -> dict[str, Any]:
+    """The result of the prepare stage. `roots`: where data and models are."""
+    allowed = {"data_roots": roots, "model_roots": roots}
+    result: dict[str, Any] = stage("prepare", folder / "prepare", body, **allowed).result
     return result
+
+
+def ordered(case: TRLCase, result: dict[str, Any]) -> TRLCase:
+    """With packed examples in the order of ours."""
+    packs = case.options.get("packing", False)
+    return replace(case, prepared_dir=str(result["prepared_dir"]) if packs else None)
 
 
 def ours(
     body: dict[str, Any],
     folder: Path,
     result: dict[str, Any],
-    *,
+    roots: list[Path],
     threads: int | None = None,
-    **roots: Any,
 ) -> Side:
-    """`folder`: of this run; `roots`: `data_roots` and `model_roots`."""
-    ended = stage("train", folder, body, threads, prepared=result, **roots)
+    """`folder`: of this run."""
+    allowed = {"data_roots": roots, "model_roots": roots}
+    ended = stage("train", folder, body, threads, prepared=result, **allowed)
     metrics = ended.result["metrics"]
     logged = [event for event in ended.events if isinstance(event, Metric)]
     return Side(

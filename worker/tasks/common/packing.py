@@ -68,15 +68,16 @@ class _Bins:
 
     def _tightest(self, length: int, count: int) -> tuple[int, list[int]]:
         """Take out the fullest bins with room for `length` tokens, all with the same room: as many
-        as `count` sequences need, if there are so many."""
+        as `count` sequences need, if there are so many. Those that have had it for longest come
+        first, as in TRL, which so fills its bins with the same sequences."""
         place = bisect_left(self._rooms, length)
         if place == len(self._rooms):
             return self._capacity, self._opened(-(-count // (self._capacity // length)))
         room = self._rooms[place]
         bins = self._with_room[room]
         wanted = -(-count // (room // length))
-        taken = bins[-wanted:]
-        del bins[-len(taken) :]
+        taken = bins[:wanted]
+        del bins[:wanted]
         if not bins:
             del self._with_room[room], self._rooms[place]
         return room, taken
