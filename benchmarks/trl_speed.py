@@ -1,0 +1,148 @@
+"""Compares speed and memory with TRL's `SFTTrainer` and `DPOTrainer`: SmolLM2-135M on GSM8K.
+
+    python -m benchmarks.trl_speed [sft-lora sft-full dpo-lora dpo-full] [--steps 6] [--pairs 3]
+        [--data FOLDER] [--scratch FOLDER]
+
+Conversations packed to 1,024 tokens, two packed examples a step; or four pairs a step. TRL has its
+fastest settings: no activation checkpointing, SDPA, micro-batches of one packed example (a larger
+one would be a longer row, whose attention grows with the square), reference log-probabilities
+computed before the first step. Ours has its defaults, with the allocator that a worker gives its
+stages. Both compute in bfloat16 if the processor does, with float32 weights, or bfloat16 ones
+under an adapter of rank 16. The time of the reference counts on both sides. Each pair runs ours and
+TRL in turn, each in its own process with all cores. Printed are the median ratio of real tokens per
+second with its range, the mean loss of both over the same steps, and the peak memory.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import gsm8k_rows, trl_scratch, trl_sides
+from benchmarks.training_speed import malloc
+from tests.tasks import trl_cases
+from tests.tasks.stages import write_rows
+from worker.training import precision
+
+LENGTH: Final = 1024
+LORA: Final[dict[str, Any]] = {"r": 16, "lora_alpha": 16, "target_modules": "all-linear"}
+PACKED_A_STEP: Final = 2
+PAIRS_A_STEP: Final = 4
+PER_EXAMPLE: Final = 6
+"""Conversations of GSM8K that surely fill a packed example."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    body: dict[str, Any]
+    """Our spec."""
+    trl_case: trl_scratch.TRLCase
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.trl_case.folder)
+
+
+def comparison(
+    name: str, steps: int, folder: Path, model: Path, data: Path
+) -> Comparison:
+    trainer, _, weights = name.partition("-")
+    case = trl_cases.CASES["sft" if trainer == "sft" else "sigmoid"]
+    packs, adapter = trainer == "sft", LORA if weights == "lora" else None
+    folder.mkdir()
+    if packs:
+        rows = gsm8k_rows.read(data, "chat-train.jsonl", steps * PACKED_A_STEP * PER_EXAMPLE)
+    else:
+        rows = gsm8k_rows.pairs(data, steps * PAIRS_A_STEP)
+    file = write_rows(folder / "train.jsonl", rows)
+    dtype = "bfloat16" if adapter else "float32"
+    shared = {
+        "max_steps": steps,
+        "learning_rate": 1e-4 if adapter else 1e-5,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "seed": 42,
+    }
+    half = precision.cpu_has_bf16()
+    options = {
+        **case.options,
+        **shared,
+        "max_length": LENGTH,
+        "bf16": half,
+        "gradient_checkpointing": False,
+        "per_device_train_batch_size": 1 if packs else PAIRS_A_STEP,
+        "gradient_accumulation_steps": PACKED_A_STEP if packs else 1,
+        **({} if packs else {"precompute_ref_log_probs": True}),
+    }
+    body = {
+        "task": {**case.task, "max_length": LENGTH, "chat_template": trl_cases.TEMPLATE},
+        "model": {"name_or_path": str(model), "dtype": dtype},
+        "dataset": {"source": "path", "train": file},
+        "training": {
+            **shared,
+            "precision": "bf16" if half else "fp32",
+            "per_device_train_batch_size": PACKED_A_STEP if packs else PAIRS_A_STEP,
+            "eval_strategy": "no",
+        },
+        "resources": {"gpus": 0},
+        **({"peft": {"method": "lora", **adapter}} if adapter else {}),
+    }
+    return Comparison(
+        body,
+        trl_scratch.TRLCase(
+            trainer=case.trainer,
+            model_dir=str(model),
+            data=file,
+            folder=str(folder),
+            options=options,
+            chat_template=trl_cases.TEMPLATE,
+            lora=adapter,
+            dtype=dtype,
+        ),
+    )
+
+
+def compare(name: str, both: Comparison, site: Path, roots: list[Path], pairs: int) -> None:
+    result = trl_sides.prepared(both.body, both.folder, roots)
+    trl_case = trl_sides.ordered(both.trl_case, result)
+    rows = []
+    for number in range(pairs):
+        mine = trl_sides.ours(both.body, both.folder / f"ours-{number}", result, roots)
+        rows.append((mine, trl_sides.theirs(site, trl_case)))
+    rates = [mine.rate / other.rate for mine, other in rows]
+    peaks = [mine.peak / other.peak for mine, other in rows]
+    mine, other = rows[-1]
+    print(
+        f"{name:9} {statistics.median(rates):5.2f} ({min(rates):.2f} to {max(rates):.2f})   "
+        f"tokens/s {statistics.median(m.rate for m, _ in rows):5.0f} : "
+        f"{statistics.median(t.rate for _, t in rows):5.0f}   "
+        f"loss {mine.loss:.4f} : {other.loss:.4f}   "
+        f"peak {mine.peak / 2**30:.2f} : {other.peak / 2**30:.2f} GiB, "
+        f"{statistics.median(peaks):.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    names = ["sft-lora", "sft-full", "dpo-lora", "dpo-full"]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("cases", nargs="*", default="all", choices=[*names, "all"])
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--data", type=Path, default=gsm8k_rows.FOLDER)
+    parser.add_argument("--scratch", type=Path, default=trl_scratch.FOLDER)
+    options = parser.parse_args()
+    site, model = trl_scratch.installed(options.scratch), trl_scratch.smollm2(options.scratch)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name in names if "all" in options.cases else options.cases:
+            both = comparison(name, options.steps, folder / name, model, options.data)
+            compare(name, both, site, [folder, options.scratch], options.pairs)
+    print(f"malloc {malloc()} : the C library's   load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
