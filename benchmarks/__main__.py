@@ -21,6 +21,9 @@ NAMES: Final = (
     "sharing",
     "start",
     "training_speed",
+    "trl_losses",
+    "trl_masks",
+    "trl_speed",
     "whole_job",
 )
 

@@ -57,6 +57,7 @@ def trainer_of(case: TRLCase, *callbacks: TrainerCallback) -> Any:
         **case.options,
     )
     rows = [json.loads(line) for line in Path(case.data).read_text().splitlines()]
+    names = {name: None for row in rows for name in row}  # the first row names the columns
     tokenizer = AutoTokenizer.from_pretrained(case.model_dir)
     tokenizer.chat_template = case.chat_template or tokenizer.chat_template
     return getattr(trl, case.trainer)(
@@ -64,7 +65,9 @@ def trainer_of(case: TRLCase, *callbacks: TrainerCallback) -> Any:
         args=config,
         processing_class=tokenizer,
         # Without the option each turn would get the keys of all others.
-        train_dataset=Dataset.from_list(rows, on_mixed_types="use_json"),
+        train_dataset=Dataset.from_list(
+            [{**names, **row} for row in rows], on_mixed_types="use_json"
+        ),
         peft_config=LoraConfig(task_type="CAUSAL_LM", **case.lora) if case.lora else None,
         callbacks=list(callbacks),
     )

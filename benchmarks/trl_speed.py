@@ -46,9 +46,7 @@ class Comparison:
         return Path(self.trl_case.folder)
 
 
-def comparison(
-    name: str, steps: int, folder: Path, model: Path, data: Path
-) -> Comparison:
+def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> Comparison:
     trainer, _, weights = name.partition("-")
     case = trl_cases.CASES["sft" if trainer == "sft" else "sigmoid"]
     packs, adapter = trainer == "sft", LORA if weights == "lora" else None
