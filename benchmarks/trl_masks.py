@@ -125,11 +125,10 @@ def save_model(folder: Path, tokenizer: Any) -> None:
 
 def ours(tokenizer: Any, template: str | None, rows: list[dict[str, Any]]) -> list[Any]:
     """For each row what `chat` would train on, or the reason why it refuses the row."""
-    from worker.tasks.chat.rows import RowCleaner, load
-
     from service.contract.chat import ChatSpec
     from worker.data.table import RowError
     from worker.tasks.chat.rendering import Renderer
+    from worker.tasks.chat.rows import RowCleaner, load
 
     parameters = ChatSpec(chat_template=template)
     clean, renderer = RowCleaner("train", parameters), Renderer(tokenizer, parameters)

@@ -31,8 +31,8 @@ class Side:
 
 def prepared(body: dict[str, Any], folder: Path, roots: list[Path]) -> dict[str, Any]:
     """The result of the prepare stage. `roots`: where data and models are."""
-    allowed = {"data_roots": roots, "model_roots": roots}
-    result: dict[str, Any] = stage("prepare", folder / "prepare", body, **allowed).result
+    ended = stage("prepare", folder / "prepare", body, data_roots=roots, model_roots=roots)
+    result: dict[str, Any] = ended.result
     return result
 
 
@@ -50,8 +50,9 @@ def ours(
     threads: int | None = None,
 ) -> Side:
     """`folder`: of this run."""
-    allowed = {"data_roots": roots, "model_roots": roots}
-    ended = stage("train", folder, body, threads, prepared=result, **allowed)
+    ended = stage(
+        "train", folder, body, threads, prepared=result, data_roots=roots, model_roots=roots
+    )
     metrics = ended.result["metrics"]
     logged = [event for event in ended.events if isinstance(event, Metric)]
     return Side(

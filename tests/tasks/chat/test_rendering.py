@@ -64,6 +64,15 @@ class TestTrainedTokens:
         assert found.input_ids == theirs["input_ids"]
         assert found.trained == [bool(each) for each in theirs["assistant_masks"]]
 
+    def test_a_turn_may_be_marked_in_two_passages(self, tokenizer: Any) -> None:
+        marked = "{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+        answer = "{% if m.role == 'assistant' %}" + marked + "{% else %}{{ m.content }}{% endif %}"
+        text = "{% for m in messages %}{{ m.role }}\n" + answer + "{% endfor %}"
+        text += "{% generation %}{{ eos_token }}{% endgeneration %}"
+        found = renderer(tokenizer, text).render(conversation(*TALK))
+        expected = [f"of water é{END}", f"in the morning{END}{END}"]
+        assert trained_texts(tokenizer, found) == expected
+
 
 class TestPrompt:
     def test_ends_with_the_opening_of_the_answer(self, tokenizer: Any) -> None:

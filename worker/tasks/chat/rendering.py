@@ -106,14 +106,16 @@ class _Whole:
         if not self.template.marks_answers:
             self._require_few(places)
             return [self._by_prefixes(place) for place in places]
-        answers = _answers(self.conversation)
-        if len(self.marks) != len(answers):
+        answers, marks = _answers(self.conversation), self.marks
+        if len(marks) > len(answers):
+            marks = _joined(marks)
+        if len(marks) != len(answers):
             raise RowError(
-                f"the chat template marks {len(self.marks)} passages with {{% generation %}} for "
+                f"the chat template marks {len(marks)} passages with {{% generation %}} for "
                 f"{len(answers)} turns of the assistant; each turn needs one",
                 reason="unmarked_turn",
             )
-        marked = dict(zip(answers, self.marks, strict=True))
+        marked = dict(zip(answers, marks, strict=True))
         return [marked[place] for place in places]
 
     def _by_prefixes(self, place: int) -> tuple[int, int]:
@@ -138,6 +140,18 @@ class _Whole:
                 f"{_REMEDY}",
                 reason="too_many_turns",
             )
+
+
+def _joined(marks: Spans) -> Spans:
+    """Passages without anything between them are one: Phi-3's template marks the last turn, and the
+    end of the text once more."""
+    found = list(marks[:1])
+    for start, end in marks[1:]:
+        if start == found[-1][1]:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 def _agreed(one: str, other: str) -> int:
