@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from worker.tasks.chat import templates
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("service", "worker", "migrations", "tests", "examples", "benchmarks")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -67,6 +69,8 @@ class TestWheel:
         assert {"service/py.typed", "worker/py.typed"} <= names
         page = ("index.html", "page.css", "page.js")
         assert {f"service/api/docs_page/{name}" for name in page} <= names
+        chat = {f"worker/tasks/chat/templates/{name}.jinja" for name in templates.NAMES}
+        assert chat <= names
 
     def test_carries_the_written_documentation(self, wheel: zipfile.Path) -> None:
         names = set(wheel.root.namelist())

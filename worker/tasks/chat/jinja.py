@@ -15,6 +15,8 @@ from worker.tasks.chat.conversation import Message
 MOST_CHARACTERS: Final = 64 * 1024**2
 _MARKS: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _SHOWN: Final = 200
+ANSWER: Final = "q7x9"
+_PROBE: Final = ({"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER})
 Spans = list[tuple[int, int]]
 
 
@@ -29,15 +31,19 @@ class Template:
         """Whether it has `{% generation %}`, which marks what the assistant writes."""
         return _MARKS.search(self.text) is not None
 
-    def require_valid(self, option: str) -> None:
-        """Raises StageError(invalid_option) that names the line of a syntax error."""
+    def probe(self, option: str) -> str:
+        """The text of a short conversation whose last turn is ANSWER.
+
+        Empty if the template refuses it; it may accept others. Raises
+        StageError(invalid_option) that names the line of a syntax error.
+        """
         try:
-            self._render([{"role": "user", "content": "a"}], None, opens=False)
+            return self._render(_PROBE, None, opens=False)[0]
         except jinja2.TemplateSyntaxError as error:
             message = f"is not a valid Jinja template: line {error.lineno}: {error.message}"
             raise invalid_option(option, message, line=error.lineno) from error
         except Exception:
-            pass
+            return ""  # what it refuses is said of each row
 
     def render(
         self,

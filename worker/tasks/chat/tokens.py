@@ -1,11 +1,12 @@
-"""Texts of chat templates as tokens, with the tokens of any span of characters."""
+"""Texts of chat templates as tokens: of spans of characters, and those that control turns."""
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from worker.data.table import RowError
+from worker.tasks.chat.jinja import ANSWER
 
 
 class Tokenized:
@@ -33,14 +34,15 @@ class Tokenized:
             int(np.searchsorted(starts, end, side="left")),
         )
 
-    def last_of(self, span: range, ids: frozenset[int]) -> int | None:
-        """The place of the last token of `span` that is in `ids`, if only white space follows."""
-        for place in reversed(span):
-            if self.ids[place] in ids:
-                return place
-            if self._tokenizer.decode([self.ids[place]]).strip():
-                return None
-        return None
+    def trailing(self, span: range, special: frozenset[int]) -> range:
+        """The last tokens of `span`: those in `special`, and white space."""
+        first = span.stop
+        while first > span.start and self._closes(self.ids[first - 1], special):
+            first -= 1
+        return range(first, span.stop)
+
+    def _closes(self, token: int, special: frozenset[int]) -> bool:
+        return token in special or not self._tokenizer.decode([token]).strip()
 
     def _count(self, characters: int) -> int:
         """The tokens of the first `characters`."""
@@ -54,11 +56,31 @@ class Tokenized:
         return len(ids)
 
 
-def turn_ends(tokenizer: Any) -> frozenset[int]:
-    """The tokens that can end a turn: EOS, and the special tokens that were added."""
-    added: Iterable[tuple[int, Any]] = tokenizer.added_tokens_decoder.items()
-    special = {number for number, token in added if token.special}
-    return frozenset(special | ({tokenizer.eos_token_id} - {None}))
+@dataclass(frozen=True)
+class Control:
+    """The special tokens of a template, by which the model knows turns apart."""
+
+    special: frozenset[int]
+    """Each special token of the tokenizer."""
+    ends: frozenset[int]
+    """Those that end a turn of the assistant: EOS, and what the template writes after it."""
+    end_texts: tuple[str, ...]
+    reserved: tuple[str, ...]
+    """Texts that a turn must not have: EOS, BOS, and what the template writes between turns."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, probe: str) -> "Control":
+        """`probe` is that of the template."""
+        added = tokenizer.added_tokens_decoder
+        known = frozenset({tokenizer.eos_token_id, tokenizer.bos_token_id} - {None})
+        special = known | {number for number, token in added.items() if token.special}
+        written = [token for token in Tokenized(tokenizer, probe).ids if token in special]
+        after = Tokenized(tokenizer, probe.rpartition(ANSWER)[2]).ids
+        closing = [token for token in after if token in special][:1]
+        ends = frozenset({tokenizer.eos_token_id, *closing} - {None})
+        texts = tokenizer.convert_ids_to_tokens(sorted(ends))
+        reserved = tokenizer.convert_ids_to_tokens(sorted(known.union(written)))
+        return cls(special, ends, tuple(texts), tuple(reserved))
 
 
 def _encoded(tokenizer: Any, text: str, *, offsets: bool) -> Any:

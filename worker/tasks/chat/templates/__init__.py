@@ -11,7 +11,10 @@ from typing import Any, Final
 
 from worker.failures import invalid_option
 
-NAMES: Final = ("chatml", "zephyr")
+NAMES: Final = (
+    *("chatml", "deepseek", "gemma", "granite", "llama2", "llama3", "mistral", "olmo2"),
+    *("phi3", "phi4", "qwen2.5", "qwen3", "smollm2", "zephyr"),
+)
 OPTION: Final = "task.chat_template"
 _JINJA: Final = re.compile(r"\{[{%#]")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
