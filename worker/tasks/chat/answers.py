@@ -8,14 +8,12 @@ from typing import Any, Final
 from transformers import GenerationConfig
 
 from service.contract.chat import ChatSpec, GenerateSpec
-from worker.data.table import RowError
 from worker.failures import invalid_option
 from worker.tasks.base import PreparedSplit
 from worker.tasks.chat import exact_match, rows, templates
 from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.exact_match import ResultPattern
 from worker.tasks.chat.rendering import Renderer
-from worker.tasks.chat.tokens import turn_ends
 from worker.tasks.common.generation import Generator, end_tokens, fill_token
 from worker.tasks.common.predictions import spread
 from worker.training.objective import Forward
@@ -24,9 +22,6 @@ _DEFAULT_LIMIT: Final = 8192
 """The positions of a model that states none."""
 _SHOWN: Final = 1000
 """Characters of a text in a sample."""
-_PROBE: Final = Conversation(
-    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}], None, 1
-)
 _GREEDY: Final = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
 """What a model's own config says of sampling does not apply unless the job asks to sample."""
 
@@ -60,20 +55,8 @@ def set_up(model: Any, tokenizer: Any, parameters: ChatSpec) -> None:
     if parameters.chat_template is not None:
         tokenizer.chat_template = templates.chosen(tokenizer, parameters.chat_template)[False]
     config = model.generation_config
-    found = {*end_tokens(config), *_end_of_turn(renderer, tokenizer)}
-    ends = sorted(found | ({tokenizer.eos_token_id} - {None}))
+    ends = sorted({*end_tokens(config), *renderer.ends})
     config.eos_token_id = ends[0] if len(ends) == 1 else ends or None
-
-
-def _end_of_turn(renderer: Renderer, tokenizer: Any) -> list[int]:
-    """The token that ends a turn; none if the template refuses so short a conversation."""
-    try:
-        found = renderer.render(_PROBE)
-    except RowError:
-        return []
-    ends = turn_ends(tokenizer)
-    tokens = zip(found.input_ids, found.trained, strict=True)
-    return [token for token, trained in tokens if trained and token in ends][-1:]
 
 
 def generation_config(model: Any, tokenizer: Any, generate: GenerateSpec) -> GenerationConfig:

@@ -43,6 +43,11 @@ class Renderer:
             for with_tools, text in templates.chosen(tokenizer, parameters.chat_template).items()
         }
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that can end a turn of the assistant: EOS, and what the template writes."""
+        return frozenset().union(*(form.control.ends for form in self._forms.values()))
+
     def render(self, conversation: Conversation) -> Rendered:
         """The whole conversation, not cut. RowError if the template or a gate refuses it."""
         form = self._forms[bool(conversation.tools)]
