@@ -106,6 +106,20 @@ EXAMPLE_JOBS: Final[dict[str, dict[str, Any]]] = {
             "training": {"learning_rate": 5e-4, "eval_strategy": "epoch"},
         },
     },
+    "preference": {
+        "summary": "Preferences (DPO), beginning with the model of a `chat` job",
+        "value": {
+            "task": {"type": "preference", "loss_type": "sigmoid", "beta": 0.1},
+            "model": {"job": "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"},
+            "dataset": {
+                "source": "upload",
+                "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
+                "validation": "file-0199a0b1c2d3e4f5a6b7c8da",
+            },
+            "peft": {"method": "lora", "r": 16, "target_modules": "all-linear", "merge": True},
+            "training": {"learning_rate": 5e-5, "eval_strategy": "epoch"},
+        },
+    },
     "model-of-job": {
         "summary": "Question answering with the model of another job",
         "value": {

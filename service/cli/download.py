@@ -27,6 +27,8 @@ _AUTO_MODELS: Final = {
     "summarization": "AutoModelForSeq2SeqLM",
     "translation": "AutoModelForSeq2SeqLM",
     "chat": "AutoModelForCausalLM",
+    "preference": "AutoModelForCausalLM",
+    "reward": "AutoModelForSequenceClassification",
 }
 
 

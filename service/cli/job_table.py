@@ -38,6 +38,8 @@ _QUOTED: Final = {
     "translation": ("bleu",),
     # Exact match only where answers are generated.
     "chat": ("exact_match", "perplexity"),
+    "preference": ("rewards/accuracies",),
+    "reward": ("accuracy",),
 }
 """The metric that people quote of a task's model."""
 

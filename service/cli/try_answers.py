@@ -67,6 +67,14 @@ def _masks(answer: Answer) -> Iterator[str]:
             yield f"  {candidate['score']:.3f}  {candidate['token_str'].strip()}"
 
 
+def _rewards(answer: Answer) -> Iterator[str]:
+    """Of one answer, or of a better and a worse one."""
+    found = [(name, value) for name, value in answer.items() if name.endswith("reward")]
+    width = max(len(name) for name, _ in found)
+    for name, value in found:
+        yield f"{value:.4f}" if len(found) == 1 else f"{name:<{width}}  {value:.4f}"
+
+
 def _text(answer: Answer) -> Iterator[str]:
     yield from str(answer["prediction"]).split("\n")
 
@@ -76,4 +84,5 @@ _LINES: Final[Mapping[str, Callable[[Answer], Iterator[str]]]] = {
     "text-classification": _classes,
     "token-classification": _tags,
     "masked-lm": _masks,
+    "reward": _rewards,
 }

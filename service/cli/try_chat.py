@@ -5,21 +5,23 @@ from typing import Any, Final
 
 from service.cli.client import Json
 
-TASKS: Final = ("chat",)
+COLUMNS: Final = {"chat": "messages", "preference": "prompt"}
+"""Task → the column of what is to be answered."""
 _Message = dict[str, str]
 
 
-def row(text: str, system: str | None) -> Json:
+def row(task: str, text: str, system: str | None) -> Json:
     """A conversation of one turn."""
-    return {"messages": [*_beginning(system), _message("user", text)]}
+    return Conversation(task, system).says(text)
 
 
-def with_system(row: Json, system: str | None) -> Json:
-    """The row, with the system's turn if it has `messages` without one."""
-    messages = row.get("messages")
-    if system is None or not isinstance(messages, list) or _begins_with_system(messages):
+def with_system(task: str, row: Json, system: str | None) -> Json:
+    """The row, with the system's turn if it has a list of turns without one."""
+    column = COLUMNS.get(task, "")
+    turns = row.get(column)
+    if system is None or not isinstance(turns, list) or _begins_with_system(turns):
         return row
-    return {**row, "messages": [*_beginning(system), *messages]}
+    return {**row, column: [*_beginning(system), *turns]}
 
 
 def last_turn(row: Mapping[str, Any]) -> str | None:
@@ -33,7 +35,8 @@ def last_turn(row: Mapping[str, Any]) -> str | None:
 class Conversation:
     """What a person and the model have said; each turn is answered with all before it."""
 
-    def __init__(self, system: str | None) -> None:
+    def __init__(self, task: str, system: str | None) -> None:
+        self._column = COLUMNS[task]
         self._system = system
         self._messages: list[_Message] = []
 
@@ -42,7 +45,7 @@ class Conversation:
         if self._messages and self._messages[-1]["role"] == "user":
             self._messages.pop()
         self._messages.append(_message("user", text))
-        return {"messages": [*_beginning(self._system), *self._messages]}
+        return {self._column: [*_beginning(self._system), *self._messages]}
 
     def answered(self, answer: Mapping[str, Any]) -> None:
         self._messages.append(_message("assistant", str(answer["prediction"])))
@@ -55,8 +58,8 @@ def _beginning(system: str | None) -> list[_Message]:
     return [] if system is None else [_message("system", system)]
 
 
-def _begins_with_system(messages: list[Any]) -> bool:
-    first = messages[0] if messages else None
+def _begins_with_system(turns: list[Any]) -> bool:
+    first = turns[0] if turns else None
     return isinstance(first, dict) and first.get("role") in ("system", "developer")
 
 

@@ -63,8 +63,8 @@ def source(task: str, given: Given) -> Source:
                 for number, text in enumerate(given.texts, start=1)
             ]
         )
-    if sys.stdin.isatty() and task in try_chat.TASKS:
-        conversation = try_chat.Conversation(given.system)
+    if sys.stdin.isatty() and task in try_chat.COLUMNS:
+        conversation = try_chat.Conversation(task, given.system)
         turns = _turns(conversation)
         return Source(turns, is_interactive=True, answered=conversation.answered)
     if sys.stdin.isatty():
@@ -93,8 +93,8 @@ def _require_options(task: str, given: Given) -> None:
         raise UsageError(f"--question and --context are for question-answering, not for {task}")
     if task != "text-classification" and given.text_pair is not None:
         raise UsageError(f"--text-pair is for text-classification, not for {task}")
-    if task not in try_chat.TASKS and given.system is not None:
-        raise UsageError(f"--system is for {', '.join(try_chat.TASKS)}, not for {task}")
+    if task not in try_chat.COLUMNS and given.system is not None:
+        raise UsageError(f"--system is for {', '.join(try_chat.COLUMNS)}, not for {task}")
 
 
 def _input(row: Json, place: str) -> Input:
@@ -109,8 +109,13 @@ def _of_text(task: str, text: str, given: Given) -> Json:
     """A text with what the options add to each."""
     if task == _QA:
         return {"question": text, "context": given.context}
-    if task in try_chat.TASKS:
-        return try_chat.row(text, given.system)
+    if task in try_chat.COLUMNS:
+        return try_chat.row(task, text, given.system)
+    if task == "reward":
+        raise UsageError(
+            "reward scores conversations: give rows with `messages`, or with `prompt` and "
+            "`completion`, as JSON lines with --input or on stdin"
+        )
     column = _TEXT_COLUMNS.get(task, "text")
     if column == "tokens":
         return {"tokens": _WORDS.findall(text)}
@@ -139,7 +144,7 @@ def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Itera
                 continue
             is_empty = False
             if text.lstrip().startswith("{"):
-                row = try_chat.with_system(_object(text, place), given.system)
+                row = try_chat.with_system(task, _object(text, place), given.system)
                 yield _input(_options(given) | row, place)
             elif task == _QA and given.context is None:
                 raise UsageError(

@@ -23,13 +23,13 @@ _Texts = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]…", help="
 _Question = Annotated[str | None, typer.Option(help="For question-answering.")]
 _Context = Annotated[str | None, typer.Option(help="The passage with the answer.")]
 _TextPair = Annotated[str | None, typer.Option(help="The second text of a pair.")]
-_System = Annotated[str | None, typer.Option(help="For chat: the system's turn.")]
+_System = Annotated[str | None, typer.Option(help="For chat and preference: the system's turn.")]
 _File = Annotated[
     str | None,
     typer.Option("--input", metavar="FILE", help="JSON lines, or one text a line; - is stdin."),
 ]
 _MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, max=100_000, help="For causal-lm and chat.")
+    int | None, typer.Option(min=1, max=100_000, help="For causal-lm, chat, preference.")
 ]
 _Temperature = Annotated[
     float | None, typer.Option(min=0, help="Sample texts; 0: the likeliest tokens.")

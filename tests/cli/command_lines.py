@@ -467,4 +467,39 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "resources": {"gpus": 4},
         },
     ),
+    "TRL: preferences": (
+        "trl dpo --model_name_or_path org/m --dataset_name org/pairs --loss_type ipo --beta 0.5 "
+        "--max_length 768 --precompute_ref_log_probs False --output_dir runs/dpo",
+        {
+            "name": "dpo",
+            "task": {"type": "preference", "loss_type": "ipo", "beta": 0.5, "max_length": 768},
+            "model": {"name_or_path": "org/m"},
+            "dataset": {"source": "hub", "name": "org/pairs"},
+            "training": {"learning_rate": 1e-6},
+        },
+    ),
+    "TRL: single answers": (
+        "trl kto --model_name_or_path org/m --dataset_name org/d --desirable_weight 1.5",
+        {
+            "task": {
+                "type": "preference",
+                "loss_type": "kto",
+                "max_length": 1024,
+                "desirable_weight": 1.5,
+            },
+            "model": {"name_or_path": "org/m"},
+            "dataset": {"source": "hub", "name": "org/d"},
+            "training": {"learning_rate": 1e-6},
+        },
+    ),
+    "TRL: a reward model": (
+        "python trl/scripts/reward.py --model_name_or_path org/m --dataset_name org/pairs "
+        "--center_rewards_coefficient 0.01 --eval_strategy epoch",
+        {
+            "task": {"type": "reward", "max_length": 1024, "center_rewards_coefficient": 0.01},
+            "model": {"name_or_path": "org/m"},
+            "dataset": {"source": "hub", "name": "org/pairs", "validation": "test"},
+            "training": {"learning_rate": 1e-4, "eval_strategy": "epoch"},
+        },
+    ),
 }

@@ -135,6 +135,16 @@ class TestTRL:
         given = ("trl", "sft", "--config", "sft.yaml", "--learning_rate", "3e-4")
         assert yaml.safe_load(cli("convert", "--", *given).out)["training"]["learning_rate"] == 3e-4
 
+    def test_a_job_has_one_loss(self, cli: Cli) -> None:
+        command = "trl dpo --model_name_or_path o/m --dataset_name d/d --loss_type sigmoid sft"
+        answer = cli("convert", write(command), "--json").json()
+        assert answer["spec"]["task"] == {"type": "preference", "max_length": 1024}
+        [left] = answer["left_out"]
+        assert (left["option"], left["reason"]) == (
+            "loss_type",
+            "a job has one loss: `task.loss_type: sigmoid` was taken",
+        )
+
     def test_what_has_no_place_is_named(self, cli: Cli) -> None:
         command = (
             "trl sft --model_name_or_path o/m --dataset_name d/d --pad_token x --use_peft "

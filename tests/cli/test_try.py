@@ -315,6 +315,16 @@ class TestConversations:
             ["Be brief.", "Where?"],
         ]
 
+    def test_a_model_of_preferences_answers_a_prompt(self) -> None:
+        assert rows("preference", texts=["Who?"]) == [{"prompt": [USER]}]
+        assert rows("preference", texts=["Who?"], system="Be brief.") == [
+            {"prompt": [SYSTEM, USER]}
+        ]
+
+    def test_a_reward_is_of_a_row(self) -> None:
+        with pytest.raises(UsageError, match="reward scores conversations"):
+            rows("reward", texts=["Who?"])
+
     def test_the_title_is_the_last_turn(self) -> None:
         last = {"role": "user", "content": "And when?"}
         assert try_inputs.title({"messages": [USER, last]}) == "And when?"
@@ -339,7 +349,7 @@ class TestConversations:
             try_model.changed(task, None, None, 3)
 
     def test_the_option_of_other_tasks(self) -> None:
-        with pytest.raises(UsageError, match="--system is for chat, not for causal-lm"):
+        with pytest.raises(UsageError, match="--system is for chat, preference, not for causal-lm"):
             rows("causal-lm", texts=["a"], system="Be brief.")
 
 
@@ -390,6 +400,12 @@ class TestAnswers:
             ),
             ("causal-lm", {"prompt": "a", "prediction": " b"}, [" b"]),
             ("chat", {"prediction": "Yes.\nNo."}, ["Yes.", "No."]),
+            ("reward", {"reward": -0.25}, ["-0.2500"]),
+            (
+                "reward",
+                {"chosen_reward": 1.5, "rejected_reward": -2.0},
+                ["chosen_reward    1.5000", "rejected_reward  -2.0000"],
+            ),
         ],
     )
     def test_as_lines(self, task: str, answer: dict[str, Any], lines: list[str]) -> None:

@@ -47,6 +47,12 @@ BROKEN: Final[list[tuple[str, str, str | bytes, int]]] = [
     ("causal-lm", '"Item 1: The minutes', "Item 1, 2: The minutes", 1),
     ("chat", "prompt,completion", "question,answer", 0),
     ("chat", "Two years from the day of purchase.", "", 1),
+    ("preference", "prompt,chosen,rejected", "prompt,good,bad", 0),
+    ("preference", "Two years from the day of purchase.", "Long enough.", 1),
+    ("preference", "It says so on the box.", "", 2),
+    ("reward", "prompt,chosen,rejected", "prompt,good,bad", 0),
+    ("reward", "Two years from the day of purchase.", "Long enough.", 1),
+    ("reward", "It says so on the box.", "", 2),
     ("masked-lm", ",note", ",text", 0),
     ("masked-lm", '"Patient reports headache since Monday, no fever."', "Headache, no fever.", 1),
 ]

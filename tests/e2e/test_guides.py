@@ -58,6 +58,8 @@ PRINTED: Final = {
     "summarization": r".*\n",
     "translation": r".*\n",
     "chat": r"(?s:.*)\n",
+    "preference": r"(?s:.*)\n",
+    "reward": r"(-?\d+\.\d\d .+\n){2}",
 }
 
 

@@ -51,6 +51,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _jobs("determinism", "the same twice", "determinism:determinism", 180),
     _jobs("packing", "batches without padding", "packing:packing", 180),
     _jobs("packing-chat", "packed conversations", "packing:conversations", 180),
+    _jobs("packing-preference", "pairs without padding", "packing:preferences", 180),
     _jobs("all-reduce", "all-reduce", "communication:all_reduce", 120),
     _jobs("ranks-ddp", "two processes: DDP", "ranks:data_parallel", 180),
     _jobs("ranks-fsdp", "two processes: FSDP", "ranks:sharded", 180),

@@ -30,6 +30,8 @@ _BODIES: Final = {
     "summarization": BOTH,
     "translation": BOTH,
     "chat": DECODER,
+    "preference": DECODER,
+    "reward": DECODER,
 }
 TASKS: Final = tuple(_BODIES)
 _DROPOUTS: Final[dict[str, tuple[str, ...]]] = {
@@ -47,6 +49,8 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "summarization": {"max_source_length": 32, "max_target_length": 8},
     "translation": {"max_source_length": 32, "max_target_length": 8},
     "chat": {"max_length": 48, "packing": "bfd"},
+    "preference": {"max_length": 48},
+    "reward": {"max_length": 48},
 }
 _CHAT_TEMPLATE: Final = (
     "{% for turn in messages %}{{ bos_token + turn.role + ':' + turn.content + eos_token }}"
@@ -113,6 +117,8 @@ def _rows(task: str) -> list[dict[str, Any]]:
         return [{"source": text, "target": " ".join(text.split()[:3])} for text in texts]
     if task == "chat":
         return [{"messages": _turns(text)} for text in texts]
+    if task in ("preference", "reward"):
+        return [_pair(text) for text in texts]
     return [{"text": text} for text in texts]
 
 
@@ -127,6 +133,17 @@ def _turns(text: str) -> list[dict[str, str]]:
     words = text.split()
     asked, answered = " ".join(words[:2]), " ".join(words[2:])
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+
+
+def _pair(text: str) -> dict[str, str]:
+    """The better answer goes on with the text, the worse one in reverse."""
+    words = text.split()
+    rest = words[2:]
+    return {
+        "prompt": " ".join(words[:2]),
+        "chosen": " ".join(rest),
+        "rejected": " ".join([*rest[::-1], "not"]),
+    }
 
 
 def _tags(text: str) -> list[str]:

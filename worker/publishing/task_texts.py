@@ -204,6 +204,36 @@ print(answer)
             "fluent output may still be wrong. Longer texts than it was trained on are cut."
         ),
     ),
+    "preference": TaskText(
+        usage=_ANSWER,
+        limits=(
+            "It prefers answers like those that its training data calls better; what it says may "
+            "still be wrong. Preferences other than those of its data were not taught."
+        ),
+        pipeline="text-generation",
+    ),
+    "reward": TaskText(
+        usage="""\
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForSequenceClassification.from_pretrained("{model}").eval()
+
+messages = [
+    {"role": "user", "content": "Who wrote the report?"},
+    {"role": "assistant", "content": "Ada wrote it in 1843."},
+]
+encoded = tokenizer.apply_chat_template(messages, return_dict=True, return_tensors="pt")
+with torch.no_grad():
+    print(model(**encoded).logits[0, 0].item())
+""",
+        limits=(
+            "Its scores rank answers to the same question as its training data would; a single "
+            "score means nothing, and answers can be written to please it."
+        ),
+        pipeline="text-classification",
+    ),
     "chat": TaskText(
         usage=_ANSWER,
         limits=(

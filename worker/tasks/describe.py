@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from service.contract.parameters import TextClassificationSpec
@@ -15,6 +15,7 @@ from worker.tasks.classification import labels
 from worker.tasks.classification.text_rows import REGRESSION, SINGLE, Scheme
 
 _NOT_SCORED: Final = -100
+_DESIRABLE: Final = "desirable"
 _INCOMPLETE: Final = "\ufffd"
 
 
@@ -134,6 +135,18 @@ def _trained_text(describer: Describer, feature: Mapping[str, Any]) -> str:
     return f"text: {describer.text([token for token, trained in tokens if trained])}"
 
 
+def _answers(describer: Describer, feature: Mapping[str, Any]) -> str:
+    """The answers that are compared; of KTO's features the one that is learned from."""
+    ends = list(accumulate(feature["lengths"]))
+    texts = []
+    for begin, end in pairwise([0, *ends]):
+        part = {name: feature[name][begin:end] for name in ("input_ids", "trained")}
+        texts.append(_trained_text(describer, part).removeprefix("text: "))
+    if _DESIRABLE in feature:
+        return f"{'good' if feature[_DESIRABLE] else 'bad'} answer: {texts[0]}"
+    return f"chosen: {texts[0]}; rejected: {texts[1]}"
+
+
 _TARGETS: Final[dict[str, Callable[[Describer, Mapping[str, Any]], Any]]] = {
     "question-answering": _answer,
     "causal-lm": _next_tokens,
@@ -143,6 +156,8 @@ _TARGETS: Final[dict[str, Callable[[Describer, Mapping[str, Any]], Any]]] = {
     "summarization": _text_to_write,
     "translation": _text_to_write,
     "chat": _trained_text,
+    "preference": _answers,
+    "reward": _answers,
 }
 
 
@@ -164,6 +179,16 @@ def _following(feature: Mapping[str, Any]) -> list[bool]:
     return flags
 
 
+def _compared(feature: Mapping[str, Any]) -> list[bool]:
+    """The tokens of the answers. KTO's second sequence estimates a divergence: it is not learned
+    from."""
+    flags = _following(feature)
+    if _DESIRABLE in feature:
+        own = feature["lengths"][0]
+        flags[own:] = [False] * (len(flags) - own)
+    return flags
+
+
 def _labelled(feature: Mapping[str, Any]) -> list[bool]:
     return [label != _NOT_SCORED for label in feature["labels"]]
 
@@ -171,6 +196,7 @@ def _labelled(feature: Mapping[str, Any]) -> list[bool]:
 _TRAINED: Final[dict[str, Callable[[Mapping[str, Any]], list[bool]]]] = {
     "causal-lm": _following,
     "chat": _following,
+    "preference": _compared,
     "token-classification": _labelled,
 }
 """Tasks whose loss is of the tokens of the input itself."""

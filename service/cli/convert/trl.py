@@ -1,7 +1,7 @@
-"""From the arguments of TRL's `trl sft`, or its YAML file, to a whole spec."""
+"""From the arguments of TRL's `trl sft`, `dpo`, `kto` or `reward`, or a YAML file, to a spec."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +23,16 @@ class Trainer:
     """Its default, as its config has it."""
     options: tuple[str, ...]
     """The arguments that are parameters of the task under the same name."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Of the task, which no argument says."""
 
 
+_KTO: Final = ("desirable_weight", "undesirable_weight")
 TRAINERS: Final[dict[str, Trainer]] = {
     "sft": Trainer("chat", 2e-5, ("max_length",)),
+    "dpo": Trainer("preference", 1e-6, ("max_length", "beta", "label_smoothing")),
+    "kto": Trainer("preference", 1e-6, (*_KTO, "max_length", "beta"), {"loss_type": "kto"}),
+    "reward": Trainer("reward", 1e-4, ("max_length", "center_rewards_coefficient")),
 }
 _MAX_LENGTH: Final = 1024
 # Names and defaults of TRL's ModelConfig → LoraSpec.
@@ -49,6 +55,8 @@ _NOT_NEEDED: Final = {
     "eos_token": "the token that ends a turn follows from the chat template",
     "eval_packing": "evaluations measure each row by itself",
     "pad_token": "padding is never seen by the model",
+    "precompute_ref_batch_size": "the service chooses it",
+    "precompute_ref_log_probs": "they are always computed once, before the first step",
     "packing_strategy": "`packing: bfd` is the only one: no conversation is cut for it",
     "truncation_mode": "conversations are cut at their end",
 }
@@ -87,7 +95,7 @@ def convert_trl(
 
 
 def _convert_task(conversion: Conversion, trainer: Trainer) -> None:
-    task: dict[str, Any] = {"type": trainer.task, "max_length": _MAX_LENGTH}
+    task: dict[str, Any] = {"type": trainer.task, "max_length": _MAX_LENGTH, **trainer.parameters}
     for option in trainer.options:
         if (value := typed(conversion.take(option))) is not None:
             task[option] = value
@@ -96,7 +104,19 @@ def _convert_task(conversion: Conversion, trainer: Trainer) -> None:
     if trainer.task == "chat":
         task["train_on"] = _trained(conversion)
         task["packing"] = "bfd" if is_on(conversion.take("packing")) else "off"
+    if trainer.task == "preference":
+        task |= _loss(conversion)
     conversion.spec["task"] = task
+
+
+def _loss(conversion: Conversion) -> dict[str, str]:
+    """TRL takes several losses with weights; a job has one."""
+    given = conversion.take("loss_type")
+    losses = given if isinstance(given, list) else [given] if given else []
+    if len(losses) > 1:
+        reason = f"a job has one loss: `task.loss_type: {losses[0]}` was taken"
+        conversion.leave_out("loss_type", losses[1:], reason)
+    return {"loss_type": losses[0]} if losses else {}
 
 
 def _trained(conversion: Conversion) -> str:

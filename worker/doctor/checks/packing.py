@@ -31,6 +31,13 @@ def conversations(context: Context) -> Finding:
     )
 
 
+def preferences(context: Context) -> Finding:
+    """The same for pairs of answers, of which each is a sequence."""
+    jobs = Jobs.of(context)
+    pairs = {task: jobs.body(task, dropout=0.0) for task in ("preference", "reward")}
+    return _compared(context, jobs, **pairs)
+
+
 def _compared(context: Context, jobs: Jobs, **bodies: dict[str, Any]) -> Finding:
     # A GPU uses the kernel `varlen` in bfloat16 and `efficient` in float32.
     precision = "bf16" if has_bf16_gpu(context) else "fp32"
