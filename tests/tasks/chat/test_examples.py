@@ -13,7 +13,7 @@ from tests.tasks.stages import StagedJob
 def finished(tmp_path: Path, name: str, **task: Any) -> tuple[StagedJob, Any]:
     body = example_spec(name)
     body["model"] = {"name_or_path": str(save_tiny_llama(tmp_path / "llama", positions=1024))}
-    body["dataset"] |= {"max_train_samples": 40, "max_eval_samples": 10}
+    body["dataset"] |= {"max_train_samples": 40, "max_eval_samples": 4}
     body["training"] |= {"learning_rate": 5e-3}
     body["task"] |= task
     (tmp_path / "home").mkdir()
@@ -39,7 +39,11 @@ def test_chat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "metric"), [("preference", "rewards/accuracies"), ("reward", "accuracy")]
+    ("name", "metric"),
+    [
+        ("preference", "rewards/accuracies"),
+        pytest.param("reward", "accuracy", marks=pytest.mark.heavy),
+    ],
 )
 def test_preferences(tmp_path: Path, name: str, metric: str) -> None:
     _, result = finished(tmp_path, name, max_length=1024)  # of bytes
