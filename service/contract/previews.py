@@ -74,6 +74,7 @@ class PreviewSplit(BaseModel):
     """The rows of one split that were read. Some tasks add counts of their own."""
 
     model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, int]
 
     rows_read: int
     rows_usable: int

@@ -10,10 +10,11 @@ import pytest
 from service.contract.routing import CPU_QUEUE
 from service.jobs.retention import Retention
 from service.store import previews
+from service.store.database import db_now
 from service.store.models import PreviewRow
 from tests.support.databases import on_sqlite
 from tests.support.job_rows import get
-from tests.support.previews import bring_removals_forward, make_preview, preview
+from tests.support.previews import bring_removals_forward, make_preview, preview, put_preview
 from tests.support.services import wait_until
 from tests.support.worker_stack import SECONDS, Stack, descendants
 
@@ -72,11 +73,9 @@ def test_another_worker_takes_over_and_nothing_is_left_behind(stack: Stack) -> N
     assert str(row.worker_id).startswith("second@")
     stack.wait_for_state(waiting, "succeeded")
     assert get(stack.database, waiting).crash_count == 0
-    sweep(stack)
-    assert [each.name for each in stack.settings.jobs_dir.iterdir()] == [waiting]
-
-
-def sweep(stack: Stack) -> None:
-    """What a killed worker has left is planned to be removed after a time."""
     bring_removals_forward(stack.database)
+    put_preview(stack.database, mine, expires_at=db_now(-1))
     Retention(stack.database, stack.settings).step()
+    assert [each.name for each in stack.settings.jobs_dir.iterdir()] == [waiting]
+    with stack.database.read() as session:
+        assert session.get(PreviewRow, mine) is None

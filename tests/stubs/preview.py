@@ -1,7 +1,7 @@
 """The stage of a preview without torch; `metadata: {stub.preview: …}` of the spec directs it.
 
 finish (default), fail:<code>, kill, hang (deaf to SIGTERM), form, large, look:<path> (whether it is
-there).
+there), token (the Hub's).
 `stub.attempts`: misbehave only in that many first attempts.
 """
 
@@ -45,6 +45,8 @@ def main(request: StageRequest, _channel: Channel) -> BaseModel:
     notices = ["x" * MOST_BYTES] if kind == "large" else []
     if kind == "look":
         notices = ["there" if Path(argument).exists() else "not there"]
+    if kind == "token":
+        notices = [os.environ.get("HF_TOKEN", "none")]
     given = {"rows_limit": request.preview.rows, "notices": notices}
     return PreviewResult.model_validate(RESULT | given)
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from service.contract.failures import FailureCode
 from service.settings import Settings
@@ -16,6 +17,7 @@ from tests.stubs import preview as stub
 from tests.supervision.support import children, meanwhile
 from tests.support.databases import on_sqlite
 from tests.support.previews import make_preview, preview, put_preview
+from tests.support.projects import make_project
 from worker.lifecycle.shutdown import Shutdown
 from worker.supervision.previews import Previews
 
@@ -85,9 +87,29 @@ def test_inputs_that_are_gone_are_a_failure(database: Database, settings: Settin
     assert_nothing_left(database, settings)
 
 
-def test_it_is_stopped_at_its_deadline(
-    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+def test_a_secret_that_is_gone_is_a_failure(database: Database, settings: Settings) -> None:
+    gone = make_preview(database, secrets={"hub_token": "mine"})
+    maker(database, settings).wake(gone, "worker-1")
+    row = preview(database, gone)
+    assert row.failure is not None
+    assert row.failure["code"] == FailureCode.SECRET_UNAVAILABLE
+
+
+@pytest.mark.parametrize(("project", "token"), [("default", "hf_operators"), ("other", "none")])
+def test_the_operator_s_token_is_the_default_project_s_alone(
+    database: Database, settings: Settings, project: str, token: str
 ) -> None:
+    if project != "default":
+        make_project(database, project)
+    with_token = settings.model_copy(update={"hub_token": SecretStr("hf_operators")})
+    preview_id = make_preview(database, project, metadata={"stub.preview": "token"})
+    maker(database, with_token).wake(preview_id, "worker-1")
+    row = preview(database, preview_id)
+    assert row.result is not None
+    assert row.result["notices"] == [token]
+
+
+def test_it_is_stopped_at_its_deadline(database: Database, settings: Settings) -> None:
     preview_id = make_preview(database, metadata={"stub.preview": "hang"})
     put_preview(database, preview_id, deadline_at=db_now(2))
     maker(database, settings).wake(preview_id, "worker-1")

@@ -60,7 +60,10 @@ def _spans(describer: Describer, feature: Any) -> list[dict[str, Any]] | None:
 
 def trained_tokens(of: Describing, split: str) -> int | None:
     """Tokens of all features of the split that count in the loss; None if labels do."""
-    describer = of.describer(split)
-    found = [describer.trained_tokens(feature) for feature in of.features(split)]
-    known = [count for count in found if count is not None]
-    return round(sum(known)) if known and len(known) == len(found) else None
+    describer, total = of.describer(split), 0.0
+    for feature in of.features(split):
+        count = describer.trained_tokens(feature)
+        if count is None:
+            return None
+        total += count
+    return round(total)
