@@ -23,6 +23,7 @@ from service.contract.peft import (
     PromptTuningSpec,
     QuantizationSpec,
 )
+from service.contract.preference import PreferenceSpec
 from service.contract.resources import ResourcesSpec
 from service.contract.tracking import TrackingSpec
 from service.contract.training import TrainingSpec
@@ -152,11 +153,29 @@ def columns_have_one_name(task: TaskSpec, dataset: DatasetSpec) -> Sentences:
 
 
 def smoothed_labels_exist(mode: Mode, training: TrainingSpec, task: TaskSpec) -> Sentences:
-    if mode == "train" and task.type == "question-answering" and training.label_smoothing_factor:
+    if mode != "train" or not training.label_smoothing_factor:
+        return
+    if task.type == "question-answering":
         yield (
             "`training.label_smoothing_factor` smooths class labels, and a `question-answering` "
             "model "
             "predicts two positions instead"
+        )
+    elif task.type == "preference":
+        yield (
+            "`training.label_smoothing_factor` smooths class labels: for a share of wrong "
+            "preferences give `task.label_smoothing`"
+        )
+    elif task.type == "reward":
+        yield "`training.label_smoothing_factor` smooths class labels, and a `reward` has none"
+
+
+def references_are_untrained(mode: Mode, task: TaskSpec) -> Sentences:
+    if mode == "evaluate" and isinstance(task, PreferenceSpec) and task.needs_reference():
+        yield (
+            "`mode: evaluate` has the finished model only, and "
+            f"`task.loss_type: {task.loss_type}` compares it with the model before training: set "
+            "`task.reference: none`, or `loss_type: sigmoid` with it, to evaluate the model alone"
         )
 
 

@@ -132,6 +132,7 @@ RULES: Final[tuple[Callable[[JobSpec], Iterator[str]], ...]] = (
     ),
     lambda job: compatibility.columns_have_one_name(job.task, job.dataset),
     lambda job: compatibility.smoothed_labels_exist(job.mode, job.training, job.task),
+    lambda job: compatibility.references_are_untrained(job.mode, job.task),
     lambda job: compatibility.threshold_has_one_validation_set(job.mode, job.task, job.dataset),
     lambda job: compatibility.cpu_or_gpus(job.training, job.resources),
     lambda job: compatibility.adapters_need_trained_weights(job.peft, job.model),

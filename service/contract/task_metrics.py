@@ -11,6 +11,7 @@ from service.contract.parameters import (
     TextClassificationSpec,
     TokenClassificationSpec,
 )
+from service.contract.preference import PreferenceSpec
 from service.contract.seq2seq import SummarizationSpec, TranslationSpec
 from service.contract.tasks import TASKS
 
@@ -41,6 +42,9 @@ def names(task: TaskSpec) -> tuple[str, ...]:
         return _WITHOUT_RESULTS
     if isinstance(task, QuestionAnsweringSpec) and task.version_2_with_negative:
         return (*TASKS[task.type].metrics, *_SQUAD_V2)
+    if isinstance(task, PreferenceSpec):
+        absent = "rewards/accuracies" if task.loss_type == "kto" else "kl"
+        return tuple(name for name in TASKS[task.type].metrics if name != absent)
     return TASKS[task.type].metrics
 
 

@@ -196,6 +196,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
             "rewards/margins",
             "logps/chosen",
             "logps/rejected",
+            "kl",
         ),
     ),
     "reward": TaskDescription(

@@ -1,0 +1,143 @@
+"""worker.tasks.preference.rows: every form of a pair gives the same conversations."""
+
+from typing import Any
+
+import pytest
+
+from service.contract.preference import PreferenceSpec, RewardSpec
+from worker.data.table import RowError
+from worker.tasks.preference import rows
+from worker.tasks.preference.rows import RewardRowCleaner, RowCleaner
+
+USER = {"role": "user", "content": "Who wrote it?"}
+GOOD = {"role": "assistant", "content": "Ada."}
+BAD = {"role": "assistant", "content": "Nobody knows."}
+TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
+PAIR = {"prompt": "Who wrote it?", "chosen": "Ada.", "rejected": "Nobody knows."}
+
+
+def cleaned(row: dict[str, Any], loss_type: str = "sigmoid", split: str = "train") -> Any:
+    return RowCleaner(split, PreferenceSpec.model_validate({"loss_type": loss_type}))(row)
+
+
+def talks(row: dict[str, Any]) -> list[list[Any]]:
+    return [list(each.messages) for each in rows.load(row)]
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        "row",
+        [
+            PAIR,
+            {"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]},
+            {"prompt": [USER], "chosen": "Ada.", "rejected": "Nobody knows."},
+            {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+            {
+                "input": {"messages": [USER], "parallel_tool_calls": True},
+                "preferred_output": [GOOD],
+                "non_preferred_output": [BAD],
+            },
+            {**PAIR, "completion": None, "label": True, "tools": None},
+        ],
+    )
+    def test_of_a_pair(self, row: dict[str, Any]) -> None:
+        found = cleaned(row)
+        assert talks(found) == [[USER, GOOD], [USER, BAD]]
+        assert (found["prompt"], found["labels"], found["tools"]) == (1, [True, False], "")
+
+    def test_texts_may_be_joined_where_there_is_no_template(self) -> None:
+        assert cleaned(PAIR)["form"] == rows.TEXT
+        assert cleaned({**PAIR, "prompt": [USER]})["form"] == rows.TURNS
+
+    def test_texts_may_begin_with_their_prompt(self) -> None:
+        start = "Human: Who wrote it? Assistant: "
+        found = cleaned({"chosen": start + "Ada Lovelace.", "rejected": start + "Adam Smith."})
+        assert found["form"] == rows.TRANSCRIPT
+        assert [[turn["content"] for turn in talk] for talk in talks(found)] == [
+            [start, "Ada Lovelace."],
+            [start, "Adam Smith."],
+        ]
+
+    def test_tools(self) -> None:
+        row = {"input": {"messages": [USER], "tools": TOOLS}}
+        outputs = {"preferred_output": [GOOD], "non_preferred_output": [BAD]}
+        asked, given = cleaned(row | outputs), cleaned({**PAIR, "tools": TOOLS})
+        assert asked["tools"] == given["tools"] != ""
+        assert [each.tools for each in rows.load(asked)] == [TOOLS, TOOLS]
+
+    @pytest.mark.parametrize(
+        ("label", "expected"), [(True, True), (False, False), (1, True), ("False", False)]
+    )
+    def test_of_a_single_answer(self, label: Any, expected: bool) -> None:
+        row = {"prompt": "Who wrote it?", "completion": "Ada.", "label": label}
+        found = cleaned(row, "kto")
+        assert talks(found) == [[USER, GOOD]]
+        assert found["labels"] == [expected]
+
+    def test_kto_learns_from_pairs_as_well(self) -> None:
+        assert cleaned(PAIR, "kto")["labels"] == [True, False]
+
+    def test_a_row_to_predict_waits_for_an_answer(self) -> None:
+        found = cleaned({"prompt": "Who wrote it?"}, split="test")
+        assert (talks(found), found["labels"]) == ([[USER]], [])
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            {"messages": [USER, GOOD]},
+            {"prompt": "Who wrote it?", "completion": "Ada."},
+            {"prompt": [USER], "chosen": [GOOD]},
+        ],
+    )
+    def test_a_row_to_score(self, row: dict[str, Any]) -> None:
+        found = RewardRowCleaner("test", RewardSpec())(row)
+        assert (talks(found), found["prompt"]) == ([[USER, GOOD]], 1)
+
+
+class TestBadRows:
+    @pytest.mark.parametrize(
+        ("row", "reason", "words"),
+        [
+            ({"prompt": "a"}, "missing_value", "no `chosen` and `rejected`"),
+            ({**PAIR, "rejected": "Ada."}, "equal_answers", "`chosen` and `rejected` are equal"),
+            ({**PAIR, "chosen": ""}, "empty_assistant_turn", "chosen[0]"),
+            ({**PAIR, "chosen": [USER]}, "no_assistant_turn", "`chosen` has no turn"),
+            ({**PAIR, "chosen": 3}, "not_a_list", "`chosen` must be a list of turns, not int"),
+            ({**PAIR, "prompt": ""}, "missing_content", "prompt[0]"),
+            ({"chosen": "Ada.", "rejected": "Bob."}, "missing_content", "prompt"),
+            ({"chosen": [GOOD], "rejected": [BAD]}, "no_prompt", "no common beginning"),
+            ({"chosen": [USER, GOOD], "rejected": [USER]}, "no_assistant_turn", "`rejected`"),
+            (
+                {"input": "a", "preferred_output": [GOOD], "non_preferred_output": [BAD]},
+                "invalid_value",
+                "`input` must be {messages: […]}, not str",
+            ),
+            (
+                {**PAIR, "preferred_output": [GOOD], "non_preferred_output": [BAD]},
+                "two_forms",
+                "give one form",
+            ),
+            ({"prompt": "a", "completion": "b", "label": True}, "not_a_pair", "`loss_type: kto`"),
+        ],
+    )
+    def test_have_a_reason(self, row: dict[str, Any], reason: str, words: str) -> None:
+        with pytest.raises(RowError) as caught:
+            cleaned(row)
+        assert caught.value.reason == reason
+        assert words in str(caught.value)
+
+    def test_all_problems_at_once(self) -> None:
+        row = {"prompt": [{"role": "usr", "content": "a"}], "chosen": "", "rejected": [{}]}
+        with pytest.raises(RowError) as caught:
+            cleaned(row)
+        for words in ("'usr'", "chosen[0]", "rejected[0] has no `role`"):
+            assert words in str(caught.value)
+
+    @pytest.mark.parametrize("label", ["maybe", 2, [True]])
+    def test_labels_are_true_or_false(self, label: Any) -> None:
+        with pytest.raises(RowError, match="`label` must be true or false"):
+            cleaned({"prompt": "a", "completion": "b", "label": label}, "kto")
+
+    def test_a_row_without_a_prompt_cannot_be_predicted(self) -> None:
+        with pytest.raises(RowError, match="the row has no `prompt`"):
+            cleaned({"messages": [USER]}, split="test")
