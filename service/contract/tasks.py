@@ -205,6 +205,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
         columns=(
             *_PAIR,
             Column("messages", "`mode: predict`: the conversation to score.", required=False),
+            Column("completion", "`mode: predict`: the answer to score.", required=False),
         ),
         parameters=RewardSpec,
         metrics=("loss", "accuracy", "margin", "mean_reward", "min_reward", "max_reward"),

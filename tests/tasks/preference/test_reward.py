@@ -1,0 +1,162 @@
+"""Reward models, through the real stages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from service.contract.failures import StageError
+from tests.tasks.preference.support import body, pair
+from tests.tasks.stages import StagedJob, write_rows
+
+IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "sequential"}
+
+
+def reward_job(folder: Path, task: dict[str, Any] | None = None, **training: Any) -> StagedJob:
+    options = {**IN_ORDER, **training}
+    return StagedJob(folder, body(folder, {"type": "reward", **(task or {})}, **options))
+
+
+def text(tokenizer: Any, row: dict[str, Any], side: str) -> str:
+    turns = [
+        {"role": "user", "content": row["prompt"]},
+        {"role": "assistant", "content": row[side]},
+    ]
+    whole: str = tokenizer.apply_chat_template(turns, tokenize=False)
+    return whole
+
+
+def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
+    return json.loads((job.workspace / "attempts" / "2" / "predictions" / name).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, Any, Any]:
+    folder = tmp_path_factory.mktemp("reward")
+    job = reward_job(folder, {"center_rewards_coefficient": 0.01}, learning_rate=1e-2, max_steps=9)
+    return job, *job.train()
+
+
+def output(job: StagedJob, result: Any) -> Path:
+    return job.workspace / result.output_dir
+
+
+def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
+    """With the pipeline, from the saved files alone; in batches with padding as well."""
+    job, result, _ = trained
+    folder = str(output(job, result))
+    score = pipeline("text-classification", model=folder, function_to_apply="none", batch_size=3)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = predictions(job)
+    for side in ("chosen", "rejected"):
+        found = score([text(tokenizer, pair(number), side) for number in range(5)])
+        assert [each["label"] for each in found] == ["reward"] * 5
+        expected = [row[f"{side}_reward"] for row in rows]
+        assert [each["score"] for each in found] == pytest.approx(expected, abs=1e-5)
+
+
+def test_metrics_are_those_of_the_rewards(trained: Any) -> None:
+    _, result, recorder = trained
+    rows = predictions(trained[0])
+    chosen = torch.tensor([row["chosen_reward"] for row in rows])
+    rejected = torch.tensor([row["rejected_reward"] for row in rows])
+    loss = 0.01 * (chosen + rejected) ** 2 - logsigmoid(chosen - rejected)
+    metrics = result.metrics
+    assert metrics["eval_loss"] == pytest.approx(loss.mean().item(), abs=1e-6)
+    assert metrics["eval_margin"] == pytest.approx((chosen - rejected).mean().item(), abs=1e-6)
+    assert metrics["eval_accuracy"] == 1.0
+    assert metrics["eval_max_reward"] == pytest.approx(float(torch.maximum(chosen, rejected).max()))
+    assert metrics["eval_min_reward"] <= metrics["eval_mean_reward"] <= metrics["eval_max_reward"]
+    assert set(recorder.train_values("accuracy")) == set(range(1, 10))
+    losses = recorder.train_values("loss")
+    assert losses[9] < losses[1]
+
+
+def test_the_loss_is_bradley_and_terrys(tmp_path: Path) -> None:
+    job = reward_job(tmp_path, max_steps=1)
+    _, recorder = job.train()
+    torch.manual_seed(42)  # the job's seed draws the new head
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+
+    def reward(row: dict[str, Any], side: str) -> torch.Tensor:
+        ids = tokenizer(text(tokenizer, row, side), return_tensors="pt")["input_ids"]
+        logits: torch.Tensor = model(ids).logits
+        return logits[0, 0]
+
+    with torch.no_grad():
+        margins = [reward(pair(n), "chosen") - reward(pair(n), "rejected") for n in range(4)]
+    expected = -logsigmoid(torch.stack(margins)).mean().item()
+    assert recorder.train_values("loss")[1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_predictions_score_any_answer(trained: Any, tmp_path: Path) -> None:
+    job, result, _ = trained
+    row = pair(0)
+    turns = [
+        {"role": "user", "content": row["prompt"]},
+        {"role": "assistant", "content": row["chosen"]},
+    ]
+    rows = [
+        {"messages": turns},
+        {"prompt": row["prompt"], "completion": row["rejected"]},
+        {"prompt": row["prompt"], "chosen": row["chosen"], "rejected": row["rejected"]},
+    ]
+    other = StagedJob(
+        tmp_path,
+        {
+            "mode": "predict",
+            "task": "reward",
+            "model": {"name_or_path": str(output(job, result))},
+            "dataset": {"source": "path", "test": write_rows(tmp_path / "test.jsonl", rows)},
+            "training": {"bf16": False, "use_cpu": True, "per_device_eval_batch_size": 2},
+        },
+    )
+    other.train()
+    found = predictions(other, "test/predictions.json")
+    known = predictions(job)[0]
+    assert found[0] == {"row": 1, "reward": pytest.approx(known["chosen_reward"], abs=1e-5)}
+    assert found[1] == {"row": 2, "reward": pytest.approx(known["rejected_reward"], abs=1e-5)}
+    assert found[2]["chosen_reward"] == pytest.approx(known["chosen_reward"], abs=1e-5)
+
+
+def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
+    found = []
+    for size in (4, 1):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 4 // size}
+        recorder = reward_job(folder, **options).train()[1]
+        found.append([recorder.train_values(name) for name in ("loss", "margin", "grad_norm")])
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+
+
+def test_with_an_adapter_the_head_is_trained_as_well(tmp_path: Path) -> None:
+    job = reward_job(tmp_path, learning_rate=1e-2)
+    job.body["peft"] = {"method": "lora", "target_modules": "all-linear", "r": 4}
+    _, recorder = job.train()
+    losses = recorder.train_values("loss")
+    assert losses[4] < losses[1]
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    job = reward_job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
+    whole = job.train()[1]
+    checkpoint = job.workspace / "attempts" / "2" / "checkpoints" / "3"
+    resumed = job.train(attempt=3, resume_from=checkpoint)[1]
+    for name in ("loss", "margin"):
+        assert resumed.train_values(name)[4] == whole.train_values(name)[4]
+
+
+def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:
+    job = reward_job(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(StageError, match="neither a pad token nor an EOS token"):
+        job.prepare()

@@ -1,0 +1,126 @@
+"""KTO, through the real stages: each number against a naive computation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.tasks.preference.support import job, pair
+from tests.tasks.stages import StagedJob, write_rows
+
+KTO = {"loss_type": "kto", "desirable_weight": 1.5, "beta": 0.3}
+IN_ORDER: dict[str, Any] = {
+    "train_sampling_strategy": "sequential",
+    "lr_scheduler_type": "constant",
+}
+
+
+def answer(number: int) -> dict[str, Any]:
+    row, good = pair(number), number % 3 > 0
+    answer = row["chosen" if good else "rejected"]
+    return {"prompt": row["prompt"], "completion": answer, "label": good}
+
+
+ROWS = [answer(number) for number in range(12)]
+
+
+def kto_job(folder: Path, **training: Any) -> StagedJob:
+    made = job(folder, KTO, **{**IN_ORDER, **training})
+    made.body["dataset"]["train"] = write_rows(folder / "train.jsonl", ROWS)
+    made.body["dataset"]["validation"] = write_rows(folder / "validation.jsonl", ROWS[:6])
+    return made
+
+
+class Naive:
+    """One sequence at a time, with all its logits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        with torch.no_grad():
+            self._known = [
+                [self._log_prob(number, other) for other in (number, number - 1)]
+                for number in range(12)
+            ]
+
+    def _log_prob(self, number: int, other: int) -> torch.Tensor:
+        """Of the answer of row `other` after the prompt of row `number`."""
+        (prompt, _), (start, whole) = self._tokens(number), self._tokens(other)
+        ids = torch.tensor([prompt + whole[len(start) :]])
+        logs = self.model(ids).logits[0, :-1].log_softmax(dim=-1)
+        return logs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :].sum()
+
+    def _tokens(self, number: int) -> tuple[list[int], list[int]]:
+        row = ROWS[number]
+        asked = [{"role": "user", "content": row["prompt"]}]
+        replied = [*asked, {"role": "assistant", "content": row["completion"]}]
+        prompt = self._tokenizer.apply_chat_template(asked, add_generation_prompt=True)
+        return prompt["input_ids"], self._tokenizer.apply_chat_template(replied)["input_ids"]
+
+    def loss(self, numbers: list[int]) -> torch.Tensor:
+        others = [self._log_prob(n, n - 1).detach() - self._known[n][1] for n in numbers]
+        divergence = torch.stack(others).mean().clamp(min=0)
+        losses = []
+        for number in numbers:
+            ratio = self._log_prob(number, number) - self._known[number][0]
+            distance = 0.3 * (ratio - divergence)
+            good = ROWS[number]["label"]
+            losses.append(1.5 * (1 - distance.sigmoid()) if good else distance.sigmoid())
+        return torch.stack(losses).mean()
+
+
+def test_kto_is_the_naive_computation(tmp_path: Path) -> None:
+    _, recorder = kto_job(tmp_path).train()
+    naive = Naive(tmp_path / "model")
+    optimizer = torch.optim.AdamW(naive.model.parameters(), lr=1e-3, weight_decay=0.0)
+    found = recorder.train_values("loss")
+    for step in range(4):
+        first = 4 * step % 12
+        loss = naive.loss(list(range(first, first + 4)))
+        assert found[step + 1] == pytest.approx(loss.item(), rel=2e-5)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(naive.model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_the_divergence_is_that_of_the_whole_step(tmp_path: Path) -> None:
+    """So that batches of any size give the same; it is above 0 with these answers."""
+    names = ("loss", "grad_norm", "kl", "rewards/chosen", "logps/rejected")
+    found = []
+    for size in (4, 1):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        options: dict[str, Any] = {
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": 4 // size,
+            "learning_rate": 1e-2,
+        }
+        recorder = kto_job(folder, **options).train()[1]
+        found.append({name: recorder.train_values(name) for name in names})
+    assert max(found[0]["kl"].values()) > 0
+    for name in names:
+        assert found[0][name] == pytest.approx(found[1][name], rel=1e-3, abs=1e-5)
+
+
+def test_evaluations_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
+    found = []
+    for size in (1, 6):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        result, _ = kto_job(folder, per_device_eval_batch_size=size, learning_rate=1e-2).train()
+        names = ("loss", "kl", "rewards/chosen", "rewards/rejected", "rewards/margins")
+        found.append([result.metrics[f"eval_{name}"] for name in names])
+    assert found[0] == pytest.approx(found[1], rel=1e-4, abs=1e-6)
+    assert found[0][-1] > 0
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    staged = kto_job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
+    whole = staged.train()[1]
+    checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
+    resumed = staged.train(attempt=3, resume_from=checkpoint)[1]
+    for name in ("loss", "rewards/chosen", "kl"):
+        assert resumed.train_values(name)[4] == whole.train_values(name)[4]
