@@ -82,6 +82,9 @@ class PreferenceSpec(TaskParametersModel):
         None, description="`mode: predict`: how answers are generated."
     )
 
+    def predicting_variant(self) -> str:
+        return "preference/text-generation"
+
     def needs_reference(self) -> bool:
         if self.reference is not None:
             return self.reference == "model"

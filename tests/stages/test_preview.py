@@ -53,10 +53,12 @@ TARGETS = {
     "summarization": "text: ",
     "translation": "text: ",
     "chat": "text: ",
+    "preference": "chosen: ",
+    "reward": "chosen: ",
 }
 
 
-LABELS_ALONE = {"question-answering", "text-classification"}
+LABELS_ALONE = {"question-answering", "text-classification", "reward"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -36,6 +36,12 @@ def text(number: int) -> str:
     return f"{WORDS[number % 3]} {number}"
 
 
+def pair(number: int) -> dict[str, Any]:
+    """A question with a better and a worse answer."""
+    worse = WORDS[(number + 1) % 3]
+    return {"prompt": f"what {number}?", "chosen": text(number), "rejected": worse}
+
+
 # Task → (its parameters, a model, a row).
 CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "question-answering": ({"max_seq_length": 64, "doc_stride": 8}, save_tiny_bert, question),
@@ -67,4 +73,6 @@ CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
         save_tiny_llama,
         lambda n: {"prompt": text(n), "completion": WORDS[n % 3]},
     ),
+    "preference": ({"max_length": 128}, save_tiny_llama, pair),
+    "reward": ({"max_length": 128}, save_tiny_llama, pair),
 }

@@ -13,6 +13,7 @@ from worker.tasks import registry
 
 def test_no_task_is_left_out() -> None:
     only_predict = {"causal-lm/text-generation", "masked-lm/fill-mask", "chat/text-generation"}
+    only_predict |= {"preference/text-generation"}
     assert set(CASES) == set(registry.REGISTRY) - only_predict
 
 

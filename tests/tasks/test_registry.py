@@ -2,6 +2,7 @@ import pytest
 
 from service.contract.chat import ChatSpec
 from service.contract.parameters import CausalLMSpec, MaskedLMSpec, QuestionAnsweringSpec
+from service.contract.preference import PreferenceSpec
 from service.contract.tasks import TASKS
 from worker.tasks import registry
 from worker.tasks.row_checks import ROW_CHECKS
@@ -17,6 +18,7 @@ SCHEMAS = {
     "summarization": {"source", "target"},
     "translation": {"source", "target"},
     "preference": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
+    "preference/text-generation": {"messages", "tools", "prompt", "input_ids", "trained"},
     "reward": {"messages", "tools", "prompt", "labels", "form", "input_ids", "start"},
     "chat": {"messages", "tools", "prompt", "input_ids", "trained"},
 }
@@ -41,7 +43,7 @@ class TestRegistry:
         assert QuestionAnsweringSpec().variant() == "question-answering"
         predicting = {
             parameters().predicting_variant()
-            for parameters in (CausalLMSpec, MaskedLMSpec, ChatSpec)
+            for parameters in (CausalLMSpec, MaskedLMSpec, ChatSpec, PreferenceSpec)
         }
         assert set(registry.REGISTRY) == {*TASKS, beam_search, *predicting}
 

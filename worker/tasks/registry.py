@@ -13,6 +13,7 @@ from worker.tasks.language_modeling.masked_lm import MaskedLM
 from worker.tasks.language_modeling.text_generation import TextGeneration
 from worker.tasks.preference.reward import Reward
 from worker.tasks.preference.task import Preference
+from worker.tasks.preference.text_generation import PreferenceGeneration
 from worker.tasks.question_answering.beam_search import BeamSearchQuestionAnswering
 from worker.tasks.question_answering.task import QuestionAnswering
 from worker.tasks.seq2seq.summarization import Summarization
@@ -30,6 +31,7 @@ REGISTRY: Final[dict[str, Task]] = {
     "summarization": Summarization(),
     "translation": Translation(),
     "preference": Preference(),
+    "preference/text-generation": PreferenceGeneration(),
     "reward": Reward(),
     "chat": Chat(),
     "chat/text-generation": ChatGeneration(),

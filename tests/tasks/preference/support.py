@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support.llama import save_tiny_llama
+from tests.support.models import save_tiny_llama
 from tests.tasks.stages import StagedJob, write_rows
 
 
@@ -20,7 +20,7 @@ def body(folder: Path, task: dict[str, Any], **training: Any) -> dict[str, Any]:
     rows = [pair(number) for number in range(12)]
     return {
         "task": task,
-        "model": {"name_or_path": str(save_tiny_llama(folder / "model"))},
+        "model": {"name_or_path": str(save_tiny_llama(folder / "model", positions=256))},
         "dataset": {
             "source": "path",
             "train": write_rows(folder / "train.jsonl", rows),

@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from service.contract.failures import StageError
+from service.contract.stages import TrainResult
 from tests.tasks.preference.support import body, pair
 from tests.tasks.stages import StagedJob, write_rows
 
@@ -35,14 +36,14 @@ def predictions(job: StagedJob, name: str = "predictions.json") -> Any:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, Any, Any]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[StagedJob, TrainResult, Any]:
     folder = tmp_path_factory.mktemp("reward")
     job = reward_job(folder, {"center_rewards_coefficient": 0.01}, learning_rate=1e-2, max_steps=9)
     return job, *job.train()
 
 
-def output(job: StagedJob, result: Any) -> Path:
-    return job.workspace / result.output_dir
+def output(job: StagedJob, result: TrainResult) -> Path:
+    return job.workspace / str(result.output_dir)
 
 
 def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
@@ -129,7 +130,10 @@ def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
     for size in (4, 1):
         folder = tmp_path / str(size)
         folder.mkdir()
-        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 4 // size}
+        options: dict[str, Any] = {
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": 4 // size,
+        }
         recorder = reward_job(folder, **options).train()[1]
         found.append([recorder.train_values(name) for name in ("loss", "margin", "grad_norm")])
     for one, other in zip(*found, strict=True):

@@ -38,7 +38,7 @@ class Naive:
 
     def __init__(self, folder: Path) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(folder)
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         with torch.no_grad():
             self._known = [
                 [self._log_prob(number, other) for other in (number, number - 1)]
@@ -50,14 +50,17 @@ class Naive:
         (prompt, _), (start, whole) = self._tokens(number), self._tokens(other)
         ids = torch.tensor([prompt + whole[len(start) :]])
         logs = self.model(ids).logits[0, :-1].log_softmax(dim=-1)
-        return logs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :].sum()
+        found: torch.Tensor = logs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :].sum()
+        return found
 
     def _tokens(self, number: int) -> tuple[list[int], list[int]]:
         row = ROWS[number]
         asked = [{"role": "user", "content": row["prompt"]}]
         replied = [*asked, {"role": "assistant", "content": row["completion"]}]
-        prompt = self._tokenizer.apply_chat_template(asked, add_generation_prompt=True)
-        return prompt["input_ids"], self._tokenizer.apply_chat_template(replied)["input_ids"]
+        render = self._tokenizer.apply_chat_template
+        prompt: list[int] = render(asked, add_generation_prompt=True)["input_ids"]
+        whole: list[int] = render(replied)["input_ids"]
+        return prompt, whole
 
     def loss(self, numbers: list[int]) -> torch.Tensor:
         others = [self._log_prob(n, n - 1).detach() - self._known[n][1] for n in numbers]

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
 
-from service.contract.events import Notice
+from service.contract.splits import TRAIN
 from worker.tasks.base import PrepareContext
+from worker.tasks.chat import lengths
 from worker.tasks.common import feature_file
 
 FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
-_TRUNCATED: Final = "truncated_answers"
 
 
 def example_schema(cleaned: Mapping[str, Any]) -> Any:
@@ -38,18 +40,18 @@ def schema() -> dict[str, Any]:
 
 def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path) -> int:
     """One feature for each row, whose answers are cut to `context.max_length` tokens."""
-    cut = Cut(context)
+    cut = Cut(split, context)
 
     def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
         pairs = zip(rows["input_ids"], rows["start"], strict=True)
         return joined([[cut(ids, start) for ids in answers] for answers, start in pairs])
 
     count = feature_file.write(examples, columns, schema(), context, target)
-    cut.report(split)
+    cut.report()
     return count
 
 
-Part = tuple[Sequence[int], int]
+Part = tuple[npt.NDArray[np.int32], int]
 """The tokens of a sequence, and where its answer starts."""
 
 
@@ -68,33 +70,43 @@ def _trained(part: Part) -> Any:
 
 
 class Cut:
-    """Cuts sequences at their end, and counts that."""
+    """Cuts sequences at their end, counts that, and says so.
 
-    def __init__(self, context: PrepareContext) -> None:
-        self._context = context
-        self._sequences = self._tokens = 0
+    Those of the training split are cut to `task.max_length`, or to what nearly all of them need.
+    Without the option the others are cut at the model's limit only, since an evaluation needs less
+    memory, so that each of their answers keeps a token.
+    """
+
+    def __init__(self, split: str, context: PrepareContext) -> None:
+        self._split, self._context = split, context
+        self._is_chosen = split == TRAIN and getattr(context.spec.task, "max_length", None) is None
+        self._length = context.max_length
+        self._sequences = self._lost = 0
+        if self._is_chosen:
+            self._tokens, needed = _sizes(context.train_examples)
+            self._length = min(lengths.chosen(self._tokens, needed), context.max_length)
 
     def __call__(self, ids: Sequence[int], start: int) -> Part:
-        over = max(len(ids) - self._context.max_length, 0)
+        over = max(len(ids) - self._length, 0)
         self._context.measures.tokens.add([len(ids)], int(over > 0))
         self._sequences += over > 0
-        self._tokens += over
-        return np.asarray(ids[: self._context.max_length], dtype=np.int32), start  # type: ignore[return-value]
+        self._lost += over
+        return np.asarray(ids[: self._length], dtype=np.int32), start
 
-    def report(self, split: str) -> None:
-        self._context.counts.update({_TRUNCATED: self._sequences, "dropped_tokens": self._tokens})
-        if self._sequences:
-            length = self._context.max_length
-            self._context.notice(
-                Notice(
-                    message=f"{self._sequences:,} answers of the {split} split were cut to "
-                    f"{length:,} tokens with their prompt; {self._tokens:,} tokens were lost. "
-                    "Raise `task.max_length` to keep more of them.",
-                    data={
-                        "split": split,
-                        "max_length": length,
-                        _TRUNCATED: self._sequences,
-                        "dropped_tokens": self._tokens,
-                    },
-                )
-            )
+    def report(self) -> None:
+        cut = lengths.Cut(self._sequences, self._lost, self._lost)
+        self._context.counts.update(
+            truncated_rows=cut.rows, dropped_tokens=cut.tokens, max_length=self._length
+        )
+        if self._is_chosen:
+            self._context.notice(lengths.choice_notice(self._tokens, self._length, cut))
+        elif cut.rows:
+            self._context.notice(lengths.cut_notice(self._split, self._length, cut))
+
+
+def _sizes(examples: Any) -> tuple[lengths.Counts, lengths.Counts]:
+    """The tokens of each answer with its prompt, and of each row those up to its first answer's
+    first token."""
+    table = examples.with_format("arrow").select_columns(["input_ids", "start"])[:]
+    answers = pc.list_value_length(pc.list_flatten(table["input_ids"]))
+    return answers.to_numpy().astype(np.int64), table["start"].to_numpy().astype(np.int64) + 1

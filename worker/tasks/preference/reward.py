@@ -68,7 +68,11 @@ class Reward:
         return RowTokenizer(tokenizer, parameters_of(spec, RewardSpec), max_length)
 
     def tokenization_settings(self, parameters: RewardSpec) -> Mapping[str, Any]:
-        return {"format": features.FORMAT_VERSION, "chat_template": parameters.chat_template}
+        return {
+            "format": features.FORMAT_VERSION,
+            "length": "option" if parameters.max_length is not None else "from rows",
+            "chat_template": parameters.chat_template,
+        }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         return features.write_pairs(split, examples, context, target)

@@ -28,7 +28,7 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
     for the estimate of the divergence. The first answer gets the last one."""
     from datasets import Value
 
-    cut = features.Cut(context)
+    cut = features.Cut(split, context)
     last = examples[len(examples) - 1]
     previous = last["input_ids"][-1][last["start"] :]
 
@@ -43,7 +43,7 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
 
     schema = {**features.schema(), _GOOD: Value("bool")}
     count = feature_file.write(examples, columns, schema, context, target)
-    cut.report(split)
+    cut.report()
     return count
 
 

@@ -9,16 +9,18 @@ import torch
 from service.contract.preference import PreferenceSpec
 from service.contract.spec import JobSpec
 from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
+from worker.tasks.chat import answers
 from worker.tasks.preference import features, losses, rows, single_answers
 from worker.tasks.preference.pairs import PairObjective
 from worker.tasks.preference.single_answers import SingleAnswerObjective
-from worker.tasks.preference.tokenizing import RowTokenizer
+from worker.tasks.preference.text_generation import as_chat
+from worker.tasks.preference.tokenizing import RowTokenizer, has_template
 from worker.training import build
 from worker.training.kernels import chunked_cross_entropy
 from worker.training.objective import Objective
 
-DEFAULT_LENGTH: Final = 4096
-"""For a model that knows no limit."""
+DEFAULT_LENGTH: Final = 8192
+"""The limit of a model that states none."""
 
 
 class Preference:
@@ -52,6 +54,7 @@ class Preference:
     def tokenization_settings(self, parameters: PreferenceSpec) -> Mapping[str, Any]:
         return {
             "format": features.FORMAT_VERSION,
+            "length": "option" if parameters.max_length is not None else "from rows",
             "chat_template": parameters.chat_template,
             "pairs": parameters.loss_type in losses.PAIRWISE,
         }
@@ -64,13 +67,15 @@ class Preference:
     def bind(
         self,
         spec: JobSpec,
-        tokenizer: Any,  # noqa: ARG002
+        tokenizer: Any,
         model: Any,
         splits: Mapping[str, PreparedSplit],
     ) -> Objective:
-        disable_dropout(model)
-        linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
         parameters = parameters_of(spec, PreferenceSpec)
+        disable_dropout(model)
+        if has_template(tokenizer, parameters):
+            answers.set_up(model, tokenizer, as_chat(parameters))
+        linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
         pairs = parameters.loss_type in losses.PAIRWISE
         kind = PairObjective if pairs else SingleAnswerObjective
         return kind(parameters, splits, model, linear)
