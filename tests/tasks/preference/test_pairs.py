@@ -128,7 +128,7 @@ def test_with_an_adapter_the_reference_is_the_base_model(tmp_path: Path) -> None
     lora.body["peft"] = {"method": "lora", "target_modules": "all-linear", "r": 4}
     assert whole.train()[0].metrics["train_samples"] == 12
     _, recorder = lora.train()
-    assert recorder.train_values("rewards/margins")[1] == 0
+    assert abs(recorder.train_values("rewards/margins")[1]) < 1e-5
     found = [sorted((each / "cache" / "reference").glob("*/*.npy")) for each in (plain, adapted)]
     assert [file.name for file in found[0]] == ["train.npy", "validation.npy"]
     for one, other in zip(*found, strict=True):
