@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
@@ -27,6 +27,12 @@ from worker.training.fast_paths import FastPaths
 from worker.training.kernels import chunked_cross_entropy, gpu_padding_free
 from worker.training.kernels.equivalence_check import EquivalenceChecker
 from worker.training.objective import ChunksLogits, Features, Objective
+
+_PACKED_BUT_PADDED: Final = (
+    "`task.packing` saves neither time nor memory in this job: its model or its options need "
+    "padded batches, where each packed sequence is a row as long as the longest. The numbers are "
+    "the same. `packing: off` with `training.train_sampling_strategy: group_by_length` is faster"
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,8 @@ def load_parts(
     given = gpu_padding_free.ChoiceInputs(features, paths, trials)
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
+    elif request.spec.trains and getattr(request.spec.task, "packing", "off") != "off":
+        send(Notice(message=_PACKED_BUT_PADDED, data={"padding_free": False}))
     objective = task.bind(request.spec, tokenizer, model, splits)
     if isinstance(objective, ChunksLogits) and objective.linear is not None:
         objective.rows = chunked_cross_entropy.choose_chunk_rows(objective.linear, device, paths)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_llama
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, talk
@@ -164,6 +165,16 @@ class TestJob:
         assert [each["lengths"] for each in features(packed)] == [lengths[:2]] * 20
         assert list(losses[1].values()) == pytest.approx(list(losses[0].values()), rel=1e-5)
         assert losses[0][5] < losses[0][1]
+
+    @pytest.mark.parametrize("free", [True, False])
+    def test_where_packing_saves_nothing_it_is_said(self, tmp_path: Path, free: bool) -> None:
+        options = {"max_steps": 1, "padding_free": free}
+        _, recorder = chat_job(tmp_path / "job", training=options, packing="bfd").train()
+        told = [each.message for each in recorder.of(Notice) if "padding_free" in each.data]
+        expected = (
+            "Batches are computed without padding" if free else "`task.packing` saves neither"
+        )
+        assert [message.startswith(expected) for message in told] == [True]
 
     def test_scores_of_each_row(self, tmp_path: Path) -> None:
         job = chat_job(tmp_path / "job", splits={"test": ROWS[:6]})

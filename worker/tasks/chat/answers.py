@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from transformers import GenerationConfig
 
 from service.contract.chat import ChatSpec, GenerateSpec
@@ -15,6 +16,7 @@ from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.exact_match import ResultPattern
 from worker.tasks.chat.rendering import Renderer
 from worker.tasks.common.generation import Generator, end_tokens, fill_token
+from worker.tasks.common.list_columns import ListColumns
 from worker.tasks.common.predictions import spread
 from worker.training.objective import Forward
 
@@ -90,15 +92,16 @@ class Answers:
     def of(self, split: PreparedSplit, forward: Forward) -> Found:
         """Answer rows that have a prompt, spread over the split: those that are scored, or without
         a metric those that are shown."""
-        prompts = split.features["prompt_ids"]
-        able = [number for number, ids in enumerate(prompts) if len(ids)]
+        prompts = ListColumns(split.features, ["prompt_ids"])
+        able = np.flatnonzero(prompts.lengths).tolist()
         most = self._generate.samples
         if self._pattern is not None:
             most = self._generate.max_samples or len(able)
         chosen = [able[place] for place in spread(len(able), most)]
-        asked = [{"input_ids": prompts[number]} for number in chosen]
+        asked = [{"input_ids": ids.tolist()} for ids in prompts.rows("prompt_ids", chosen)]
         texts = self._generator.texts(asked, forward) if asked else []
-        talks = [rows.load(split.examples[number]) for number in chosen]
+        examples = rows.without_tokens(split.examples)
+        talks = [rows.load(examples[number]) for number in chosen]
         found = {
             number: {"prediction": text, **self._result(talk, text)}
             for number, talk, text in zip(chosen, talks, texts, strict=True)

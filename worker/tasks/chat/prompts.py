@@ -26,7 +26,8 @@ class Prompts:
         peft = context.spec.peft
         reserved = peft.virtual_tokens if peft is not None else 0
         pattern = parameters.generate.exact_match
-        self._split, self._examples, self._context = split, examples, context
+        self._split, self._context = split, context
+        self._examples = rows.without_tokens(examples)
         self._length = answers.prompt_length(context.config, parameters.generate, reserved)
         self._renderer = Renderer(context.tokenizer, parameters)
         self._pattern = None if pattern is None else ResultPattern(pattern)

@@ -35,6 +35,11 @@ def load(example: Mapping[str, Any]) -> Conversation:
     return Conversation(json.loads(example["messages"]), tools, example["prompt"])
 
 
+def without_tokens(examples: Any) -> Any:
+    """A `datasets.Dataset` of cleaned rows with the columns that `load` needs."""
+    return examples.select_columns(list(example_schema()))
+
+
 class RowCleaner:
     """A row of one of the forms → the columns of `example_schema`. Reports all problems at once."""
 

@@ -102,11 +102,10 @@ class ChatGenerationObjective(PredictsOnly):
             return None
         data = self._splits[split]
         texts = self._generator.texts(data.features, forward)
+        examples = rows.without_tokens(data.examples)
         found = [
             {"row": number, "prompt": answers.last_question(rows.load(example)), "prediction": text}
-            for number, (example, text) in enumerate(
-                zip(data.examples, texts, strict=True), start=1
-            )
+            for number, (example, text) in enumerate(zip(examples, texts, strict=True), start=1)
         ]
         return Evaluation(
             {},

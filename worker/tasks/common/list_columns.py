@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
 
 
 class Part(NamedTuple):
@@ -14,7 +15,7 @@ class Part(NamedTuple):
 
     values: Array
     """Of all these rows, and perhaps of others, one after the other."""
-    bounds: Array
+    bounds: Numbers
     """(rows + 1,): row n is `values[bounds[n] : bounds[n + 1]]`."""
 
 
@@ -27,9 +28,13 @@ class ListColumns:
         self._parts = {
             name: [_part(chunk) for chunk in table[name].chunks if len(chunk)] for name in names
         }
-        sizes = [np.diff(part.bounds) for part in self.parts(self.names[0])]
-        self._ends = np.cumsum([len(each) for each in sizes])
-        self.lengths: npt.NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *sizes])
+        parts = self.parts(self.names[0])
+        self.lengths: Numbers = _joined([np.diff(part.bounds) for part in parts])
+        counts = [len(part.bounds) - 1 for part in parts]
+        self._part_of = np.repeat(np.arange(len(parts)), counts)
+        self._starts = {
+            name: _joined([part.bounds[:-1] for part in own]) for name, own in self._parts.items()
+        }
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -38,14 +43,19 @@ class ListColumns:
         """The whole column, in order."""
         return self._parts[name]
 
-    def rows(self, name: str, indices: npt.ArrayLike) -> Iterator[Array]:
-        """The rows with these indices."""
+    def rows(self, name: str, indices: npt.ArrayLike, most: int | None = None) -> Iterator[Array]:
+        """The rows with these indices, each cut to `most` values."""
         wanted = np.asarray(indices, dtype=np.int64)
-        numbers = np.searchsorted(self._ends, wanted, side="right")
-        firsts = np.concatenate([[0], self._ends])[numbers]
-        for number, place in zip(numbers.tolist(), (wanted - firsts).tolist(), strict=True):
-            values, bounds = self._parts[name][number]
-            yield values[bounds[place] : bounds[place + 1]]
+        starts, lengths = self._starts[name][wanted], self.lengths[wanted]
+        ends = starts + (lengths if most is None else np.minimum(lengths, most))
+        values = [part.values for part in self._parts[name]]
+        numbers = self._part_of[wanted].tolist()
+        for number, start, end in zip(numbers, starts.tolist(), ends.tolist(), strict=True):
+            yield values[number][start:end]
+
+
+def _joined(parts: list[Numbers]) -> Numbers:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def _part(chunk: Any) -> Part:
