@@ -176,10 +176,9 @@ def _split(name: str, split: Json, found: Json) -> Iterator[str]:
     if split.get("features") is not None:
         windows = split.get("windows_per_example")
         several = sum(rows for number, rows in (windows or {}).items() if int(number) > 1)
-        blocks = "blocks" if windows is None else "features"
         trained = split.get("trained_tokens")
         yield (
-            f"  {split['features']:,} {blocks}"
+            f"  {split['features']:,} features"
             + (f", {trained:,} trained tokens" if trained is not None else "")
             + (f"; {several:,} rows make more than one window" if several else "")
         )

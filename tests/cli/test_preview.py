@@ -83,7 +83,7 @@ class TestCommand:
             "train: 100 rows read (the limit; --rows reads more), 99 usable, 1 bad",
             "  train.jsonl, line 2: is empty (empty)",
             "  tokens per row: p50 5, p95 5, max 1,200; 3 truncated at 512 (`task.max_length`)",
-            "  40 blocks, 2,000 trained tokens",
+            "  40 features, 2,000 trained tokens",
             "an epoch: about 1,000 rows, 20,000 trained tokens, 400 features in 50 batches, 25 "
             "optimizer steps; 75 steps in all",
             "tokens of the train rows:",
