@@ -1,3 +1,4 @@
+import copy
 import re
 from typing import Any
 
@@ -114,3 +115,21 @@ class TestTemplate:
     ) -> None:
         with pytest.raises(StageError, match=words):
             Renderer(tokenizer, ChatSpec(chat_template=given))
+
+    @pytest.mark.parametrize("own", [5, {}, {"rag": "{{ messages }}"}, {"default": 5}])
+    def test_of_the_model_may_be_none_that_can_be_used(self, tokenizer: Any, own: Any) -> None:
+        model = copy.deepcopy(tokenizer)
+        model.chat_template = own
+        with pytest.raises(StageError, match="has no chat template"):
+            Renderer(model, ChatSpec())
+
+    def test_of_the_model_with_tools_is_another(self, tokenizer: Any) -> None:
+        model = copy.deepcopy(tokenizer)
+        with_tools = "{{ tools[0].function.name }}" + templates.read("zephyr")
+        model.chat_template = {"default": templates.read("zephyr"), "tool_use": with_tools}
+        tools = [{"name": "add"}]
+        plain = Renderer(model, ChatSpec()).render(conversation(*TALK))
+        found = Renderer(model, ChatSpec()).render(conversation(*TALK, tools=tools))
+        assert tokenizer.decode(found.input_ids) == "add" + tokenizer.decode(plain.input_ids)
+        named = Renderer(model, ChatSpec(chat_template="tool_use"))
+        assert named.render(conversation(*TALK, tools=tools)) == found

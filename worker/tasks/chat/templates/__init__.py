@@ -33,33 +33,35 @@ def chosen(tokenizer: Any, requested: str | None) -> Mapping[bool, str]:
     if requested is not None:
         text = _requested(tokenizer, requested)
         return {False: text, True: text}
-    own = tokenizer.chat_template
-    if isinstance(own, Mapping):
-        first = own.get(_DEFAULT) or own.get(_WITH_TOOLS)
-        own = {_DEFAULT: first, **own} if first else None
-    if not own:
+    own = _own(tokenizer)
+    plain = own.get(_DEFAULT) or own.get(_WITH_TOOLS)
+    if not plain:
         raise invalid_option(
             OPTION,
             "is needed, because the model's tokenizer has no chat template: give the text of a "
             f"Jinja template, or the name of one of ours: {', '.join(NAMES)}",
             templates=list(NAMES),
         )
-    if isinstance(own, str):
-        return {False: own, True: own}
-    return {False: own[_DEFAULT], True: own.get(_WITH_TOOLS, own[_DEFAULT])}
+    return {False: plain, True: own.get(_WITH_TOOLS, plain)}
+
+
+def _own(tokenizer: Any) -> Mapping[str, str]:
+    """The templates that come with the model, by name; its files may hold anything."""
+    own = tokenizer.chat_template
+    named = own if isinstance(own, Mapping) else {_DEFAULT: own}
+    return {name: text for name, text in named.items() if isinstance(text, str)}
 
 
 def _requested(tokenizer: Any, requested: str) -> str:
     """The text of a template that is given by name, or itself."""
     if requested in NAMES:
         return read(requested)
-    own = tokenizer.chat_template
-    names = list(own) if isinstance(own, Mapping) else []
-    if requested in names:
-        return str(own[requested])
+    own = _own(tokenizer)
+    if requested in own:
+        return own[requested]
     if _JINJA.search(requested):
         return requested
-    known = [*NAMES, *names]
+    known = [*NAMES, *own]
     near = difflib.get_close_matches(requested[:60], known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(known)}"
     raise invalid_option(
