@@ -51,6 +51,11 @@ class TestNames:
     def test_language_modelling(self, task: str) -> None:
         assert known(task) == set(token_metrics(1.0, 1, 1))
 
+    def test_chat(self) -> None:
+        of_tokens, generate = set(token_metrics(1.0, 1, 1)), {"exact_match": "#### (.*)"}
+        assert known("chat") == known({"type": "chat", "generate": {}}) == of_tokens
+        assert known({"type": "chat", "generate": generate}) == {*of_tokens, "exact_match"}
+
     def test_token_classification_has_some_of_each_type(self) -> None:
         task = JobSpec.model_validate(spec(task="token-classification")).task
         reported = span_metrics.scores([["B-PER"]], [["B-PER"]])

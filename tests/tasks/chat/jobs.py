@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from service.contract.events import Notice
 from tests.support.models import save_tiny_llama
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import PLAIN
@@ -50,3 +51,8 @@ def chat_job(
         | (training or {}),
     }
     return StagedJob(home, body)
+
+
+def notices(job: StagedJob) -> list[str]:
+    """What the preparation of the job said."""
+    return [each.message for each in job.notices if isinstance(each, Notice)]

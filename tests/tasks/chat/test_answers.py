@@ -10,8 +10,7 @@ import transformers
 from service.contract.chat import ChatSpec
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_llama
-from tests.tasks.chat.jobs import ROWS, Row, chat_job, talk
-from tests.tasks.chat.test_chat import notices
+from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from worker.tasks.chat import answers
 
 END, END_OF_TURN = 0, 2

@@ -13,7 +13,7 @@ import transformers
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from tests.support.models import save_tiny_llama
-from tests.tasks.chat.jobs import ROWS, Row, chat_job, talk
+from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from tests.tasks.stages import StagedJob
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
@@ -22,10 +22,6 @@ from worker.tasks.base import load_splits
 def features(job: StagedJob, split: str = "train") -> list[dict[str, Any]]:
     assert job.prepared is not None
     return list(load_splits(job.prepared.prepared_dir)[split].features)
-
-
-def notices(job: StagedJob) -> list[str]:
-    return [each.message for each in job.notices if hasattr(each, "message")]
 
 
 def sequences(feature: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
