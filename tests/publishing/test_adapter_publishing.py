@@ -30,6 +30,8 @@ def save_adapter(base: Path, output: Path, auto: Any, revision: str | None, **sp
     """An adapter as the train stage leaves it, with weights that change something."""
     torch.manual_seed(0)
     labels = {"num_labels": 3} if "classification" in str(spec["task"]) else {}
+    if spec["task"] == "reward":
+        labels = {"num_labels": 1}
     model, new = build.load_model(auto, base, "float32", labels)
     adapted: Any = adapter.wrap(model, make_spec(**spec), base, new)
     with torch.no_grad():
@@ -99,6 +101,7 @@ with torch.no_grad():
     [
         ("causal-lm", transformers.AutoModelForCausalLM),
         ("chat", transformers.AutoModelForCausalLM),
+        ("reward", transformers.AutoModelForSequenceClassification),
         ("masked-lm", transformers.AutoModelForMaskedLM),
         ("text-classification", transformers.AutoModelForSequenceClassification),
         ("token-classification", transformers.AutoModelForTokenClassification),
@@ -111,7 +114,11 @@ def test_the_code_of_the_card(tmp_path: Path, task: str, auto: Any) -> None:
     if task == "summarization":
         save_tiny_t5(base, ["A long text. It says many things, and some of them twice."])
     else:
-        makers: Any = {"causal-lm": save_tiny_gpt2, "chat": save_tiny_llama}
+        makers: Any = {
+            "causal-lm": save_tiny_gpt2,
+            "chat": save_tiny_llama,
+            "reward": save_tiny_llama,
+        }
         makers.get(task, save_tiny_bert)(base)
     spec = {"task": task, "model": {"name_or_path": str(base)}, "peft": LORA}
     output = tmp_path / "output"

@@ -11,8 +11,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from service.contract.failures import StageError
 from service.contract.stages import TrainResult
+from tests.tasks.chat.support import turn
 from tests.tasks.preference.support import body, pair
 from tests.tasks.stages import StagedJob, write_rows
+from worker.tasks.chat import templates
 
 IN_ORDER: dict[str, Any] = {"train_sampling_strategy": "sequential"}
 
@@ -164,3 +166,16 @@ def test_a_tokenizer_must_have_a_token_to_pad_with(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     with pytest.raises(StageError, match="neither a pad token nor an EOS token"):
         job.prepare()
+
+
+def test_the_template_of_the_job_is_saved_with_the_model(tmp_path: Path) -> None:
+    job = reward_job(tmp_path, {"chat_template": "zephyr"}, max_steps=1)
+    folder = output(job, job.train()[0])
+    assert AutoTokenizer.from_pretrained(folder).chat_template == templates.read("zephyr")
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    turns = [turn("user", pair(0)["prompt"]), turn("assistant", pair(0)["chosen"])]
+    encoded = tokenizer.apply_chat_template(turns, return_dict=True, return_tensors="pt")
+    with torch.no_grad():
+        reward = model(**encoded).logits[0, 0].item()
+    assert reward == pytest.approx(predictions(job)[0]["chosen_reward"], abs=1e-5)

@@ -54,11 +54,16 @@ def set_up(model: Any, tokenizer: Any, parameters: ChatSpec) -> None:
     """Make the finished model and tokenizer write and stop as the job trains them: with its
     template, and at the token that ends a turn."""
     renderer = Renderer(tokenizer, parameters)
-    if parameters.chat_template is not None:
-        tokenizer.chat_template = templates.chosen(tokenizer, parameters.chat_template)[False]
+    keep_template(tokenizer, parameters.chat_template)
     config = model.generation_config
     ends = sorted({*end_tokens(config), *renderer.ends})
     config.eos_token_id = ends[0] if len(ends) == 1 else ends or None
+
+
+def keep_template(tokenizer: Any, requested: str | None) -> None:
+    """The template of the job is saved with the tokenizer, for those who use the model."""
+    if requested is not None:
+        tokenizer.chat_template = templates.chosen(tokenizer, requested)[False]
 
 
 def generation_config(model: Any, tokenizer: Any, generate: GenerateSpec) -> GenerationConfig:

@@ -22,6 +22,7 @@ from worker.tasks.base import (
     parameters_of,
     train_features,
 )
+from worker.tasks.chat import answers
 from worker.tasks.common import predictions, sequence_batches
 from worker.tasks.preference import features, rows
 from worker.tasks.preference.task import DEFAULT_LENGTH, disable_dropout
@@ -81,9 +82,11 @@ class Reward:
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> "RewardObjective":
         disable_dropout(model)
+        parameters = parameters_of(spec, RewardSpec)
+        answers.keep_template(tokenizer, parameters.chat_template)
         # Saved with the model: batches of the pipeline need a pad token as well.
         tokenizer.pad_token_id = model.config.pad_token_id = padding(tokenizer)
-        return RewardObjective(parameters_of(spec, RewardSpec), tokenizer.pad_token_id, splits)
+        return RewardObjective(parameters, tokenizer.pad_token_id, splits)
 
 
 def padding(tokenizer: Any) -> int:
