@@ -103,8 +103,8 @@ class TestBadRows:
             ({**PAIR, "chosen": ""}, "empty_assistant_turn", "chosen[0]"),
             ({**PAIR, "chosen": [USER]}, "no_assistant_turn", "`chosen` has no turn"),
             ({**PAIR, "chosen": 3}, "not_a_list", "`chosen` must be a list of turns, not int"),
-            ({**PAIR, "prompt": ""}, "missing_content", "prompt[0]"),
-            ({"chosen": "Ada.", "rejected": "Bob."}, "missing_content", "prompt"),
+            ({**PAIR, "prompt": ""}, "no_prompt", "the row has no prompt"),
+            ({"chosen": "Ada.", "rejected": "Bob."}, "no_prompt", "no common beginning"),
             ({"chosen": [GOOD], "rejected": [BAD]}, "no_prompt", "no common beginning"),
             ({"chosen": [USER, GOOD], "rejected": [USER]}, "no_assistant_turn", "`rejected`"),
             (
@@ -132,6 +132,29 @@ class TestBadRows:
             cleaned(row)
         for words in ("'usr'", "chosen[0]", "rejected[0] has no `role`"):
             assert words in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [
+            (
+                {"input": "a", "preferred_output": [GOOD], "non_preferred_output": [BAD]},
+                "`input` must be {messages: […]}, not str",
+            ),
+            ({**PAIR, "prompt": 5}, "`prompt` must be a list of turns, not int"),
+            (
+                {"good": "a", "bad": "b"},
+                "the row has no `chosen` and `rejected`, no `preferred_output` and "
+                "`non_preferred_output`: give one of these forms, or name your columns in "
+                "`dataset.columns`",
+            ),
+        ],
+    )
+    def test_what_follows_from_a_problem_is_not_another(
+        self, row: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(RowError) as caught:
+            cleaned(row)
+        assert str(caught.value) == message
 
     @pytest.mark.parametrize("label", ["maybe", 2, [True]])
     def test_labels_are_true_or_false(self, label: Any) -> None:

@@ -31,6 +31,12 @@ _FORMS: Final = {
     "`completion` and `label`": _SINGLE,
 }
 _SCORED: Final = ("messages", "chosen", "completion", "preferred_output")
+_NO_PROMPT: Final = {
+    0: "the row has no prompt",
+    1: "the row has no prompt, and nothing comes before its answer",
+    2: "the row has no prompt, and its answers have no common beginning",
+}
+"""By the number of answers."""
 _TRUTHS: Final = {"true": True, "false": False}
 
 
@@ -82,7 +88,7 @@ class RowCleaner:
             asked = _common_turns(list(replies.values()))
             replies = {name: turns[len(asked) :] for name, turns in replies.items()}
         else:
-            asked = chat_rows.side(prompt, "prompt", "user", problems)
+            asked = chat_rows.side(prompt, "prompt", "user", problems) if prompt else []
         _require_choice(asked, replies, problems)
         cleaned = [
             chat_rows.cleaned(asked + turns, len(asked), tools, problems)
@@ -106,8 +112,10 @@ class RowCleaner:
         if not found and self._may_wait:
             return self._of_test_row(given)
         if not found:
+            known = [name for name, form in _FORMS.items() if self._takes_single or form != _SINGLE]
             raise RowError(
-                f"the row has no {', no '.join(_FORMS)}: give one of these forms",
+                f"the row has no {', no '.join(known)}: give one of these forms, or name your "
+                "columns in `dataset.columns`",
                 FailureCode.MISSING_COLUMN,
                 reason="missing_value",
             )
@@ -173,8 +181,8 @@ def _require_choice(
     if len(replies) == 2 and len({str(turns) for turns in replies.values()}) == 1:
         problems.add(f"{' and '.join(map('`{}`'.format, replies))} are equal", "equal_answers")
         return
-    if not asked:
-        problems.add("the row has no prompt, and its answers no common beginning", "no_prompt")
+    if not asked and not problems.found:
+        problems.add(_NO_PROMPT[len(replies)], "no_prompt")
     for name, turns in replies.items():
         require_answers(turns, name, problems)
 
