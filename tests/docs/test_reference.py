@@ -25,6 +25,7 @@ from service.contract.tracking import TrackingSpec
 from service.settings import Settings
 from tests.api.conftest import running
 from tests.docs.pages import ROOT, blocks, code_spans, name_of, pages
+from worker.tasks.chat import templates
 
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
 # The changelog may name what is gone.
@@ -146,6 +147,9 @@ class TestSpec:
         named = set(code_spans(TEXTS["docs/tasks.md"]))
         assert task in named
         assert set(TASKS[task].parameters.model_fields) - {"type"} <= named
+
+    def test_each_chat_template_is_named(self) -> None:
+        assert set(templates.NAMES) <= set(code_spans(TEXTS["docs/tasks.md"]))
 
     @pytest.mark.parametrize("name", ["README.md", "docs/spec.md"])
     def test_each_whole_spec_is_valid(self, name: str) -> None:
