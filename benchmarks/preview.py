@@ -2,36 +2,32 @@
 
     python -m benchmarks.preview [--model FOLDER] [--rows 1000] [--warm 10]
 
-One service (SQLite, Valkey, one worker, one thread per stage, no MLflow). The rows are texts
-of about 150 tokens for causal-lm; without --model the tokenizer has a small vocabulary of words.
-Prints each time from before the POST to the whole answer, then the median of the warm ones with
-its range.
+One service (SQLite, Valkey, one worker, one thread per stage, no MLflow). The rows are
+conversations of GSM8K; without --model the tokenizer has a small vocabulary. Prints each time from
+before the POST to the whole answer, then the median of the warm ones with its range.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.stack import Stack
 from tests.support import services
-from tests.support.models import save_tiny_gpt2
+from tests.support.models import save_tiny_llama
 
 TEXT = Path(__file__).resolve().parents[1] / "examples" / "gsm8k" / "chat-train.jsonl"
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """Conversations of GSM8K as texts, again from the beginning where there are too few."""
-    found = [json.loads(line)["messages"] for line in TEXT.read_text().splitlines()]
-    with path.open("w") as file:
-        for number in range(rows):
-            turns = (turn["content"] for turn in found[number % len(found)])
-            file.write(json.dumps({"text": "\n".join(turns)}) + "\n")
+    """Conversations of GSM8K, again from the beginning where there are too few."""
+    found = TEXT.read_text().splitlines()
+    path.write_text("".join(f"{line}\n" for line in islice(cycle(found), rows)))
 
 
 def preview(stack: Stack, spec: dict[str, Any], rows: int) -> tuple[float, dict[str, Any]]:
@@ -74,7 +70,7 @@ def main() -> None:
         services.broker(services.valkey_binary()) as broker,
     ):
         folder = Path(name)
-        model = given.model or save_tiny_gpt2(folder / "model")
+        model = given.model or save_tiny_llama(folder / "model", positions=1024)
         write_rows(folder / "train.jsonl", given.rows)
         (folder / "home").mkdir()
         variables = {"FINETUNE_REDIS_URL": broker, "FINETUNE_MODEL_ROOTS": str(model)}
@@ -85,7 +81,7 @@ def main() -> None:
                 lambda: stack.http.get("/v1/workers").json()["data"], 60, "the worker"
             )
             spec = {
-                "task": {"type": "causal-lm", "block_size": 64},
+                "task": {"type": "chat", "packing": "bfd"},
                 "model": {"name_or_path": str(model)},
                 "dataset": {"source": "upload", "train": stack.upload(folder / "train.jsonl")},
             }
