@@ -230,6 +230,12 @@ def prompts_fit_the_task(peft: PeftSpec | None, task: TaskSpec) -> Sentences:
             "`peft` by `prompt-tuning` puts virtual tokens before the text, and the outputs of a "
             f"`{variant}` model would no longer match its tokens: use `prefix-tuning` or `lora`"
         )
+    elif isinstance(peft, PromptTuningSpec) and variant == "reward":
+        yield (
+            "`peft` by `prompt-tuning` puts virtual tokens before the text, and the last token of "
+            "an answer, where the reward is read, would no longer be found: use `prefix-tuning` or "
+            "`lora`"
+        )
 
 
 def prompts_need_padding(peft: PeftSpec | None, training: TrainingSpec) -> Sentences:

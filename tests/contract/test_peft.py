@@ -119,6 +119,7 @@ def test_faults_of_the_section(options: dict[str, Any], message: str) -> None:
         ),
         ({"task": "question-answering", "peft": PROMPT}, "would no longer match its tokens"),
         ({"task": "token-classification", "peft": PROMPT}, "would no longer match"),
+        ({"task": "reward", "peft": PROMPT}, "where the reward is read, would no longer be found"),
         (
             {"task": {"type": "causal-lm", "separate_documents": True}, "peft": PREFIX},
             "would separate the documents",
@@ -159,9 +160,9 @@ def test_contradictions_to_the_rest(body: dict[str, Any], message: str) -> None:
 
 
 def test_what_goes_together() -> None:
-    for task in ("causal-lm", "summarization", "text-classification"):
+    for task in ("causal-lm", "chat", "preference", "summarization", "text-classification"):
         assert job_spec(task=task, peft=PROMPT).peft
-    for task in ("question-answering", "token-classification", "translation"):
+    for task in ("reward", "question-answering", "token-classification", "translation"):
         assert job_spec(task=task, peft=PREFIX).peft
     beam_search = {"type": "question-answering", "head": "beam-search"}
     for method in ("lora", "ia3"):

@@ -1,5 +1,6 @@
 """The example specs of conversations and preferences, through the real stages, shortened."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ from tests.tasks.examples import example_spec
 from tests.tasks.stages import StagedJob
 
 
-def finished(tmp_path: Path, name: str, **task: Any) -> tuple[StagedJob, Any]:
+def finished(
+    tmp_path: Path, name: str, changes: dict[str, Any] | None = None, **task: Any
+) -> tuple[StagedJob, Any]:
+    """`changes`: other sections of the spec."""
     body = example_spec(name)
+    for section, options in (changes or {}).items():
+        body[section] |= options
     body["model"] = {"name_or_path": str(save_tiny_llama(tmp_path / "llama", positions=1024))}
     body["dataset"] |= {"max_train_samples": 40, "max_eval_samples": 4}
     body["training"] |= {"learning_rate": 5e-3}
@@ -22,8 +28,8 @@ def finished(tmp_path: Path, name: str, **task: Any) -> tuple[StagedJob, Any]:
     assert result.steps == 5
     losses = list(recorder.train_values("loss").values())
     assert min(losses[1:]) < losses[0]
-    output = job.workspace / "attempts/2/output"
-    assert (output / "model.safetensors").is_file(), "the adapter is merged"
+    name = "model" if body["peft"].get("merge") else "adapter_model"
+    assert (job.workspace / f"attempts/2/output/{name}.safetensors").is_file()
     return job, result
 
 
@@ -36,6 +42,18 @@ def test_chat(tmp_path: Path) -> None:
     assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
     assert result.metrics["eval_exact_match"] == 0.0
     assert result.samples[0]["expected"], "GSM8K's answers end with a number"
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
+def test_qlora_with_the_bits_of_a_cpu(tmp_path: Path) -> None:
+    on_cpu = {
+        "peft": {"quantization": {"bits": 8}},
+        "training": {"optim": "adamw_torch"},
+        "resources": {"gpus": 0},
+    }
+    _, result = finished(tmp_path, "chat-qlora", on_cpu)
+    assert result.metrics["eval_loss"] < result.baseline["eval_loss"]
 
 
 @pytest.mark.parametrize(

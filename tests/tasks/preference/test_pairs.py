@@ -152,3 +152,11 @@ def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
     resumed = staged.train(attempt=3, resume_from=checkpoint)[1]
     for name in ("loss", "rewards/margins", "logps/rejected"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]
+
+
+def test_virtual_tokens_are_not_in_the_reference(tmp_path: Path) -> None:
+    made = job(tmp_path, learning_rate=0.1, max_steps=6)
+    made.body["peft"] = {"method": "prompt-tuning", "num_virtual_tokens": 4}
+    _, recorder = made.train()
+    found = recorder.train_values("loss")
+    assert found[6] < found[1] != pytest.approx(0.6931, abs=1e-4)

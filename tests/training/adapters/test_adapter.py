@@ -127,6 +127,14 @@ class TestPrompts:
         model, _ = self.prompt()
         assert model(input_ids=torch.arange(8)[None]).logits.shape == (1, 8, 9)
 
+    def test_disabled_they_are_those_of_the_base_model(self) -> None:
+        model, base = self.prompt()
+        model.eval()
+        ids = torch.arange(8)[None]
+        with torch.no_grad(), model.disable_adapter():
+            alone = model(input_ids=ids).logits
+        assert torch.equal(alone, base(input_ids=ids).logits)
+
     def test_embeddings_of_the_vocabulary(self) -> None:
         model, base = self.prompt(prompt_tuning_init="SAMPLE_VOCAB")
         prompt = model.prompt_encoder["default"].embedding.weight

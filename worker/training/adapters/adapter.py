@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -161,17 +161,14 @@ def load(model: Any, folder: Path, new_weights: Sequence[str]) -> PeftModel:
 
 def _keep_own_logits(model: PeftModel, config: PeftConfig) -> None:
     if isinstance(config, PromptTuningConfig) and config.task_type == "CAUSAL_LM":
-        model.register_forward_hook(_drop_prompt_logits(int(config.num_virtual_tokens)))
+        model.register_forward_hook(_drop_prompt_logits, with_kwargs=True)
 
 
-def _drop_prompt_logits(virtual_tokens: int) -> Callable[[Any, Any, Any], Any]:
-    """A forward hook: tasks expect logits of their own tokens only, (batch, length, vocabulary)."""
-
-    def hook(_model: Any, _inputs: Any, output: Any) -> Any:
-        output["logits"] = output["logits"][:, virtual_tokens:]
-        return output
-
-    return hook
+def _drop_prompt_logits(_model: Any, _inputs: Any, given: Mapping[str, Any], output: Any) -> Any:
+    """A forward hook: tasks expect logits of their own tokens only, (batch, length, vocabulary).
+    While the adapter is disabled there are no others."""
+    output["logits"] = output["logits"][:, -given["input_ids"].shape[1] :]
+    return output
 
 
 # ---- new heads ----------------------------------------------------------------------------------
