@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
-from service.cli import data_preview, ids, local_files, output, preview_page, spec_check, submit
+from service.cli import ids, local_files, output, preview_page, spec_check, submit
 from service.cli.client import Client, Json
-from service.cli.exit_codes import OK, USAGE
+from service.cli.exit_codes import FAILED, OK, USAGE
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
@@ -39,7 +39,7 @@ def preview(
 
     A worker of the service reads and tokenizes them; no job is made. Files that the spec names as
     ./name are uploaded for it, and removed again. Exit status: 0 a job could use these rows, 2 it
-    would fail.
+    would fail, 1 there is no preview.
     """
     content = changed(read_spec(spec), merge_patch(changes or []))
     with Client.from_environment() as client:
@@ -52,10 +52,14 @@ def preview(
     if json:
         output.print_json(found)
     else:
-        preview_page.show(output.stdout(), found["result"])
-        if found["failure"] is not None:
-            data_preview.show_failure(found["failure"])
-    raise typer.Exit(OK if found["failure"] is None else USAGE)
+        preview_page.show(output.stdout(), found)
+    raise typer.Exit(_status(found))
+
+
+def _status(found: Json) -> int:
+    if found["failure"] is None:
+        return OK
+    return FAILED if found["result"] is None else USAGE
 
 
 @contextmanager

@@ -24,10 +24,19 @@ Run = tuple[str, bool]
 """A part of a text, and whether it is trained."""
 
 
-def show(console: Console, found: Json | None) -> None:
-    """`found`: the `result` of a preview; None: there is none."""
-    if found is None:
+def show(console: Console, preview: Json) -> None:
+    """All of it; a failure on stderr."""
+    failure = preview["failure"]
+    if preview["result"] is None:
+        output.complain(f"there is no preview ({failure['code']}): {failure['message']}")
+        output.note(f"What to do: {failure['action']}")
         return
+    _show_findings(console, preview["result"])
+    if failure is not None:
+        data_preview.show_failure(failure)
+
+
+def _show_findings(console: Console, found: Json) -> None:
     output.print_lines(data_preview.summary(found))
     for name, split in found["splits"].items():
         output.print_lines(_histogram(name, split.get("tokens")))

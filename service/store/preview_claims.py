@@ -219,7 +219,7 @@ def _no_worker() -> Failure:
         FailureCode.TIMEOUT,
         f"No worker was free to make the preview within {DEADLINE_SECONDS:.0f} s.",
         action="See `finetune workers`: one must serve the queue `cpu` and must not be busy with a "
-        "job. Then try again.",
+        "job. Then try again, or use `finetune validate SPEC --data`, which needs none.",
     )
 
 

@@ -132,6 +132,16 @@ class TestCommand:
         assert "What to do: Fix or remove the named rows" in outcome.err
         assert "99 usable, 1 bad" in outcome.out
 
+    def test_there_may_be_none(self, cli: Cli, api: str, store: Database, tmp_path: Path) -> None:
+        """Which says nothing about the rows."""
+        register_worker(store)
+        with made_by_thread(store, Failure.of(FailureCode.TIMEOUT, "too late", action="Again.")):
+            outcome = cli("preview", str(write_spec(tmp_path)))
+        assert (outcome.status, outcome.out) == (1, "")
+        assert "there is no preview (timeout): too late" in outcome.err
+        assert "What to do: Again." in outcome.err
+        assert "a job would fail" not in outcome.err
+
     def test_a_wrong_spec_asks_no_worker(self, cli: Cli, api: str, tmp_path: Path) -> None:
         outcome = cli("preview", str(write_spec(tmp_path, training={"learning_rte": 1})))
         assert (outcome.status, outcome.out) == (2, "")
@@ -151,7 +161,7 @@ class TestColours:
         console = output._console(width=200, force_terminal=True, **options)
         result = PreviewResult.model_validate(FOUND).model_dump(mode="json", by_alias=True)
         with console.capture() as captured:
-            preview_page.show(console, result)
+            preview_page.show(console, {"failure": None, "result": result})
         return captured.get()
 
     def test_a_terminal_highlights_what_is_trained(self) -> None:
