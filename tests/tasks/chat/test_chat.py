@@ -221,6 +221,17 @@ class TestJob:
         losses = expected.train_values("loss")
         assert recorder.train_values("loss") == {step: losses[step] for step in (3, 4, 5)}
 
+    def test_an_adapter_on_weights_of_eight_bits(self, tmp_path: Path) -> None:
+        """Without padding, and nearly as on whole weights."""
+        losses = []
+        for quantization in ({}, {"quantization": {"bits": 8}}):
+            home = tmp_path / str(len(losses))
+            job = chat_job(home, training={"padding_free": True, "max_steps": 3}, packing="bfd")
+            job.body["peft"] = {"method": "lora", "r": 4, **quantization}
+            losses.append(list(job.train()[1].train_values("loss").values()))
+        assert losses[0] != losses[1]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
     @pytest.mark.parametrize(
         ("options", "other"),
         [
