@@ -96,9 +96,16 @@ class Preparation:
             "columns": self._spec.columns,
             "limits": {split: self._limit(split) for split in self._data.splits()},
             "tokenizer": tokenizer_identity(self._model.tokenizer),
+            **self._template(),
             **self._skipping(),
             "versions": [datasets.__version__, tokenizers.__version__, transformers.__version__],
         }
+
+    def _template(self) -> Mapping[str, Any]:
+        """The tokenizer's own, of tasks whose rows it renders; users edit it."""
+        if not isinstance(self._task, TokenizesRows):
+            return {}
+        return {"chat_template": self._model.tokenizer.chat_template}
 
     def _skipping(self) -> Mapping[str, Any]:
         """Nothing by default, so that data prepared by older releases keeps its address."""

@@ -10,13 +10,16 @@ import pytest
 import torch
 import transformers
 
+from service.contract.chat import ChatSpec
 from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
-from tests.support.models import save_tiny_llama
+from tests.support.models import CHATML, save_tiny_llama
 from tests.tasks.chat.jobs import ROWS, Row, chat_job, notices, talk
 from tests.tasks.stages import StagedJob
 from tests.training.support import Killed, Recorder, at_checkpoint
 from worker.tasks.base import load_splits
+from worker.tasks.chat import templates
+from worker.tasks.chat.chat import Chat
 
 
 def features(job: StagedJob, split: str = "train") -> list[dict[str, Any]]:
@@ -91,6 +94,27 @@ class TestFeatures:
         with pytest.raises(StageError, match=r"line 2: the row trains no token within") as raised:
             chat_job(tmp_path / "job", [ROWS[0], long], max_length=32).prepare()
         assert raised.value.failure.code is FailureCode.UNREADABLE_ROW
+
+    def test_of_a_tokenizer_whose_template_was_edited(self, tmp_path: Path) -> None:
+        """They are not those that an earlier job prepared."""
+        job = chat_job(tmp_path / "job")
+        first = job.prepare()
+        folder = tmp_path / "job" / "llama"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer.chat_template = CHATML.replace("<|im_start|>", "<|im_start|>the ")
+        tokenizer.save_pretrained(folder)
+        before = features(job)[0]["input_ids"]
+        job.prepared = None  # as another job, with the same cache
+        again = job.prepare()
+        assert first.prepared_dir != again.prepared_dir
+        assert len(features(job)[0]["input_ids"]) > len(before)
+
+    def test_a_template_of_ours_is_known_by_its_text(self) -> None:
+        """Another release may have another one under the name."""
+        settings = Chat().tokenization_settings(ChatSpec(chat_template="chatml"))
+        assert settings["chat_template"] == templates.read("chatml")
+        own = ChatSpec(chat_template="{{ messages }}")
+        assert Chat().tokenization_settings(own)["chat_template"] == "{{ messages }}"
 
 
 class TestPacking:
@@ -223,7 +247,7 @@ class TestJob:
 
     def test_an_adapter_on_weights_of_eight_bits(self, tmp_path: Path) -> None:
         """Without padding, and nearly as on whole weights."""
-        losses = []
+        losses: list[list[float]] = []
         for quantization in ({}, {"quantization": {"bits": 8}}):
             home = tmp_path / str(len(losses))
             job = chat_job(home, training={"padding_free": True, "max_steps": 3}, packing="bfd")

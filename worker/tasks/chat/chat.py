@@ -13,7 +13,7 @@ from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN
 from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
-from worker.tasks.chat import answers, lengths, tokenizing
+from worker.tasks.chat import answers, lengths, templates, tokenizing
 from worker.tasks.chat.objective import ChatObjective
 from worker.tasks.chat.prompts import Prompts
 from worker.tasks.common import sequence_features
@@ -65,7 +65,7 @@ class Chat:
         return {
             "format": _FORMAT_VERSION,
             "length": "option" if parameters.max_length is not None else "from rows",
-            "chat_template": parameters.chat_template,
+            "chat_template": templates.setting(parameters.chat_template),
             "train_on": parameters.train_on,
             "packing": parameters.packing,
             "answers": answers.settings(parameters.generate),
@@ -81,13 +81,12 @@ class Chat:
             context.notice(_packed_notice(len(columns), count, length))
             return count
         context.measures.windows = Counter({1: len(columns)})
-        more: dict[str, Any] = {}
-        if split != TRAIN and parameters.generate is not None:
-            prompts = Prompts(split, examples, context, parameters)
-            more["prompt_ids"] = prompts
+        if split == TRAIN or parameters.generate is None:
+            return sequence_features.write_each(columns, length, context, target)
+        prompts = Prompts(split, examples, context, parameters)
+        more = {"prompt_ids": prompts}
         count = sequence_features.write_each(columns, length, context, target, more)
-        if more:
-            prompts.report()
+        prompts.report()
         return count
 
     def bind(

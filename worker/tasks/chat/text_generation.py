@@ -9,7 +9,7 @@ from service.contract.spec import JobSpec
 from worker.data.table import RowError
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext, PreparedSplit, parameters_of, train_features
-from worker.tasks.chat import answers, rows, tokenizing
+from worker.tasks.chat import answers, rows, templates, tokenizing
 from worker.tasks.chat.chat import Chat
 from worker.tasks.common import predictions, sequence_features
 from worker.tasks.common.generation import Generator
@@ -39,7 +39,10 @@ class ChatGeneration(Chat):
         return length
 
     def tokenization_settings(self, parameters: ChatSpec) -> Mapping[str, Any]:
-        return {"prompts": _FORMAT_VERSION, "chat_template": parameters.chat_template}
+        return {
+            "prompts": _FORMAT_VERSION,
+            "chat_template": templates.setting(parameters.chat_template),
+        }
 
     def row_tokenizer(
         self,

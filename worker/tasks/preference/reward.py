@@ -22,7 +22,7 @@ from worker.tasks.base import (
     parameters_of,
     train_features,
 )
-from worker.tasks.chat import answers
+from worker.tasks.chat import answers, templates
 from worker.tasks.common import predictions, sequence_batches
 from worker.tasks.preference import features, rows
 from worker.tasks.preference.task import DEFAULT_LENGTH, disable_dropout
@@ -72,7 +72,7 @@ class Reward:
         return {
             "format": features.FORMAT_VERSION,
             "length": "option" if parameters.max_length is not None else "from rows",
-            "chat_template": parameters.chat_template,
+            "chat_template": templates.setting(parameters.chat_template),
         }
 
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:

@@ -9,7 +9,7 @@ import torch
 from service.contract.preference import PreferenceSpec
 from service.contract.spec import JobSpec
 from worker.tasks.base import PrepareContext, PreparedSplit, longest, parameters_of
-from worker.tasks.chat import answers
+from worker.tasks.chat import answers, templates
 from worker.tasks.preference import features, losses, rows, single_answers
 from worker.tasks.preference.pairs import PairObjective
 from worker.tasks.preference.single_answers import SingleAnswerObjective
@@ -55,7 +55,7 @@ class Preference:
         return {
             "format": features.FORMAT_VERSION,
             "length": "option" if parameters.max_length is not None else "from rows",
-            "chat_template": parameters.chat_template,
+            "chat_template": templates.setting(parameters.chat_template),
             "pairs": parameters.loss_type in losses.PAIRWISE,
         }
 

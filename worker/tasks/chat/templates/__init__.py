@@ -25,6 +25,11 @@ def read(name: str) -> str:
     return (files(__package__) / f"{name}.jinja").read_text(encoding="utf-8")
 
 
+def setting(requested: str | None) -> str | None:
+    """What prepared data depends on: the text, as a later release may change that of a name."""
+    return read(requested) if requested in NAMES else requested
+
+
 def chosen(tokenizer: Any, requested: str | None) -> Mapping[bool, str]:
     """The templates of conversations without (False) and with tools (True).
 
