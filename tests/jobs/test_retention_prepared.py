@@ -57,7 +57,9 @@ class TestPrepared:
         assert self.left(root) == {"young"}
         assert self.left(compiled) == {"young"}
 
-    @pytest.mark.parametrize("folder", [prepared_data.FOLDER, prepared_data.COMPILED])
+    @pytest.mark.parametrize(
+        "folder", [prepared_data.FOLDER, prepared_data.COMPILED, prepared_data.REFERENCE]
+    )
     def test_of_all_projects_together(self, database: Database, home: Path, folder: str) -> None:
         cache = home / "cache"
         roots = [project_cache.of(cache, project) / folder for project in ("default", "a", "b")]

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from service.contract.events import Metric
 from tests.data.squad_sample import squad_file
 from tests.tasks.stages import StagedJob, write_rows
 from tests.training.support import Job, rows
@@ -148,6 +149,20 @@ def conversations(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
     }
 
 
+def answers(kind: str, model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
+    """Pairs of a better and a worse answer."""
+    rows = [{"prompt": text[:40], "chosen": text[:30], "rejected": text[10:60]} for text in TEXTS]
+    return lambda home: {
+        "task": {"type": kind, **task},
+        "model": {"name_or_path": str(model)},
+        "dataset": {
+            "source": "path",
+            "train": write_rows(home / "train.jsonl", rows),
+            "validation": write_rows(home / "validation.jsonl", rows[2:9]),
+        },
+    }
+
+
 def example(home: Path, name: str, model: Path) -> Case:
     """A question-answering example, with its files as paths, shortened."""
     home.mkdir()
@@ -167,6 +182,17 @@ def assert_equal(both: Both, rel: float = 1e-6) -> None:
     assert len(both.two.losses) > 1
     for step, metrics in both.one.recorder.evaluations().items():
         assert both.two.recorder.evaluations()[step] == pytest.approx(metrics, rel=max(rel, 1e-5))
+
+
+def assert_equal_values(both: Both, *names: str) -> None:
+    """Of what the objective logs in addition to its loss; not every step has each of them."""
+    one, two = (
+        [event.values for event in each.recorder.of(Metric)] for each in (both.one, both.two)
+    )
+    assert any(names[0] in values for values in one)
+    for left, right in zip(one, two, strict=True):
+        known = {name: left[name] for name in names if name in left}
+        assert {n: right[n] for n in names if n in right} == pytest.approx(known, abs=1e-5)
 
 
 def assert_equal_gradients(both: Both) -> None:

@@ -80,6 +80,8 @@ def test_what_is_logged_and_evaluated_has_trls_names(tmp_path: Path) -> None:
     margins = result.metrics["eval_rewards/chosen"] - result.metrics["eval_rewards/rejected"]
     assert result.metrics["eval_rewards/margins"] == pytest.approx(margins)
     assert result.metrics["eval_rewards/accuracies"] == 1.0
+    texts = {name: result.samples[0][name] for name in ("prompt", "chosen", "rejected")}
+    assert texts == pair(0)
 
 
 def test_logged_values_are_means_since_the_last_log(tmp_path: Path) -> None:

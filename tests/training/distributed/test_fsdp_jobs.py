@@ -12,13 +12,20 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from service.contract.events import Notice
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import (
+    save_tiny_bert,
+    save_tiny_gpt2,
+    save_tiny_llama,
+    save_tiny_t5,
+    save_tiny_xlnet,
+)
 from tests.tasks.stages import write_rows
 from tests.training.pairs import (
     EXAMPLES,
     Both,
     SameAsOne,
     Suite,
+    answers,
     assert_equal,
     example,
     questions,
@@ -50,6 +57,10 @@ def _summaries(model: Path) -> Callable[[Path], dict[str, Any]]:
 
 def _adapted(model: Path, **peft: Any) -> Callable[[Path], dict[str, Any]]:
     return lambda home: {**texts("causal-lm", model)(home), "peft": peft}
+
+
+def _kto(model: Path, home: Path) -> dict[str, Any]:
+    return answers("preference", model, loss_type="kto")(home)
 
 
 def _tiny(suite: Suite) -> None:
@@ -109,6 +120,10 @@ def _tasks(suite: Suite, folder: Path) -> None:
     words = [json.loads(line)["text"] for line in SUMMARIES.read_text().splitlines()[:60]]
     t5 = save_tiny_t5(folder / "t5", words, dropout=0.0)
     suite.task("summarization", _summaries(t5), **few)
+    llama = save_tiny_llama(folder / "llama")
+    suite.task("preference", answers("preference", llama), **few)
+    adapted = {"peft": {"method": "lora", "target_modules": ["q_proj"]}}
+    suite.task("kto", lambda home: _kto(llama, home) | adapted, **few)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +155,7 @@ class TestSameAsOne(SameAsOne):
         [
             *("plain", "clipped", "kept", "one group", "by size", "checkpointed", "best"),
             *("causal-lm", "masked-lm", "lora", "merged", "beam search", "summarization"),
+            *("preference", "kto"),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:

@@ -13,7 +13,9 @@ from tests.training.pairs import (
     Both,
     SameAsOne,
     Suite,
+    answers,
     assert_equal,
+    assert_equal_values,
     conversations,
     example,
     questions,
@@ -61,6 +63,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     suite.task("masked-lm", texts("masked-lm", bert))
     talks = conversations(save_tiny_llama(folder / "llama"), packing="bfd", max_length=64)
     suite.task("chat", talks)
+    suite.task("preference", answers("preference", folder / "llama"))
+    suite.task("kto", answers("preference", folder / "llama", loss_type="kto"))
+    suite.task("reward", answers("reward", folder / "llama"))
     # Without unanswerable questions a third of the head gets no gradient.
     xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
     suite.task("beam search", questions(xlnet, head="beam-search", start_n_top=3, end_n_top=3))
@@ -87,10 +92,16 @@ class TestSameAsOne(SameAsOne):
         [
             *("plain", "clipped", "grouped", "smoothed", "logged seldom", "best", "own options"),
             *("question-answering", "causal-lm", "masked-lm", "lora", "beam search", "chat"),
+            *("preference", "kto", "reward"),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
         assert_equal(ran[name])
+
+    def test_further_values(self, ran: dict[str, Both]) -> None:
+        assert_equal_values(ran["preference"], "rewards/margins", "rewards/accuracies")
+        assert_equal_values(ran["kto"], "kl", "rewards/chosen", "logps/rejected")
+        assert_equal_values(ran["reward"], "margin", "accuracy")
 
     def test_bf16(self, ran: dict[str, Both]) -> None:
         """Sums of bfloat16 products are rounded in another order."""

@@ -16,6 +16,7 @@ from service.contract.splits import TRAIN
 from worker.tasks.base import PrepareContext
 from worker.tasks.chat import lengths
 from worker.tasks.common import feature_file
+from worker.tasks.preference.tokenizing import joined_notice
 
 FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
 
@@ -40,6 +41,7 @@ def schema() -> dict[str, Any]:
 
 def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path) -> int:
     """One feature for each row, whose answers are cut to `context.max_length` tokens."""
+    say_how_joined(split, examples, context)
     cut = Cut(split, context)
 
     def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,6 +51,16 @@ def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path
     count = feature_file.write(examples, columns, schema(), context, target)
     cut.report()
     return count
+
+
+def say_how_joined(split: str, examples: Any, context: PrepareContext) -> None:
+    """A notice if prompts and answers are joined as they are, without a chat template."""
+    if split == TRAIN or not context.spec.trains:
+        template = getattr(context.spec.task, "chat_template", None)
+        forms = examples.unique("form")
+        told = joined_notice(context.tokenizer, template, forms)
+        if told is not None:
+            context.notice(told)
 
 
 Part = tuple[npt.NDArray[np.int32], int]

@@ -8,7 +8,7 @@ import torch
 
 from service.contract.preference import PreferenceSpec
 from worker.tasks.common import predictions
-from worker.tasks.preference import losses
+from worker.tasks.preference import losses, samples
 from worker.tasks.preference.log_probs import token_counts
 from worker.tasks.preference.losses import Answers
 from worker.tasks.preference.objective import REFERENCE, PreferenceObjective
@@ -55,7 +55,7 @@ class PairObjective(PreferenceObjective):
         metrics = {name: float(column.double().mean()) for name, column in columns.items()}
         rows = as_rows(columns)
         files = predictions.write(rows, split, folder)
-        return Evaluation(metrics, files, predictions.samples(rows, data.examples))
+        return Evaluation(metrics, files, samples.of_rows(rows, data.examples))
 
     def _answers(self, model: torch.nn.Module, batch: Batch) -> Answers:
         """(pairs, 2) each: the chosen and the rejected ones."""

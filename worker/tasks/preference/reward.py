@@ -24,7 +24,7 @@ from worker.tasks.base import (
 )
 from worker.tasks.chat import answers, templates
 from worker.tasks.common import predictions, sequence_batches
-from worker.tasks.preference import features, rows
+from worker.tasks.preference import features, rows, samples
 from worker.tasks.preference.task import DEFAULT_LENGTH, disable_dropout
 from worker.tasks.preference.tokenizing import RowTokenizer
 from worker.training.objective import SEQUENCES, Batch, Evaluation, Features, Forward
@@ -157,7 +157,7 @@ class RewardObjective:
         return Evaluation(
             self._metrics(torch.tensor(found)) if are_pairs else {},
             predictions.write(listed, split, folder),
-            predictions.samples(listed, data.examples),
+            samples.of_rows(listed, data.examples),
         )
 
     def _metrics(self, rewards: torch.Tensor) -> dict[str, float]:

@@ -14,13 +14,16 @@ from worker.tasks.preference import features, losses
 from worker.tasks.preference.log_probs import token_counts
 from worker.tasks.preference.losses import Answers
 from worker.tasks.preference.objective import FILL, REFERENCE, PreferenceObjective
-from worker.tasks.preference.pairs import VALUES, as_rows
+from worker.tasks.preference.pairs import as_rows
 from worker.training.objective import Batch, Evaluation, Forward
 
 _OTHER: Final = "other_"
 """Prefix of a batch's tensors for the other answers."""
 _GOOD: Final = "desirable"
-_KTO_VALUES: Final = ("rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl")
+_REWARD_OF_GOOD: Final = "rewards/chosen"
+_REWARD_OF_BAD: Final = "rewards/rejected"
+_KTO_VALUES: Final = (_REWARD_OF_GOOD, _REWARD_OF_BAD, "logps/chosen", "logps/rejected", "kl")
+"""TRL's names."""
 
 
 def write(split: str, examples: Any, context: PrepareContext, target: Path) -> int:
@@ -28,6 +31,7 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
     for the estimate of the divergence. The first answer gets the last one."""
     from datasets import Value
 
+    features.say_how_joined(split, examples, context)
     cut = features.Cut(split, context)
     last = examples[len(examples) - 1]
     previous = last["input_ids"][-1][last["start"] :]
@@ -154,25 +158,25 @@ class SingleAnswerObjective(PreferenceObjective):
         divergence = _mean_divergence(torch.stack((ratios.sum(), count)))
         answers = Answers(found[:, 0, 0], found[:, 0, 1], torch.ones(len(found)))
         loss = losses.kto(answers, desirable, divergence, self.parameters)
-        metrics = {"loss": float(loss.double().mean())}
-        sums, counts = self._sums(answers, desirable, divergence)
-        metrics |= {
-            name: float(total / items)
-            for name, total, items in zip(self.logged, sums, counts, strict=True)
-            if items
+        columns = {
+            "row": _row_numbers(data.examples["labels"]),
+            "loss": loss,
+            "label": desirable,
+            "reward": losses.rewards(answers, self.parameters),
+            "logps": answers.log_probs,
         }
-        if {VALUES[0], VALUES[1]} <= metrics.keys():
-            metrics["rewards/margins"] = metrics[VALUES[0]] - metrics[VALUES[1]]
-        rows = as_rows(
-            {
-                "loss": loss,
-                "label": desirable,
-                "reward": losses.rewards(answers, self.parameters),
-                "logps": answers.log_probs,
-            }
-        )
+        rows = as_rows(columns)
         files = predictions.write(rows, split, folder)
+        values = self._sums(answers, desirable, divergence)
+        metrics = {"loss": float(loss.double().mean()), **self._metrics(*values)}
         return Evaluation(metrics, files, predictions.samples(rows, data.examples))
+
+    def _metrics(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
+        columns = zip(self.logged, sums.tolist(), counts.tolist(), strict=True)
+        found = {name: total / items for name, total, items in columns if items}
+        if {_REWARD_OF_GOOD, _REWARD_OF_BAD} <= found.keys():
+            found["rewards/margins"] = found[_REWARD_OF_GOOD] - found[_REWARD_OF_BAD]
+        return found
 
     def _compared(
         self, model: torch.nn.Module, batch: Batch
@@ -183,6 +187,12 @@ class SingleAnswerObjective(PreferenceObjective):
 def _mean_divergence(sums: torch.Tensor) -> torch.Tensor:
     """Not below 0, as a divergence; (sum, number) → a float32 scalar."""
     return (sums[0] / sums[1].clamp(min=1)).clamp(min=0).float()
+
+
+def _row_numbers(labels: Sequence[Sequence[bool]]) -> torch.Tensor:
+    """The row of each answer, from 1."""
+    counts = torch.tensor([len(each) for each in labels])
+    return torch.arange(1, len(counts) + 1).repeat_interleave(counts)
 
 
 def _sequence(feature: Mapping[str, Any], side: int) -> Mapping[str, Any]:

@@ -73,7 +73,7 @@ class Preference:
     ) -> Objective:
         parameters = parameters_of(spec, PreferenceSpec)
         disable_dropout(model)
-        if has_template(tokenizer, parameters):
+        if has_template(tokenizer, parameters.chat_template):
             answers.set_up(model, tokenizer, as_chat(parameters))
         linear = chunked_cross_entropy.plain_head(model) if build.may_capture_head(spec) else None
         pairs = parameters.loss_type in losses.PAIRWISE

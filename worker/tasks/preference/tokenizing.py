@@ -1,10 +1,11 @@
 """Cleaned rows of preferences → the tokens of each prompt with its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
 from service.contract.chat import ChatSpec
+from service.contract.events import Notice
 from service.contract.preference import PreferenceSpec, RewardSpec
 from worker.data.table import RowError
 from worker.tasks.chat.conversation import Conversation
@@ -30,7 +31,7 @@ class RowTokenizer:
         self._parameters = parameters
         self._length = max_length
         self._renderer: Renderer | None = None
-        if has_template(tokenizer, parameters):
+        if has_template(tokenizer, parameters.chat_template):
             self._renderer = self._chat_renderer()
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -95,8 +96,25 @@ class RowTokenizer:
         return Renderer(self._tokenizer, chat)
 
 
-def has_template(tokenizer: Any, parameters: PreferenceSpec | RewardSpec) -> bool:
-    return bool(parameters.chat_template or tokenizer.chat_template)
+def joined_notice(
+    tokenizer: Any, chat_template: str | None, forms: Collection[str]
+) -> Notice | None:
+    """Says so if rows of these forms are not written by the chat template."""
+    if rows.TRANSCRIPT in forms:
+        why = "its rows have no `prompt` of their own"
+    elif rows.TEXT in forms and not has_template(tokenizer, chat_template):
+        why = "the model has no chat template (`task.chat_template` names one)"
+    else:
+        return None
+    end = tokenizer.eos_token
+    after = f", with {end!r} after them" if end else ""
+    message = f"Prompts and answers that are text are joined as they are{after}: {why}"
+    return Notice(message=message, data={"eos_token": end, "forms": sorted(forms)})
+
+
+def has_template(tokenizer: Any, chat_template: str | None) -> bool:
+    """`chat_template`: the task's option."""
+    return bool(chat_template or tokenizer.chat_template)
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
