@@ -130,7 +130,8 @@ def _begin(services: Services, project: str, body: Any, options: PreviewOptions)
     spec = _valid(services, project, body)
     with services.database.write(audited=False) as session:
         preview_id = previews.insert(session, project, spec, options)
-    services.dispatcher.enqueue_soon(preview_id, CPU_QUEUE, previews.URGENT)
+        (message,) = previews.messages(session, [preview_id])
+    services.dispatcher.enqueue_soon(message.job_id, message.queue, message.priority)
     return preview_id
 
 

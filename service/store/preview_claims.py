@@ -15,14 +15,12 @@ from service.contract.previews import (
     PreviewResult,
     PreviewState,
 )
-from service.contract.routing import CPU_QUEUE
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
-from service.store import jobs, retention
+from service.store import jobs, previews, retention
 from service.store.claims import Claim
 from service.store.database import db_now
 from service.store.models import PreviewRow
-from service.store.previews import URGENT
 
 MOST_ATTEMPTS: Final = 3
 _SWEPT_SECONDS: Final = 600.0
@@ -154,7 +152,7 @@ def due(session: Session, limit: int) -> list[jobs.Message]:
         .order_by(PreviewRow.id)
         .limit(limit)
     )
-    return [jobs.Message(found, CPU_QUEUE, URGENT) for found in session.scalars(query)]
+    return previews.messages(session, session.scalars(query).all())
 
 
 def mark_sent(session: Session, preview_ids: Sequence[str], again_in: float) -> None:

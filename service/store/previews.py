@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import delete, func, select
@@ -13,9 +14,10 @@ from service.contract.previews import (
     PreviewOptions,
     PreviewState,
 )
+from service.contract.routing import CPU_QUEUE
 from service.contract.spec import JobSpec
 from service.errors import PreviewNotFoundError, TooManyPreviewsError
-from service.store import projects, quotas
+from service.store import jobs, projects, quotas
 from service.store.database import db_now
 from service.store.models import PreviewRow
 from service.store.scope import Scope
@@ -27,7 +29,9 @@ KEPT_SECONDS: Final = 3600.0
 HEAD_START: Final = 2.0
 """Seconds that the API has to send the message, before the reconciler does."""
 URGENT: Final = 0
-"""Their messages are read before those of jobs: somebody waits for the answer."""
+"""Somebody waits for the answer: the message is read before those of jobs."""
+LAST: Final = 9
+"""Of a project's further previews, so that it cannot keep the workers from the jobs of others."""
 _PREFIX: Final = "preview-"
 
 
@@ -70,6 +74,16 @@ def insert(session: Session, project: str, spec: JobSpec, options: PreviewOption
     session.add(row)
     session.flush()
     return row.id
+
+
+def messages(session: Session, preview_ids: Sequence[str]) -> list[jobs.Message]:
+    """What wakes workers for queued previews: the first unfinished one of each project is urgent,
+    its others wait until no job does."""
+    first = select(func.min(PreviewRow.id)).where(PreviewRow.state.in_(UNFINISHED))
+    urgent = set(session.scalars(first.group_by(PreviewRow.project_id)))
+    return [
+        jobs.Message(each, CPU_QUEUE, URGENT if each in urgent else LAST) for each in preview_ids
+    ]
 
 
 def _forget_oldest(session: Session, project: str) -> None:

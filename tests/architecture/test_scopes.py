@@ -22,9 +22,10 @@ ADDS = {"insert_all", "note", "record"}
 """They add rows for a job or file that was made, or locked within a scope, just before."""
 OUTBOX = {
     *("due", "waits_in", "message_if_due", "mark_sent", "send_all_again", "untracked"),
-    *("postpone_tracking", "move", "append_event"),
+    *("postpone_tracking", "move", "append_event", "messages"),
 }
-"""Of jobs.py: messages, and the one function that writes a state of a row that is locked."""
+"""Of jobs.py and previews.py: messages, and the one function that writes a state of a row that is
+locked."""
 
 
 def without_scope(source: str) -> list[str]:

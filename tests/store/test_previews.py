@@ -43,7 +43,7 @@ def claimed(database: Database, preview_id: str) -> PreviewClaim:
 def due(database: Database) -> list[str]:
     with database.read() as session:
         messages = preview_claims.due(session, 10)
-    assert {(message.queue, message.priority) for message in messages} <= {("cpu", 0)}
+    assert {message.queue for message in messages} <= {"cpu"}
     return [message.job_id for message in messages]
 
 
@@ -88,6 +88,22 @@ class TestReads:
             assert preview_claims.forget(session) == 1
         with database.read() as session:
             assert session.scalars(select(PreviewRow.id)).all() == [fresh]
+
+
+class TestMessages:
+    def test_of_each_project_one_is_urgent(self, database: Database) -> None:
+        mine = [make_preview(database) for _ in range(3)]
+        other = make_preview(database, make_project(database, "other"))
+
+        def priorities() -> list[int]:
+            with database.read() as session:
+                return [each.priority for each in previews.messages(session, [*mine, other])]
+
+        assert priorities() == [0, 9, 9, 0]
+        put_preview(database, mine[0], state="running")
+        assert priorities() == [0, 9, 9, 0]
+        put_preview(database, mine[0], state="failed")
+        assert priorities() == [9, 0, 9, 0]
 
 
 class TestClaim:
