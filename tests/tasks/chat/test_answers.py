@@ -76,10 +76,9 @@ class TestEvaluation:
         assert "(rows 4)" in told[0]
         folder = job.workspace / "attempts" / "2" / "predictions"
         found = json.loads((folder / "predictions.json").read_text())
-        assert [(row["result"], row["expected"]) for row in found] == [
-            *[("7", "7"), ("7", "8"), ("7", "7")],
-            ("7", None),
-        ]
+        results = [("7", "7"), ("7", "8"), ("7", "7")]
+        assert [(row["result"], row["expected"]) for row in found[:3]] == results
+        assert "prediction" not in found[3]
         assert found[0]["prediction"] == "was read #### 7"
 
     def test_only_some_rows_are_answered(self, tmp_path: Path) -> None:
@@ -106,6 +105,13 @@ class TestEvaluation:
         assert "1 of 4 rows of the validation split get no answer" in told
         assert "have room for 36 tokens (rows 4)" in told
         assert [sample["row"] for sample in result.samples] == [1, 2]
+
+    def test_no_row_that_can_be_scored(self, tmp_path: Path) -> None:
+        generate = {"max_new_tokens": 120, "exact_match": "#### (.*)"}
+        job = chat_job(tmp_path / "job", splits={"validation": ROWS[:4]}, generate=generate)
+        with pytest.raises(StageError, match=r"leaves no prompt .* at most 8 tokens") as raised:
+            job.prepare()
+        assert raised.value.failure.details["option"] == "task.generate.max_new_tokens"
 
     def test_no_room_for_any_prompt(self, tmp_path: Path) -> None:
         job = chat_job(

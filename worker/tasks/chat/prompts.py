@@ -35,7 +35,8 @@ class Prompts:
         self._without_result: list[int] = []
 
     def __call__(self, number: int) -> list[int]:
-        """The tokens before the last answer; none if they leave no room for an answer."""
+        """The tokens before the last answer; none if they leave no room for an answer, or if the
+        row is only answered for `exact_match` and has no result."""
         conversation = rows.load(self._examples[number])
         try:
             ids = self._renderer.prompt(conversation)
@@ -47,6 +48,7 @@ class Prompts:
             return []
         if self._pattern is not None and not self._has_result(answers.own_answer(conversation)):
             self._without_result.append(number)
+            return [] if is_validation(self._split) else ids
         return ids
 
     def _has_result(self, answer: str) -> bool:
@@ -60,22 +62,34 @@ class Prompts:
 
     def report(self) -> None:
         """Say which rows get no answer, and which are not scored. StageError(invalid_option) if no
-        row of a validation split has a result."""
-        total = len(self._examples)
+        row of a validation split can be scored."""
+        self._require_scores()
         if self._too_long:
             self._say(
                 self._too_long,
-                f"get no answer: with `task.generate.max_new_tokens` their prompts have room for "
+                "get no answer: with `task.generate.max_new_tokens` their prompts have room for "
                 f"{self._length:,} tokens",
             )
-        if not self._without_result:
+        if self._without_result:
+            self._say(
+                self._without_result,
+                "do not count for `exact_match`, whose expression does not match their own answers",
+            )
+
+    def _require_scores(self) -> None:
+        unscored = len(self._too_long) + len(self._without_result)
+        is_needed = self._pattern is not None and is_validation(self._split)
+        if not is_needed or unscored < len(self._examples):
             return
-        if is_validation(self._split) and len(self._without_result) == total:
+        if self._without_result:
             raise invalid_option(
                 exact_match.OPTION, f"matches no answer of the {self._split} split's own"
             )
-        why = "do not count for `exact_match`, whose expression does not match their own answers"
-        self._say(self._without_result, why)
+        raise invalid_option(
+            "task.generate.max_new_tokens",
+            f"leaves no prompt of the {self._split} split enough room: they would need to have at "
+            f"most {self._length:,} tokens",
+        )
 
     def _say(self, numbers: list[int], what: str) -> None:
         named = ", ".join(f"{number + 1:,}" for number in numbers[:_NAMED])
