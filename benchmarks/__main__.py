@@ -8,6 +8,7 @@ from typing import Final
 
 NAMES: Final = (
     "api",
+    "chat_examples",
     "checkpoint_stall",
     "claims",
     "evaluation",
