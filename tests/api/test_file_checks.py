@@ -62,6 +62,36 @@ class TestCheck:
         found = check(client, file_id, "question-answering", columns=columns, max_bad_fraction=0.1)
         assert found["usable_with"] == ["skip"]
 
+    def test_conversations_and_preferences(self, client: httpx.Client) -> None:
+        user, answer = {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}
+        rows = [
+            {"messages": [user, answer]},
+            {"messages": [{"role": "usr", "content": "Who?"}, {"role": "assistant"}]},
+            {"prompt": "Who?", "completion": "Ada."},
+            {"question": "Who?"},
+        ]
+        file_id = upload(client, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        found = check(client, file_id, "chat")
+        assert found["bad_by_reason"] == {"unknown_role": 1, "missing_value": 1}
+        assert [(row["place"], row["problem"][:80]) for row in found["bad_rows"]] == [
+            (
+                "a.bin, line 2",
+                "messages[0] has the unknown role 'usr'; did you mean 'user'?; messages[1] has no",
+            ),
+            (
+                "a.bin, line 4",
+                "the row has no `messages`, no `prompt` with `completion`, no `instruction` with ",
+            ),
+        ]
+        pairs = [
+            {"input": {"messages": [user]}, "preferred_output": [answer]},
+            {"prompt": "Who?", "chosen": "Ada.", "rejected": "Ada."},
+        ]
+        file_id = upload(client, "".join(json.dumps(row) + "\n" for row in pairs).encode())
+        reasons = {"missing_value": 1, "equal_answers": 1}
+        for task in ("preference", "reward"):
+            assert check(client, file_id, task)["bad_by_reason"] == reasons
+
     def test_what_no_job_could_use(self, client: httpx.Client) -> None:
         file_id = upload(client, b'{"txt": "x"}\n')
         failure = check(client, file_id)["failure"]
