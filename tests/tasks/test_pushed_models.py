@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from service.contract.spec import JobSpec
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import (
+    save_tiny_bert,
+    save_tiny_gpt2,
+    save_tiny_llama,
+    save_tiny_t5,
+    save_tiny_xlnet,
+)
 from tests.tasks.samples import LABELLED, QUESTION, TEXT
 from tests.tasks.stages import StagedJob, write_rows
 from worker.publishing import hub_repository
@@ -29,6 +35,11 @@ CASES: list[tuple[dict[str, Any], Callable[[Path], Path], dict[str, Any]]] = [
     ({"type": "causal-lm", "block_size": 8}, save_tiny_gpt2, TEXT),
     ({"type": "masked-lm", "max_seq_length": 8}, save_tiny_bert, TEXT),
     ({"type": "summarization"}, tiny_t5, PAIR),
+    (
+        {"type": "chat", "chat_template": "chatml", "packing": "bfd"},
+        save_tiny_llama,
+        {"prompt": "the report", "completion": "was read"},
+    ),
     ({"type": "question-answering", "head": "beam-search"}, save_tiny_xlnet, QUESTION),
     ({"type": "text-classification"}, save_tiny_bert, LABELLED),
     ({"type": "token-classification"}, save_tiny_bert, TAGGED),

@@ -106,6 +106,7 @@ class TestJob:
         assert list(free.values()) == pytest.approx(list(padded.values()), rel=1e-5)
         assert free[4] < free[1]
 
+    @pytest.mark.heavy  # tests/tasks/chat does the same each time
     def test_resumed_bit_for_bit(self, make: Make) -> None:
         whole, _ = self.job(make, save_steps=2).train()
         job = self.job(make, save_steps=2)
