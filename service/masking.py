@@ -10,7 +10,8 @@ _SECRET: Final = re.compile(
     r"(?<=header value )b?(?P<quote>['\"]).*?(?P=quote)"
     # A password may hold a slash; without one there is no password before the @.
     r"|(?<=://)(?:[^/\s@:]*:[^\s@]*|[^/\s@]+)@"
-    r"|(?i:(?<=bearer )|(?<=token=)|(?<=password=)|(?<=api_key=))[^\s&'\"]+"
+    # `<key>` in a sentence says where a key goes.
+    r"|(?i:(?<=bearer )|(?<=token=)|(?<=password=)|(?<=api_key=))(?!<\w+>`)[^\s&'\"]+"
     rf"|{_TOKEN}"
 )
 # Each match holds one of these. To look for them costs a hundredth of the expression, and every

@@ -8,6 +8,8 @@ SECRETS = [
     ("Illegal header value b'Bearer ft-abc def '", "Illegal header value ***"),
     ("no active key 'ft-Zm9vYmFyYmF6 '", "no active key '*** '"),
     ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+    ("Authorization: Bearer <abc>def", "Authorization: Bearer ***"),
+    ("Send `Authorization: Bearer <key>`. Ask.", "Send `Authorization: Bearer <key>`. Ask."),
     ("cannot reach redis://:pa/ss@host:6379/0", "cannot reach redis://***@host:6379/0"),
     ("postgresql+psycopg://u:p@db/x", "postgresql+psycopg://***@db/x"),
     ("https://hf_abcdefgh@huggingface.co/x", "https://***@huggingface.co/x"),
