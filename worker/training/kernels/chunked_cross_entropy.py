@@ -220,7 +220,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if by_states is not None:
                 by_states[group] = factors[: len(narrow)] @ cast
             if by_weight is not None:
-                _add_product(by_weight, factors[: len(narrow)].T, narrow)
+                add_product(by_weight, factors[: len(narrow)].T, narrow)
         by_weight, by_bias = _cast_like(by_weight, weight), _cast_like(by_bias, bias)
         ctx.save_for_backward(by_states, by_weight, by_bias)
         return total
@@ -277,7 +277,8 @@ def _chunk(
     return (losses * asked).sum(), gradient.mul_(asked)
 
 
-def _add_product(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+def add_product(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+    """Add the matrix product of `one` and `other` to `to`, which may have another dtype."""
     if to.dtype == one.dtype:
         to.addmm_(one, other)
     else:

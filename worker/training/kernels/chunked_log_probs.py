@@ -11,7 +11,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from worker.training.kernels.chunked_cross_entropy import IGNORED, Chunks, HeadInput
+from worker.training.kernels.chunked_cross_entropy import (
+    IGNORED,
+    Chunks,
+    HeadInput,
+    add_product,
+)
 
 
 def of_labels(
@@ -78,19 +83,20 @@ def _through_head(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None
     by_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
     by_weight = torch.zeros_like(weight, dtype=torch.float32)
     by_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-    for part in Chunks.of(len(weight), ctx.rows).over(len(states)):
-        narrow = states[part].to(ctx.dtype)
-        logits = functional.linear(narrow, cast, added).float()
-        factors = _by_logits(logits, totals[part], labels[part]).mul_(gradient[part, None])
-        if by_bias is not None:
-            by_bias += factors.sum(dim=0)
-        factors = factors.to(ctx.dtype)
+    sizes = Chunks.of(len(weight), ctx.rows)
+    factors = cast.new_empty((min(len(states), sizes.rows * sizes.per_product), len(weight)))
+    for group in Chunks(sizes.rows * sizes.per_product, 1).over(len(states)):
+        narrow = states[group].to(ctx.dtype)
+        for part in sizes.within(group):
+            here = slice(part.start - group.start, part.stop - group.start)
+            logits = functional.linear(narrow[here], cast, added).float()
+            by_logits = _by_logits(logits, totals[part], labels[part]).mul_(gradient[part, None])
+            if by_bias is not None:
+                by_bias += by_logits.sum(dim=0)
+            factors[here] = by_logits
         if by_states is not None:
-            by_states[part] = factors @ cast
-        if by_weight.dtype == factors.dtype:
-            by_weight.addmm_(factors.T, narrow)
-        else:
-            by_weight += factors.T @ narrow
+            by_states[group] = factors[: len(narrow)] @ cast
+        add_product(by_weight, factors[: len(narrow)].T, narrow)
     return (
         by_states,
         by_weight.to(weight.dtype),
