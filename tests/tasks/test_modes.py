@@ -24,6 +24,7 @@ TEXTS = [
     f"the report of the water board was read by {number} in the morning" for number in range(24)
 ]
 PAIRS = [{"text": text, "summary": text[:20]} for text in TEXTS]
+CHOICES = [{"prompt": t[:20], "chosen": t[20:], "rejected": t[-20:]} for t in TEXTS]
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,11 @@ CASES = {
         ("completion",),
         save_tiny_llama,
     ),
+    # An evaluation has no model from before the training.
+    "preference": Case({"type": "preference", "reference": "none"}, CHOICES, (), save_tiny_llama),
+    "reward": Case({"type": "reward"}, CHOICES, ("rejected",), save_tiny_llama),
 }
-LANGUAGE_MODELS = {"causal-lm", "masked-lm", "chat"}
+LANGUAGE_MODELS = {"causal-lm", "masked-lm", "chat", "preference"}
 
 
 @dataclass

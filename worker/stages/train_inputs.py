@@ -15,7 +15,7 @@ from service.contract.spec import JobSpec
 from service.contract.stages import PrepareResult, StageRequest
 from worker.base_model import finished_model, size
 from worker.tasks import registry
-from worker.tasks.base import ShapesModel, Task, load_splits
+from worker.tasks.base import SetsUpModel, ShapesModel, Task, load_splits
 from worker.training import build, device_lock, precision
 from worker.training.adapters import quantization
 from worker.training.batches import dataloader
@@ -97,6 +97,8 @@ def load_parts(
     features: Features = next((split.features for split in splits.values()), ())
     trials = EquivalenceChecker(request.project_cache / EQUIVALENCE, device, ranks, send)
     given = gpu_padding_free.ChoiceInputs(features, paths, trials)
+    if isinstance(task, SetsUpModel):
+        task.set_up(tokenizer, model)
     if build.choose_attention(model, request.spec, device, given):
         send(Notice(message="Batches are computed without padding", data={"padding_free": True}))
     elif request.spec.trains and getattr(request.spec.task, "packing", "off") != "off":

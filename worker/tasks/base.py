@@ -116,6 +116,14 @@ class ShapesModel(Protocol):
 
 
 @runtime_checkable
+class SetsUpModel(Protocol):
+    """A task whose models do not run as they are loaded."""
+
+    def set_up(self, tokenizer: Any, model: Any) -> None:
+        """Called before the model is tried with its fast paths, and before `bind`."""
+
+
+@runtime_checkable
 class HasLabels(Protocol):
     """A task whose models have named labels."""
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from service.contract.events import Notice
 from service.contract.failures import StageError
 from service.contract.stages import TrainResult
 from tests.tasks.chat.support import turn
@@ -60,6 +61,11 @@ def test_the_finished_model_scores_as_transformers_does(trained: Any) -> None:
         assert [each["label"] for each in found] == ["reward"] * 5
         expected = [row[f"{side}_reward"] for row in rows]
         assert [each["score"] for each in found] == pytest.approx(expected, abs=1e-5)
+
+
+def test_batches_have_no_padding_though_the_tokenizer_has_no_pad_token(trained: Any) -> None:
+    told = [event.message for event in trained[2].of(Notice)]
+    assert "Batches are computed without padding" in told
 
 
 def test_metrics_are_those_of_the_rewards(trained: Any) -> None:

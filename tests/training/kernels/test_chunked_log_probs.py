@@ -88,4 +88,4 @@ def test_the_logits_of_all_tokens_never_exist(
     with LargestTensor() as largest:
         head = HeadInput(states, torch.float32)
         chunked_log_probs.of_labels(linear, head, labels).sum().backward()
-    assert largest.numel == 16 * 1000
+    assert 16 * 1000 <= largest.numel <= 4 * 16 * 1000

@@ -78,15 +78,17 @@ class Reward:
     def prepare(self, split: str, examples: Any, context: PrepareContext, target: Path) -> int:
         return features.write_pairs(split, examples, context, target)
 
+    def set_up(self, tokenizer: Any, model: Any) -> None:
+        """Both are saved: without a pad token the head refuses batches, in a pipeline as well."""
+        tokenizer.pad_token_id = model.config.pad_token_id = padding(tokenizer)
+
     def bind(
         self, spec: JobSpec, tokenizer: Any, model: Any, splits: Mapping[str, PreparedSplit]
     ) -> "RewardObjective":
         disable_dropout(model)
         parameters = parameters_of(spec, RewardSpec)
         answers.keep_template(tokenizer, parameters.chat_template)
-        # Saved with the model: batches of the pipeline need a pad token as well.
-        tokenizer.pad_token_id = model.config.pad_token_id = padding(tokenizer)
-        return RewardObjective(parameters, tokenizer.pad_token_id, splits)
+        return RewardObjective(parameters, padding(tokenizer), splits)
 
 
 def padding(tokenizer: Any) -> int:
