@@ -22,6 +22,7 @@ from worker.failures import invalid_option
 from worker.processes import allocator
 from worker.training import expandable_segments, precision
 from worker.training.distributed.registry import accelerator_arguments
+from worker.training.fast_paths import FastPaths
 from worker.training.kernels import (
     attention_masks,
     cpu_dropout,
@@ -188,7 +189,7 @@ def choose_attention(
     why: str | None = "cannot be combined with the job's other options"
     if device.type == "cpu":
         model.set_attn_implementation("eager")
-        if may_be_padding_free(spec):
+        if may_be_padding_free(spec) and _may_be_packed_in(model.dtype, given.fast_paths):
             free = padding_free.install(model) is not None
             why = None if free else "cannot be used with this model's attention"
     elif not spec.training.compiles:
@@ -198,6 +199,14 @@ def choose_attention(
     if spec.training.padding_free and why is not None:
         raise invalid_option("training.padding_free", why)
     return why is None
+
+
+def _may_be_packed_in(dtype: torch.dtype, fast_paths: FastPaths) -> bool:
+    """Older releases padded the batches of weights in half precision: a training that began so
+    continues so."""
+    if dtype == torch.float32:
+        return True
+    return fast_paths.choose("padding_free_in_half", lambda: True, before=False)
 
 
 def install_fast_modules(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None:

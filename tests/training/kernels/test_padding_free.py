@@ -99,8 +99,23 @@ def test_a_model_that_would_mix_the_sequences_stays_padded(config: Any) -> None:
     assert torch.equal(model(**given).start_logits, before)
 
 
-def test_coarse_weights_stay_padded() -> None:
-    assert padding_free.install(model_of(QA, BERT).bfloat16()) is None
+def test_weights_in_half_precision() -> None:
+    model = model_of(QA, BERT).bfloat16().eval()
+    given = right(batch())
+    real = given["attention_mask"].bool()
+    expected = model(**given).start_logits[real].detach().float()
+    generator = torch.get_rng_state()
+    hooks = padding_free.install(model)
+    assert torch.equal(torch.get_rng_state(), generator)
+    found = model(**given).start_logits[real].detach().float()
+    assert hooks is not None
+    assert hooks.used
+    assert float((found - expected).abs().max()) < 0.05 * float(expected.std())
+
+
+def test_in_half_precision_a_model_that_would_mix_the_sequences_stays_padded() -> None:
+    model = model_of(QA, transformers.DebertaV2Config(**SIZES)).bfloat16()
+    assert padding_free.install(model) is None
 
 
 @pytest.mark.parametrize("padded", [True, False])

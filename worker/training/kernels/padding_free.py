@@ -19,7 +19,13 @@ from weakref import WeakSet
 import torch
 
 from worker.training.kernels import cpu_attention, varlen_attention
-from worker.training.kernels.equivalence_probe import PROBE_ERRORS, RTOL, probing, small_batch
+from worker.training.kernels.equivalence_probe import (
+    PROBE_ERRORS,
+    RTOL,
+    probing,
+    small_batch,
+    small_model,
+)
 from worker.training.kernels.varlen_attention import Kernel
 from worker.training.objective import Batch
 
@@ -229,10 +235,25 @@ def install(model: Any) -> PaddingFreeHooks | None:
 
     Three short sequences must give the same as in a padded batch with the model's own attention.
     Otherwise this returns None and batches stay padded; our attention is then used only if it gives
-    the same on padded batches.
+    the same on padded batches. Half precision is too coarse to notice that an attention mixes
+    sequences: a small model of the same class is tried in float32 instead.
     """
-    if model.dtype != torch.float32:
-        return None  # too coarse to notice that an attention mixes sequences
+    if model.dtype == torch.float32:
+        return _install(model)
+    try:
+        small = small_model(model, torch.device("cpu"))
+    except PROBE_ERRORS:
+        return None
+    hooks = _install(small)
+    if small.config._attn_implementation == cpu_attention.NAME:
+        model.set_attn_implementation(cpu_attention.NAME)
+    if hooks is None:
+        return None
+    part = model.base_model if hooks.is_body else model
+    return PaddingFreeHooks(part, hooks.first, is_body=hooks.is_body)
+
+
+def _install(model: Any) -> PaddingFreeHooks | None:
     with probing(model):
         batch = small_batch(model)
         try:
