@@ -12,6 +12,7 @@ NAMES: Final = (
     "checkpoint_stall",
     "claims",
     "evaluation",
+    "gsm8k",
     "list_jobs",
     "memory",
     "preview",
