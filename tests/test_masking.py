@@ -9,7 +9,6 @@ SECRETS = [
     ("no active key 'ft-Zm9vYmFyYmF6 '", "no active key '*** '"),
     ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
     ("Authorization: Bearer <abc>def", "Authorization: Bearer ***"),
-    ("Send `Authorization: Bearer <key>`. Ask.", "Send `Authorization: Bearer <key>`. Ask."),
     ("cannot reach redis://:pa/ss@host:6379/0", "cannot reach redis://***@host:6379/0"),
     ("postgresql+psycopg://u:p@db/x", "postgresql+psycopg://***@db/x"),
     ("https://hf_abcdefgh@huggingface.co/x", "https://***@huggingface.co/x"),
@@ -23,6 +22,7 @@ HARMLESS = [
     "http://127.0.0.1:8000/v1/jobs",
     "the left-handed draft-board",
     "me@host and 3 tokens",
+    "Send `Authorization: Bearer <key>`. Ask for one.",
 ]
 
 
