@@ -41,8 +41,15 @@ def small_batch(model: Any) -> dict[str, torch.Tensor]:
     device = next(model.parameters()).device
     lengths = torch.tensor(LENGTHS, device=device)[:, None]
     mask = (torch.arange(max(LENGTHS), device=device) < lengths).long()
-    ids = torch.arange(2, 2 + mask.numel(), device=device) % vocabulary
-    return {"input_ids": ids.view(mask.shape), "attention_mask": mask}
+    ids = (torch.arange(2, 2 + mask.numel(), device=device) % vocabulary).view(mask.shape)
+    # Classifiers on decoders find the last token by the ids, not by the mask.
+    padded = ids.masked_fill(mask == 0, _padding(model, vocabulary))
+    return {"input_ids": padded, "attention_mask": mask}
+
+
+def _padding(model: Any, vocabulary: int) -> int:
+    pad = getattr(model.config, "pad_token_id", None)
+    return int(pad) if isinstance(pad, int) and 0 <= pad < vocabulary else 0
 
 
 def small_model(model: Any, device: torch.device) -> Any:
@@ -93,7 +100,7 @@ def short_batches(model: Any, features: Features) -> list[dict[str, torch.Tensor
     batches = []
     for number, lengths in enumerate(_THREE_BATCHES):
         size = max(lengths)
-        ids = torch.zeros((len(lengths), size), dtype=torch.long)
+        ids = torch.full((len(lengths), size), _padding(model, vocabulary))
         mask = torch.zeros_like(ids)
         for row, length in enumerate(lengths):
             tokens = _tokens(features, number * len(lengths) + row)
