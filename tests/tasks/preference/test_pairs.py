@@ -149,11 +149,12 @@ def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
 
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
     staged = job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
-    whole = staged.train()[1]
+    first, whole = staged.train()
     checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
-    resumed = staged.train(attempt=3, resume_from=checkpoint)[1]
+    second, resumed = staged.train(attempt=3, resume_from=checkpoint)
     for name in ("loss", "rewards/margins", "logps/rejected"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]
+    assert second.weights_sha256 == first.weights_sha256
 
 
 def test_virtual_tokens_are_not_in_the_reference(tmp_path: Path) -> None:
