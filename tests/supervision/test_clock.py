@@ -21,7 +21,7 @@ _DAY = 86_400.0
 # when a doctor's report was made; ages and countdowns that the command line shows.
 _ALLOWED = {
     *("worker/stages/tensorboard_file.py", "worker/stages/train_outputs.py"),
-    *("service/store/jobs.py", "service/store/files.py"),
+    *("service/store/jobs.py", "service/store/files.py", "service/store/previews.py"),
     *("service/store/audit.py", "service/login_links.py", "worker/supervision/system_metrics.py"),
     *(
         "worker/doctor/report.py",
