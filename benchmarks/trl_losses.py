@@ -1,7 +1,7 @@
 """Compares losses and rewards, step by step, with TRL's `SFTTrainer` and `DPOTrainer` in float32.
 
-    python -m benchmarks.trl_losses [sft sigmoid ipo apo_zero] [--real] [--record] [--data FOLDER]
-        [--scratch FOLDER]
+    python -m benchmarks.trl_losses [sft sigmoid ipo apo_zero] [--real] [--real-steps 30] [--record]
+        [--data FOLDER] [--scratch FOLDER]
 
 The same rows, model, seed, order and options on both sides; all weights are trained. By default 30
 steps of the tiny cases of tests/tasks/trl_cases.py; with `--real` SmolLM2-135M-Instruct on GSM8K,
@@ -22,7 +22,6 @@ from tests.tasks import trl_cases
 from tests.tasks.stages import write_rows
 
 TOLERANCE: Final = 1e-4
-REAL_STEPS: Final = 30
 EXACT: Final[dict[str, Any]] = {"bf16": False, "gradient_checkpointing": False}
 
 
@@ -34,7 +33,7 @@ def tiny(case: trl_cases.Case, folder: Path) -> tuple[dict[str, Any], trl_scratc
 
 
 def real(
-    case: trl_cases.Case, folder: Path, model: Path, data: Path
+    case: trl_cases.Case, folder: Path, model: Path, data: Path, steps: int
 ) -> tuple[dict[str, Any], trl_scratch.TRLCase]:
     """SmolLM2 and GSM8K in the place of the tiny model and its sums."""
     body = trl_cases.body(case, model, folder)
@@ -45,7 +44,7 @@ def real(
     body["task"] |= {"max_length": 1024}
     if packed:
         body["task"]["chat_template"] = trl_cases.TEMPLATE
-    body["training"] |= {"max_steps": REAL_STEPS, "learning_rate": 1e-5}
+    body["training"] |= {"max_steps": steps, "learning_rate": 1e-5}
     if packed:
         body["training"]["per_device_train_batch_size"] = 1
     return body, _trl_case(case, body, folder)
@@ -118,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("cases", nargs="*", default="all", choices=[*trl_cases.CASES, "all"])
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--real-steps", type=int, default=trl_cases.STEPS)
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--data", type=Path, default=gsm8k_rows.FOLDER)
     parser.add_argument("--scratch", type=Path, default=trl_scratch.FOLDER)
@@ -133,7 +133,7 @@ def main() -> None:
             case = trl_cases.CASES[name]
             if options.real:
                 model = trl_scratch.smollm2(options.scratch)
-                both = real(case, folder / name, model, options.data)
+                both = real(case, folder / name, model, options.data, options.real_steps)
             else:
                 both = tiny(case, folder / name)
             compare(name, *both, site, [folder, options.scratch])

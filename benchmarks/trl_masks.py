@@ -46,14 +46,14 @@ class Family:
 FAMILIES: Final[dict[str, Family]] = {
     "cohere": Family(COHERE, eos="<|END_OF_TURN_TOKEN|>"),
     "cohere2": Family(COHERE, eos="<|END_OF_TURN_TOKEN|>"),
-    "deepseekv3": Family(DEEPSEEK, TOOLS),
+    "deepseekv3": Family(DEEPSEEK),
     "gemma": Family(("<start_of_turn>", "<end_of_turn>"), ("plain", "several")),
     "gemma3": Family(("<start_of_turn>", "<end_of_turn>")),
     "glm4moe": Family(("<|system|>", "<|assistant|>", "<|observation|>", "<|user|>"), TOOLS),
     "gptoss": Family(
         ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"), TOOLS
     ),
-    "lfm2": Family(CHATML, TOOLS),
+    "lfm2": Family(CHATML),
     "llama3": Family(("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
     "nemotron_3_nano": Family(CHATML, TOOLS),
     "phi3": Family(("<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>")),

@@ -1,16 +1,17 @@
 """Compares speed and memory with TRL's `SFTTrainer` and `DPOTrainer`: SmolLM2-135M on GSM8K.
 
     python -m benchmarks.trl_speed [sft-lora sft-full dpo-lora dpo-full] [--steps 6] [--pairs 3]
-        [--data FOLDER] [--scratch FOLDER]
+        [--threads N] [--data FOLDER] [--scratch FOLDER]
 
-Conversations packed to 1,024 tokens, two packed examples a step; or four pairs a step. TRL has its
-fastest settings: no activation checkpointing, SDPA, micro-batches of one packed example (a larger
-one would be a longer row, whose attention grows with the square), reference log-probabilities
-computed before the first step. Ours has its defaults, with the allocator that a worker gives its
-stages. Both compute in bfloat16 if the processor does, with float32 weights, or bfloat16 ones
-under an adapter of rank 16. The time of the reference counts on both sides. Each pair runs ours and
-TRL in turn, each in its own process with all cores. Printed are the median ratio of real tokens per
-second with its range, the mean loss of both over the same steps, and the peak memory.
+Conversations packed to 1,024 tokens, in steps of two micro-batches of one packed example; or steps
+of four pairs. TRL has its fastest settings: no activation checkpointing, SDPA, one packed example
+at a time (more would be a longer row, whose attention grows with the square). Ours has its
+defaults, with the allocator that a worker gives its stages. Both compute in bfloat16 if the
+processor does, with float32 weights, or bfloat16 ones under an adapter of rank 16. Both compute the
+reference's log-probabilities before the first step; that is not timed. Each pair runs ours and TRL
+in turn, each in its own process, with all cores or `--threads`. Printed are the median ratio of
+real tokens per second with its range, the mean loss of both over the same steps, and the peak
+memory.
 """
 
 import argparse
@@ -63,6 +64,8 @@ def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> 
         "logging_steps": 1,
         "save_strategy": "no",
         "seed": 42,
+        "per_device_train_batch_size": 1 if packs else PAIRS_A_STEP,
+        "gradient_accumulation_steps": PACKED_A_STEP if packs else 1,
     }
     half = precision.cpu_has_bf16()
     options = {
@@ -71,8 +74,6 @@ def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> 
         "max_length": LENGTH,
         "bf16": half,
         "gradient_checkpointing": False,
-        "per_device_train_batch_size": 1 if packs else PAIRS_A_STEP,
-        "gradient_accumulation_steps": PACKED_A_STEP if packs else 1,
         **({} if packs else {"precompute_ref_log_probs": True}),
     }
     body = {
@@ -82,7 +83,6 @@ def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> 
         "training": {
             **shared,
             "precision": "bf16" if half else "fp32",
-            "per_device_train_batch_size": PACKED_A_STEP if packs else PAIRS_A_STEP,
             "eval_strategy": "no",
         },
         "resources": {"gpus": 0},
@@ -103,13 +103,15 @@ def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> 
     )
 
 
-def compare(name: str, both: Comparison, site: Path, roots: list[Path], pairs: int) -> None:
+def compare(
+    name: str, both: Comparison, site: Path, roots: list[Path], *, pairs: int, threads: int
+) -> None:
     result = trl_sides.prepared(both.body, both.folder, roots)
     trl_case = trl_sides.ordered(both.trl_case, result)
     rows = []
     for number in range(pairs):
-        mine = trl_sides.ours(both.body, both.folder / f"ours-{number}", result, roots)
-        rows.append((mine, trl_sides.theirs(site, trl_case)))
+        mine = trl_sides.ours(both.body, both.folder / f"ours-{number}", result, roots, threads)
+        rows.append((mine, trl_sides.theirs(site, trl_case, threads=threads)))
     rates = [mine.rate / other.rate for mine, other in rows]
     peaks = [mine.peak / other.peak for mine, other in rows]
     mine, other = rows[-1]
@@ -130,6 +132,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default="all", choices=[*names, "all"])
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--data", type=Path, default=gsm8k_rows.FOLDER)
     parser.add_argument("--scratch", type=Path, default=trl_scratch.FOLDER)
     options = parser.parse_args()
@@ -138,7 +141,14 @@ def main() -> None:
         folder = Path(temporary)
         for name in names if "all" in options.cases else options.cases:
             both = comparison(name, options.steps, folder / name, model, options.data)
-            compare(name, both, site, [folder, options.scratch], options.pairs)
+            compare(
+                name,
+                both,
+                site,
+                [folder, options.scratch],
+                pairs=options.pairs,
+                threads=options.threads,
+            )
     print(f"malloc {malloc()} : the C library's   load {os.getloadavg()[0]:.1f}")
 
 
