@@ -74,6 +74,13 @@ class TestTrainedTokens:
         expected = [f"of water é{END}", f"in the morning{END}{END}"]
         assert trained_texts(tokenizer, found) == expected
 
+    def test_without_marks_a_turn_may_end_with_two_tokens(self, tokenizer: Any) -> None:
+        text = "{% for m in messages %}{{ m.role }}\n{{ m.content + eos_token * 2 }}\n{% endfor %}"
+        text += "{% if add_generation_prompt %}{{ 'assistant\n' }}{% endif %}"
+        found = renderer(tokenizer, text).render(conversation(*TALK))
+        expected = [f"of water é{END}{END}", f"in the morning{END}{END}"]
+        assert trained_texts(tokenizer, found) == expected
+
 
 class TestPrompt:
     def test_ends_with_the_opening_of_the_answer(self, tokenizer: Any) -> None:

@@ -9,6 +9,7 @@ is rendered up to a turn must begin the whole, and the token that ends a turn mu
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from service.contract.chat import ChatSpec
@@ -78,6 +79,13 @@ class Renderer:
         return tokens
 
 
+def _run(places: list[int]) -> int:
+    """The end of the first run of adjacent places: Cohere's turns end with two tokens."""
+    return next(
+        (place + 1 for place, after in pairwise(places) if after > place + 1), places[-1] + 1
+    )
+
+
 @dataclass(frozen=True)
 class _Form:
     """A template, and the tokens with which it controls turns."""
@@ -115,7 +123,7 @@ class _Form:
             ends = [n for n in closing if tokens.ids[n] in self.control.ends]
             ends = ends or [n for n in closing if tokens.ids[n] in self.control.special][-1:]
             if ends:
-                return found if self.template.marks_answers else range(found.start, ends[0] + 1)
+                return found if self.template.marks_answers else range(found.start, _run(ends))
         raise RowError(
             f"messages[{place}]: the token that ends the assistant's turn would not be trained, so "
             f"that the model would not learn to stop: {REMEDY}, whose end of a turn is a special "
