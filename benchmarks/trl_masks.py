@@ -6,8 +6,7 @@ TRL 1.16 ships the chat templates of many models as these publish them, and each
 around what the assistant writes. Its `SFTTrainer` (`assistant_only_loss`) prepares the rows with a
 model that has the published template; ours renders them with the marked one, and with the published
 one, where the trained tokens come from comparing prefixes. Printed are tokens, trained tokens, and
-how many of them differ; rows that ours refuses, with the first reason; and the same for our own
-templates, which both sides get.
+how many of them differ; and rows that ours refuses, with the first reason.
 """
 
 import argparse
