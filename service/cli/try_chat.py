@@ -6,7 +6,7 @@ from typing import Any, Final
 from service.cli.client import Json
 
 COLUMNS: Final = {"chat": "messages", "preference": "prompt"}
-"""Task → the column of what is to be answered."""
+"""Task → the column with the request."""
 _Message = dict[str, str]
 
 

@@ -136,7 +136,7 @@ def _turns(text: str) -> list[dict[str, str]]:
 
 
 def _pair(text: str) -> dict[str, str]:
-    """The better answer goes on with the text, the worse one in reverse."""
+    """The better answer continues the text, the worse one continues it in reverse."""
     words = text.split()
     rest = words[2:]
     return {
