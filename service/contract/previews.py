@@ -157,3 +157,7 @@ class PreviewFindings(BaseModel):
 
 class PreviewResult(PreviewFindings):
     failure: Failure | None = Field(None, description="How a job would fail.")
+
+    def is_small(self) -> bool:
+        """Whether it has at most `MOST_BYTES` as JSON."""
+        return len(self.model_dump_json().encode()) <= MOST_BYTES

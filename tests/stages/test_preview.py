@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from service.contract.events import Finished
+from service.contract.previews import MOST_SHOWN, PreviewResult
 from tests.support.models import save_tiny_gpt2, save_tiny_llama
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
-from worker.stages import local_preview
+from worker.stages import local_preview, preview
+from worker.stages.base import MAX_EVENT_BYTES
 
 
 def previewed(
@@ -155,6 +158,18 @@ class TestClassification:
         assert found["failure"]["code"] == "missing_column"
         assert "Did you mean 'txt'" in found["failure"]["message"]
         assert (found["splits"], found["examples"]) == ({}, [])
+
+
+def test_examples_are_left_out_until_the_rest_travels_as_one_event() -> None:
+    """Bytes count, of which most scripts have more than characters."""
+    text = "किताब " * 3000
+    example = {"split": "train", "text": text, "tokens": [text], "length": 1}
+    example |= {"trained": None, "target": text}
+    found = {"rows_limit": 1, "examples": [example] * MOST_SHOWN}
+    result = preview.bounded(PreviewResult.model_validate(found))
+    line = Finished(result=result.model_dump(mode="json")).model_dump_json().encode()
+    assert 0 < len(result.examples) < MOST_SHOWN
+    assert MAX_EVENT_BYTES / 2 < len(line) < MAX_EVENT_BYTES
 
 
 class TestTrained:

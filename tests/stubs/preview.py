@@ -42,7 +42,7 @@ def main(request: StageRequest, _channel: Channel) -> BaseModel:
         time.sleep(600)
     if kind == "form":
         return _Form()
-    notices = ["x" * MOST_BYTES] if kind == "large" else []
+    notices = ["é" * (MOST_BYTES // 2)] if kind == "large" else []
     if kind == "look":
         notices = ["there" if Path(argument).exists() else "not there"]
     if kind == "token":

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from service.contract.events import Notice, StageEvent
 from service.contract.failures import Failure
-from service.contract.previews import MOST_BYTES, PreviewOptions, PreviewResult
+from service.contract.previews import PreviewOptions, PreviewResult
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, kind
 from service.contract.stages import StageRequest
@@ -71,7 +71,7 @@ def preview_of(request: StageRequest, options: PreviewOptions) -> PreviewResult:
 
 def bounded(result: PreviewResult) -> PreviewResult:
     """With as many examples as there is room for."""
-    while result.examples and len(result.model_dump_json()) > MOST_BYTES:
+    while result.examples and not result.is_small():
         result.examples.pop()
     return result
 

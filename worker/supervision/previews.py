@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract.events import Failed, Finished, StageEvent
 from service.contract.failures import Failure, FailureCode, StageError
-from service.contract.previews import MOST_BYTES, PreviewResult
+from service.contract.previews import PreviewResult
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
 from service.settings import Settings
@@ -234,7 +234,7 @@ def believed(said: Finished) -> PreviewResult | Failure:
     """A result is input from a stranger: only one of the right form and size is kept."""
     try:
         result = PreviewResult.model_validate(said.result)
-        is_small = len(result.model_dump_json()) <= MOST_BYTES
+        is_small = result.is_small()
     except (ValidationError, RecursionError):
         is_small = False
     if not is_small:
