@@ -241,7 +241,7 @@ def evaluate(run: TrainingRun) -> bool:
 def log(run: TrainingRun, step: StepResult) -> None:
     """Read the losses from the device, and report their mean since the last log."""
     progress, tally = run.state.progress, run.state.tally
-    total, values = tally.total(), run.state.values.means()
+    total, values = tally.total(), run.further_values()
     tally.reset()
     run.state.values.reset()
     progress.logged_loss = total / (progress.step - progress.logged_step)

@@ -150,6 +150,14 @@ class LogsValues(Protocol):
 
 
 @runtime_checkable
+class DerivesValues(Protocol):
+    """An objective that also logs values which follow from the means of its others."""
+
+    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
+        """`means`: of the values that `LogsValues` names; those without an item are missing."""
+
+
+@runtime_checkable
 class SurveysSteps(Protocol):
     """An objective whose losses depend on all examples of an optimizer step."""
 

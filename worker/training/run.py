@@ -14,7 +14,14 @@ from worker.training.checkpointing.async_saver import Saver
 from worker.training.checkpointing.state import State
 from worker.training.label_smoothing import LossSum
 from worker.training.memory import CurrentBatch, out_of_memory_explained
-from worker.training.objective import Batch, Evaluation, LogsValues, Objective, SurveysSteps
+from worker.training.objective import (
+    Batch,
+    DerivesValues,
+    Evaluation,
+    LogsValues,
+    Objective,
+    SurveysSteps,
+)
 from worker.training.plan import Plan
 from worker.training.progress import BestMetric
 from worker.training.reporting import Reporter
@@ -56,6 +63,13 @@ class TrainingRun:
         if self._logs_values is not None:
             return self._logs_values.loss_and_values(self.state.model, batch)
         return self.loss_sum(self.state.model, batch), None
+
+    def further_values(self) -> dict[str, float]:
+        """What the objective logs in addition to its loss: means since the last log."""
+        means = self.state.values.means()
+        if isinstance(self.objective, DerivesValues):
+            means |= self.objective.derived(means)
+        return means
 
     @property
     def plan(self) -> Plan:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from service.contract.events import Metric
 from tests.tasks.preference.support import job, pair
 from tests.tasks.stages import StagedJob, write_rows
 
@@ -106,6 +107,22 @@ def test_the_divergence_is_that_of_the_whole_step(tmp_path: Path) -> None:
     assert max(found[0]["kl"].values()) > 0
     for name in names:
         assert found[0][name] == pytest.approx(found[1][name], rel=1e-3, abs=1e-5)
+
+
+def test_the_margin_is_the_difference_of_the_mean_rewards(tmp_path: Path) -> None:
+    """Of the answers since the last log; as in TRL it is missing if these are of one kind."""
+    # One answer a step: a bad one, then two good ones, and so on.
+    options: dict[str, Any] = {"per_device_train_batch_size": 1, "max_steps": 6}
+    recorder = kto_job(tmp_path, **options, logging_steps=3, learning_rate=1e-2).train()[1]
+    good, bad = (recorder.train_values(f"rewards/{name}") for name in ("chosen", "rejected"))
+    margins = recorder.train_values("rewards/margins")
+    assert margins == {step: good[step] - bad[step] for step in (3, 6)}
+    assert margins[6] != 0
+    (tmp_path / "each").mkdir()
+    each = kto_job(tmp_path / "each", **options).train()[1]
+    logged = [event.values for event in each.of(Metric) if event.kind == "train"]
+    assert ["rewards/chosen" in values for values in logged] == [False, True, True] * 2
+    assert not any("rewards/margins" in values for values in logged)
 
 
 def test_evaluations_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:

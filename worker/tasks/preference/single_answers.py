@@ -22,6 +22,7 @@ _OTHER: Final = "other_"
 _GOOD: Final = "desirable"
 _REWARD_OF_GOOD: Final = "rewards/chosen"
 _REWARD_OF_BAD: Final = "rewards/rejected"
+_MARGIN: Final = "rewards/margins"
 _KTO_VALUES: Final = (_REWARD_OF_GOOD, _REWARD_OF_BAD, "logps/chosen", "logps/rejected", "kl")
 """TRL's names."""
 
@@ -173,10 +174,14 @@ class SingleAnswerObjective(PreferenceObjective):
 
     def _metrics(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
         columns = zip(self.logged, sums.tolist(), counts.tolist(), strict=True)
-        found = {name: total / items for name, total, items in columns if items}
-        if {_REWARD_OF_GOOD, _REWARD_OF_BAD} <= found.keys():
-            found["rewards/margins"] = found[_REWARD_OF_GOOD] - found[_REWARD_OF_BAD]
-        return found
+        means = {name: total / items for name, total, items in columns if items}
+        return {**means, **self.derived(means)}
+
+    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The margin of the mean rewards, as in TRL only where there are both kinds of answers."""
+        if not {_REWARD_OF_GOOD, _REWARD_OF_BAD} <= means.keys():
+            return {}
+        return {_MARGIN: means[_REWARD_OF_GOOD] - means[_REWARD_OF_BAD]}
 
     def _compared(
         self, model: torch.nn.Module, batch: Batch
