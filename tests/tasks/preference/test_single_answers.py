@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from service.contract.events import Metric
 from tests.tasks.preference.support import job, pair
 from tests.tasks.stages import StagedJob, write_rows
+from worker.tasks.base import load_splits
 
 KTO = {"loss_type": "kto", "desirable_weight": 1.5, "beta": 0.3}
 IN_ORDER: dict[str, Any] = {
@@ -88,6 +89,20 @@ def test_kto_is_the_naive_computation(tmp_path: Path) -> None:
         torch.nn.utils.clip_grad_norm_(naive.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def test_an_answer_of_another_prompt_estimates_the_divergence(tmp_path: Path) -> None:
+    """Of a pair it is not the other answer, which replies to the same prompt."""
+    prepared = job(tmp_path, KTO).prepare()
+    features = load_splits(prepared.prepared_dir)["train"].features
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert len(features) == 24
+    for number, feature in enumerate(features):
+        side = "rejected" if number % 2 else "chosen"
+        row, before = pair(number // 2), pair((number // 2 - 1) % 12)
+        other = str(tokenizer.decode(feature["input_ids"][feature["lengths"][0] :]))
+        assert f"{row['prompt']}<|im_end|>" in other
+        assert other.endswith(f"assistant\n{before[side]}<|im_end|>\n")
 
 
 def test_the_divergence_is_that_of_the_whole_step(tmp_path: Path) -> None:

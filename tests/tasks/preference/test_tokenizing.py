@@ -34,10 +34,14 @@ def bare(tokenizer: Any) -> Any:
     tokenizer.chat_template = template
 
 
-def tokens(tokenizer: Any, row: dict[str, Any], max_length: int = 256, **options: Any) -> Any:
+def encoded(tokenizer: Any, row: dict[str, Any], max_length: int = 256, **options: Any) -> Any:
     parameters = PreferenceSpec.model_validate(options)
     cleaned = RowCleaner("train", parameters)(row)
-    found = RowTokenizer(tokenizer, parameters, max_length)(cleaned)
+    return RowTokenizer(tokenizer, parameters, max_length)(cleaned)
+
+
+def tokens(tokenizer: Any, row: dict[str, Any], max_length: int = 256, **options: Any) -> Any:
+    found = encoded(tokenizer, row, max_length, **options)
     return [
         (tokenizer.decode(ids[: found["start"]]), tokenizer.decode(ids[found["start"] :]))
         for ids in found["input_ids"]
@@ -109,6 +113,26 @@ class TestLength:
         assert prepared.splits["train"]["dropped_tokens"] == told.data["dropped_tokens"] > 0
         # An evaluation loses nothing.
         assert prepared.splits["validation"]["dropped_tokens"] == 0
+
+    @pytest.mark.parametrize("loss_type", ["sigmoid", "kto"])
+    def test_a_row_is_cut_once(self, tmp_path: Path, loss_type: str) -> None:
+        """However many of its answers are. Those of other rows, for KTO's divergence, are not its
+        own."""
+        staged = job(tmp_path, {"max_length": 48, "loss_type": loss_type})
+        short = {"prompt": "who?", "chosen": "all", "rejected": "the board"}
+        long = {**short, "chosen": "zq" * 90, "rejected": "qz" * 80}
+        staged.body["dataset"]["train"] = write_rows(
+            tmp_path / "train.jsonl", [short, {**long, "rejected": "none"}, long, short]
+        )
+        prepared = staged.prepare()
+        assert prepared.splits["train"]["truncated_rows"] == 2
+        found = encoded(AutoTokenizer.from_pretrained(tmp_path / "model"), long)["input_ids"]
+        chosen, rejected = (len(ids) - 48 for ids in found)
+        assert prepared.splits["train"]["dropped_tokens"] == 2 * chosen + rejected
+        assert prepared.data_report is not None
+        measured = prepared.data_report["splits"]["train"]
+        assert measured["truncated"] == 2
+        assert sum(each["rows"] for each in measured["tokens"]["histogram"]) == 4
 
     def test_the_option_applies_everywhere(self, tmp_path: Path) -> None:
         prepared = job(tmp_path, {"max_length": 48}).prepare()

@@ -46,7 +46,7 @@ def write_pairs(split: str, examples: Any, context: PrepareContext, target: Path
 
     def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
         pairs = zip(rows["input_ids"], rows["start"], strict=True)
-        return joined([[cut(ids, start) for ids in answers] for answers, start in pairs])
+        return joined([cut.row(answers, start) for answers, start in pairs])
 
     count = feature_file.write(examples, columns, schema(), context, target)
     cut.report()
@@ -82,7 +82,8 @@ def _trained(part: Part) -> Any:
 
 
 class Cut:
-    """Cuts sequences at their end, counts that, and says so.
+    """Cuts sequences at their end, counts that, and says so. A row is as long as the longest of its
+    answers with their prompt.
 
     Those of the training split are cut to `task.max_length`, or to what nearly all of them need.
     Without the option the others are cut at the model's limit only, since an evaluation needs less
@@ -93,20 +94,26 @@ class Cut:
         self._split, self._context = split, context
         self._is_chosen = split == TRAIN and getattr(context.spec.task, "max_length", None) is None
         self._length = context.max_length
-        self._sequences = self._lost = 0
+        self._rows = self._lost = 0
         if self._is_chosen:
             self._tokens, needed = _sizes(context.train_examples)
             self._length = min(lengths.chosen(self._tokens, needed), context.max_length)
 
-    def __call__(self, ids: Sequence[int], start: int) -> Part:
-        over = max(len(ids) - self._length, 0)
-        self._context.measures.tokens.add([len(ids)], int(over > 0))
-        self._sequences += over > 0
-        self._lost += over
+    def row(self, answers: Sequence[Sequence[int]], start: int) -> list[Part]:
+        """The answers of a row with their prompt, which are counted."""
+        sizes = [len(ids) for ids in answers]
+        is_cut = max(sizes) > self._length
+        self._context.measures.tokens.add([max(sizes)], int(is_cut))
+        self._rows += is_cut
+        self._lost += sum(max(size - self._length, 0) for size in sizes)
+        return [self.part(ids, start) for ids in answers]
+
+    def part(self, ids: Sequence[int], start: int) -> Part:
+        """A sequence, which is not counted."""
         return np.asarray(ids[: self._length], dtype=np.int32), start
 
     def report(self) -> None:
-        cut = lengths.Cut(self._sequences, self._lost, self._lost)
+        cut = lengths.Cut(self._rows, self._lost, self._lost)
         self._context.counts.update(
             truncated_rows=cut.rows, dropped_tokens=cut.tokens, max_length=self._length
         )
@@ -117,8 +124,9 @@ class Cut:
 
 
 def _sizes(examples: Any) -> tuple[lengths.Counts, lengths.Counts]:
-    """The tokens of each answer with its prompt, and of each row those up to its first answer's
-    first token."""
+    """The tokens of each row, and those up to the first token of its answers."""
     table = examples.with_format("arrow").select_columns(["input_ids", "start"])[:]
-    answers = pc.list_value_length(pc.list_flatten(table["input_ids"]))
-    return answers.to_numpy().astype(np.int64), table["start"].to_numpy().astype(np.int64) + 1
+    counts = pc.list_value_length(table["input_ids"]).to_numpy()
+    answers = pc.list_value_length(pc.list_flatten(table["input_ids"])).to_numpy()
+    longest = np.maximum.reduceat(answers, np.cumsum(counts) - counts)
+    return longest.astype(np.int64), table["start"].to_numpy().astype(np.int64) + 1

@@ -1,6 +1,7 @@
 """KTO: training on single answers, each of which is good or bad, and evaluating them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,23 +29,27 @@ _KTO_VALUES: Final = (_REWARD_OF_GOOD, _REWARD_OF_BAD, "logps/chosen", "logps/re
 
 
 def write(split: str, examples: Any, context: PrepareContext, target: Path) -> int:
-    """One feature for each answer: its prompt with it, and its prompt with the answer before it,
-    for the estimate of the divergence. The first answer gets the last one."""
+    """One feature for each answer: its prompt with it, and its prompt with an answer of the row
+    before, for the estimate of the divergence; in a pair that of its own kind. The first row gets
+    those of the last one."""
     from datasets import Value
 
     features.say_how_joined(split, examples, context)
     cut = features.Cut(split, context)
     last = examples[len(examples) - 1]
-    previous = last["input_ids"][-1][last["start"] :]
+    before = _without_prompt(last["input_ids"], last["start"])
 
     def columns(_first: int, rows: Mapping[str, Any]) -> Mapping[str, Any]:
-        nonlocal previous
-        made, labels = [], []
-        for ids, start, label in _answers(rows):
-            made.append([cut(ids, start), cut([*ids[:start], *previous], start)])
-            labels.append(label)
-            previous = ids[start:]
-        return {**features.joined(made), _GOOD: labels}
+        nonlocal before
+        made: list[Sequence[features.Part]] = []
+        for answers, start in zip(rows["input_ids"], rows["start"], strict=True):
+            others = [
+                cut.part([*ids[:start], *before[place % len(before)]], start)
+                for place, ids in enumerate(answers)
+            ]
+            made += zip(cut.row(answers, start), others, strict=True)
+            before = _without_prompt(answers, start)
+        return {**features.joined(made), _GOOD: list(chain(*rows["labels"]))}
 
     schema = {**features.schema(), _GOOD: Value("bool")}
     count = feature_file.write(examples, columns, schema, context, target)
@@ -52,13 +57,8 @@ def write(split: str, examples: Any, context: PrepareContext, target: Path) -> i
     return count
 
 
-def _answers(rows: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], int, bool]]:
-    """The tokens of each answer with its prompt, where it starts, and whether it is good."""
-    for answers, start, labels in zip(
-        rows["input_ids"], rows["start"], rows["labels"], strict=True
-    ):
-        for ids, label in zip(answers, labels, strict=True):
-            yield ids, start, label
+def _without_prompt(answers: Sequence[Sequence[int]], start: int) -> list[Sequence[int]]:
+    return [ids[start:] for ids in answers]
 
 
 class SingleAnswerObjective(PreferenceObjective):
