@@ -82,8 +82,12 @@ class Preference:
 
 
 def disable_dropout(model: torch.nn.Module) -> None:
-    """As TRL does by default: the model is compared with a reference, which has none. An adapter's
+    """The model is compared with a reference, which has none. Some models have modules for it,
+    others numbers, as Llama's `attention_dropout` and OPT's `dropout` and `layerdrop`. An adapter's
     own dropout is added later and stays."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
