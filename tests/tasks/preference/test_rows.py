@@ -117,7 +117,11 @@ class TestBadRows:
                 "two_forms",
                 "give one form",
             ),
-            ({"prompt": "a", "completion": "b", "label": True}, "not_a_pair", "`loss_type: kto`"),
+            (
+                {"prompt": "a", "completion": "b", "label": True},
+                "not_a_pair",
+                "the row has one answer, and only `preference` with `loss_type: kto` learns from",
+            ),
         ],
     )
     def test_have_a_reason(self, row: dict[str, Any], reason: str, words: str) -> None:

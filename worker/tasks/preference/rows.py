@@ -120,8 +120,11 @@ class RowCleaner:
                 reason="missing_value",
             )
         if found[0] is _SINGLE and not self._takes_single:
-            message = "has one answer, and only `loss_type: kto` learns from single answers"
-            raise RowError(f"{message}: give `chosen` and `rejected`", reason="not_a_pair")
+            raise RowError(
+                "the row has one answer, and only `preference` with `loss_type: kto` learns from "
+                "single answers: give `chosen` and `rejected`",
+                reason="not_a_pair",
+            )
         return {name: given[name] for name in found[0] if name != "label"}
 
     def _of_test_row(self, given: Row) -> dict[str, Any]:
