@@ -18,9 +18,10 @@ import torch
 
 from service.contract import prepared_data
 from service.contract.events import Notice, StageEvent
+from service.contract.resources import DDPSpec
 from service.contract.stages import StageRequest
 from worker.storage import content_cache
-from worker.training import fingerprint
+from worker.training import build, fingerprint
 from worker.training.checkpointing import weights
 from worker.training.distributed.ranks import Ranks
 from worker.training.evaluation import Evaluator
@@ -69,13 +70,13 @@ def _read(root: Path, key: str) -> Values | None:
 
 
 def _write(root: Path, key: str, values: Values) -> None:
-    def build(folder: Path) -> content_cache.Counts:
+    def save(folder: Path) -> content_cache.Counts:
         for split, each in values.items():
             np.save(_file(folder, split), each)
         return {split: {"features": len(each)} for split, each in values.items()}
 
     try:
-        content_cache.get_or_build(root, key, build)
+        content_cache.get_or_build(root, key, save)
     except OSError as error:  # a full disk: the next attempt computes them again
         sys.stderr.write(f"Cannot save the reference's log-probabilities: {error}\n")
 
@@ -87,7 +88,7 @@ def _file(folder: Path, split: str) -> Path:
 def _key(request: StageRequest, device: torch.device) -> str:
     assert request.prepared is not None
     spec = request.spec
-    config = _dumped(spec.model.config)
+    config, strategy = _dumped(spec.model.config), spec.resources.chosen_strategy
     return content_cache.address(
         {
             "versions": {name: version(name) for name in ("torch", "transformers")},
@@ -97,8 +98,12 @@ def _key(request: StageRequest, device: torch.device) -> str:
             "quantization": _dumped(getattr(spec.peft, "quantization", None)),
             "from_scratch": config and {"config": config, "seed": spec.training.seed},
             "precision": spec.training.precision,
-            "padding_free": spec.training.padding_free,
+            "padding_free": [spec.training.padding_free, build.may_be_padding_free(spec)],
+            "compiled": spec.training.compiles,
+            "tf32": spec.training.tf32,
             "batch_size": spec.training.eval_batch_size,
+            # DDP's options change no number; the others may gather weights in half precision.
+            "strategy": None if isinstance(strategy, DDPSpec) else _dumped(strategy),
             "device": fingerprint.facts(device),
         }
     )

@@ -111,6 +111,15 @@ def reuses(recorder: Any) -> bool:
     return any("Reusing the reference" in event.message for event in recorder.of(Notice))
 
 
+def test_one_that_is_rounded_otherwise_is_not_reused(tmp_path: Path) -> None:
+    """Noise on the embeddings is for training only, but its batches are padded."""
+    staged = job(tmp_path)
+    staged.train()
+    staged.body["training"] |= {"neftune_noise_alpha": 1.0}
+    _, second = staged.train(attempt=3)
+    assert not reuses(second)
+
+
 @pytest.mark.parametrize("loss_type", ["simpo", "orpo"])
 def test_losses_without_a_reference_have_no_such_phase(tmp_path: Path, loss_type: str) -> None:
     _, recorder = job(tmp_path, {"loss_type": loss_type}).train()
