@@ -1,5 +1,6 @@
 """Training on pairs, through the real stages: each number against a naive computation."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,12 @@ IN_ORDER: dict[str, Any] = {
     "train_sampling_strategy": "sequential",
     "lr_scheduler_type": "constant",
 }
+LORA: dict[str, Any] = {"method": "lora", "target_modules": "all-linear", "r": 4}
 
 
 @pytest.mark.parametrize("padding_free", [True, False])
 def test_dpo_is_the_naive_computation(tmp_path: Path, padding_free: bool) -> None:
+    """With `padding_free: true` a job that cannot be computed without padding fails."""
     staged = job(tmp_path, {"beta": 0.3}, padding_free=padding_free, **IN_ORDER)
     _, recorder = staged.train()
     expected = naive_dpo(tmp_path / "model", 4, rate=1e-3, beta=0.3)
@@ -120,9 +123,13 @@ def test_one_that_is_rounded_otherwise_is_not_reused(tmp_path: Path) -> None:
     assert not reuses(second)
 
 
-@pytest.mark.parametrize("loss_type", ["simpo", "orpo"])
-def test_losses_without_a_reference_have_no_such_phase(tmp_path: Path, loss_type: str) -> None:
-    _, recorder = job(tmp_path, {"loss_type": loss_type}).train()
+@pytest.mark.parametrize(
+    "task", [{"loss_type": "simpo"}, {"loss_type": "orpo"}, {"reference": "none"}]
+)
+def test_losses_without_a_reference_have_no_such_phase(
+    tmp_path: Path, task: dict[str, Any]
+) -> None:
+    _, recorder = job(tmp_path, task).train()
     assert Phase.REFERENCE not in [event.phase for event in recorder.of(PhaseChanged)]
     values = recorder.train_values("rewards/chosen")
     logs = recorder.train_values("logps/chosen")
@@ -136,7 +143,7 @@ def test_with_an_adapter_the_reference_is_the_base_model(tmp_path: Path) -> None
         folder.mkdir()
     whole = job(plain)
     lora = job(adapted)
-    lora.body["peft"] = {"method": "lora", "target_modules": "all-linear", "r": 4}
+    lora.body["peft"] = LORA
     assert whole.train()[0].metrics["train_samples"] == 12
     _, recorder = lora.train()
     assert abs(recorder.train_values("rewards/margins")[1]) < 1e-5
@@ -146,23 +153,37 @@ def test_with_an_adapter_the_reference_is_the_base_model(tmp_path: Path) -> None
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_accumulated_batches_are_the_large_one(tmp_path: Path) -> None:
-    large = job(tmp_path, **IN_ORDER).train()[1]
-    (tmp_path / "small").mkdir()
-    options: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
-    small = job(tmp_path / "small", **IN_ORDER, **options).train()[1]
-    for name in ("loss", "rewards/margins", "grad_norm"):
-        one, other = large.train_values(name), small.train_values(name)
+@pytest.mark.parametrize("loss_type", ["sigmoid", "orpo"])
+def test_accumulated_batches_are_the_large_one(tmp_path: Path, loss_type: str) -> None:
+    """Though their answers have other numbers of tokens, and an epoch's last step fewer of them."""
+    found = []
+    for size, batches in ((8, 1), (2, 4)):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": batches}
+        recorder = job(folder, {"loss_type": loss_type}, **IN_ORDER, **options).train()[1]
+        names = ("loss", "rewards/margins", "grad_norm")
+        found.append([recorder.train_values(name) for name in names])
+    for one, other in zip(*found, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
 
 
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("adapter", [None, LORA])
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_resumed_training_is_the_uninterrupted_one(
+    tmp_path: Path, adapter: dict[str, Any] | None, forgets: bool
+) -> None:
+    """Also if the reference must be computed again, after the model was trained."""
     staged = job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
+    staged.body["peft"] = adapter
     first, whole = staged.train()
+    if forgets:
+        shutil.rmtree(tmp_path / "cache" / "reference")
     checkpoint = staged.workspace / "attempts" / "2" / "checkpoints" / "3"
     second, resumed = staged.train(attempt=3, resume_from=checkpoint)
     for name in ("loss", "rewards/margins", "logps/rejected"):
         assert resumed.train_values(name)[4] == whole.train_values(name)[4]
+    assert reuses(resumed) is not forgets
     assert second.weights_sha256 == first.weights_sha256
 
 

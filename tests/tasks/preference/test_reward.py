@@ -85,8 +85,9 @@ def test_metrics_are_those_of_the_rewards(trained: Any) -> None:
     assert losses[9] < losses[1]
 
 
-def test_the_loss_is_bradley_and_terrys(tmp_path: Path) -> None:
-    job = reward_job(tmp_path, max_steps=1)
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_the_loss_is_bradley_and_terrys(tmp_path: Path, padding_free: bool) -> None:
+    job = reward_job(tmp_path, max_steps=1, padding_free=padding_free)
     _, recorder = job.train()
     torch.manual_seed(42)  # the job's seed draws the new head
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)

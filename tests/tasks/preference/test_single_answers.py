@@ -76,8 +76,9 @@ class Naive:
         return torch.stack(losses).mean()
 
 
-def test_kto_is_the_naive_computation(tmp_path: Path) -> None:
-    _, recorder = kto_job(tmp_path).train()
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_kto_is_the_naive_computation(tmp_path: Path, padding_free: bool) -> None:
+    _, recorder = kto_job(tmp_path, padding_free=padding_free).train()
     naive = Naive(tmp_path / "model")
     optimizer = torch.optim.AdamW(naive.model.parameters(), lr=1e-3, weight_decay=0.0)
     found = recorder.train_values("loss")
