@@ -163,6 +163,20 @@ def answers(kind: str, model: Path, **task: Any) -> Callable[[Path], dict[str, A
     }
 
 
+def judged(model: Path, **task: Any) -> Callable[[Path], dict[str, Any]]:
+    """Single answers, of which every second one is good; so few that of an epoch's last batch one
+    process has none."""
+    rows = [
+        {"prompt": text[:40], "completion": text[10 : 20 + 5 * number], "label": number % 2 == 0}
+        for number, text in enumerate(TEXTS[:5])
+    ]
+    return lambda home: {
+        "task": {"type": "preference", "loss_type": "kto", **task},
+        "model": {"name_or_path": str(model)},
+        "dataset": {"source": "path", "train": write_rows(home / "train.jsonl", rows)},
+    }
+
+
 def example(home: Path, name: str, model: Path) -> Case:
     """A question-answering example, with its files as paths, shortened."""
     home.mkdir()

@@ -18,6 +18,7 @@ from tests.training.pairs import (
     assert_equal_values,
     conversations,
     example,
+    judged,
     questions,
     texts,
 )
@@ -65,6 +66,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     suite.task("chat", talks)
     suite.task("preference", answers("preference", folder / "llama"))
     suite.task("kto", answers("preference", folder / "llama", loss_type="kto"))
+    # A step has a batch of four answers, and one of a single answer for two processes.
+    few: dict[str, Any] = {"gradient_accumulation_steps": 2, "learning_rate": 3e-3}
+    suite.task("few answers", judged(folder / "llama"), **few)
     suite.task("reward", answers("reward", folder / "llama"))
     # Without unanswerable questions a third of the head gets no gradient.
     xlnet = save_tiny_xlnet(folder / "xlnet", dropout=0.0)
@@ -92,7 +96,7 @@ class TestSameAsOne(SameAsOne):
         [
             *("plain", "clipped", "grouped", "smoothed", "logged seldom", "best", "own options"),
             *("question-answering", "causal-lm", "masked-lm", "lora", "beam search", "chat"),
-            *("preference", "kto", "reward"),
+            *("preference", "kto", "few answers", "reward"),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
@@ -101,6 +105,8 @@ class TestSameAsOne(SameAsOne):
     def test_further_values(self, ran: dict[str, Both]) -> None:
         assert_equal_values(ran["preference"], "rewards/margins", "rewards/accuracies")
         assert_equal_values(ran["kto"], "kl", "rewards/chosen", "logps/rejected")
+        assert_equal_values(ran["few answers"], "kl", "rewards/margins", "logps/chosen")
+        assert max(ran["few answers"].one.recorder.train_values("kl").values()) > 0.01
         assert_equal_values(ran["reward"], "margin", "accuracy")
 
     def test_bf16(self, ran: dict[str, Both]) -> None:
