@@ -7,6 +7,7 @@ real supervisor runs the real stages; a pause and a worker's shutdown are reques
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -24,17 +25,25 @@ import yaml
 
 from chaos.processes import attempt_of
 from chaos.rows import Row, Scale, timed
-from service.contract.events import Metric, StageEvent
+from service.contract import prepared_data
+from service.contract.events import Metric, PhaseChanged, StageEvent
 from service.contract.spec import JobSpec
-from service.contract.states import JobState, Stage
+from service.contract.states import JobState, Phase, Stage
 from service.settings import Settings
 from service.store import claims, endings, jobs, schema
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.models import JobRow
-from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_t5, save_tiny_xlnet
+from tests.support.models import (
+    save_tiny_bert,
+    save_tiny_gpt2,
+    save_tiny_llama,
+    save_tiny_t5,
+    save_tiny_xlnet,
+)
 from worker.lifecycle.shutdown import Shutdown
 from worker.processes import fork_client, spawn
+from worker.storage import atomic_dir
 from worker.supervision.event_recorder import EventRecorder
 from worker.supervision.supervisor import Supervisor
 from worker.tracking.trackers import NullTracker
@@ -42,6 +51,8 @@ from worker.tracking.trackers import NullTracker
 EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 STEPS: Final = 60
 INTERRUPTIONS: Final = ("pause", "shutdown", "SIGKILL", "SIGKILL in a save")
+IN_REFERENCE: Final = "SIGKILL in the reference"
+"""Before the first step, while the model that preferences are relative to is asked."""
 _TRAINING: Final[dict[str, Any]] = {
     "max_steps": STEPS,
     "per_device_train_batch_size": 4,
@@ -58,8 +69,15 @@ _TRAINING: Final[dict[str, Any]] = {
 }
 _BY_LENGTH: Final = {"train_sampling_strategy": "group_by_length"}
 _BF16: Final = {"bf16": True}
+_KTO: Final = {"loss_type": "kto"}
 _LORA: Final = {"peft": {"method": "lora", "r": 4, "lora_dropout": 0.1}}
 _TWO: Final = {"resources": {"gpus": 0, "num_processes": 2}}
+# Answers are hundreds of tokens. One at a time the reference takes long enough to be killed in it.
+_ANSWERS: Final = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "per_device_eval_batch_size": 1,
+}
 # Few tokens: the number of interruptions matters, not the length.
 _SHORTER: Final[dict[str, dict[str, Any]]] = {
     "causal-lm": {"block_size": 64},
@@ -67,6 +85,7 @@ _SHORTER: Final[dict[str, dict[str, Any]]] = {
     "question-answering": {"max_seq_length": 128, "doc_stride": 32},
     "token-classification": {"max_seq_length": 32},
     "text-classification": {"max_seq_length": 32},
+    "preference": {"max_length": 640},
 }
 _EVALUATED: Final = {
     "eval_strategy": "steps",
@@ -85,6 +104,11 @@ class Case:
     model: Callable[[Path, dict[str, Any]], Path]
     training: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_reference(self) -> bool:
+        return self.example == "preference"
 
     def body(self, home: Path) -> dict[str, Any]:
         body: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{self.example}.yaml").read_text())
@@ -93,7 +117,7 @@ class Case:
         for split in {"train", "validation"} & dataset.keys():
             dataset[split] = _as_path(dataset[split])
         dataset |= {"source": "path", "max_train_samples": 150, "max_eval_samples": 16}
-        body["task"] |= _SHORTER.get(body["task"]["type"], {})
+        body["task"] |= _SHORTER.get(body["task"]["type"], {}) | self.task
         body["training"] = {"use_cpu": True, **_TRAINING, **self.training}
         body["model"]["name_or_path"] = str(self.model(home / "model", dataset))
         body.pop("hub", None)
@@ -113,6 +137,10 @@ def _gpt2(folder: Path, _dataset: Any) -> Path:
 
 def _bert(folder: Path, _dataset: Any) -> Path:
     return save_tiny_bert(folder)
+
+
+def _llama(folder: Path, _dataset: Any) -> Path:
+    return save_tiny_llama(folder, positions=640)
 
 
 def _xlnet(folder: Path, _dataset: Any) -> Path:
@@ -139,6 +167,8 @@ CASES: Final = (
     Case("question-answering LoRA bf16", "question-answering", _bert, _BF16, _LORA),
     Case("causal-lm fp32 in two processes", "causal-lm", _gpt2, changes=_TWO),
     Case("masked-lm bf16 in two processes", "masked-lm", _bert, _BF16, _TWO),
+    Case("preference DPO LoRA bf16", "preference", _llama, _ANSWERS | _BF16, _LORA),
+    Case("preference KTO fp32", "preference", _llama, _ANSWERS, {"peft": None}, _KTO),
 )
 
 
@@ -182,7 +212,11 @@ def attack(case: Case, seed: int, kinds: Sequence[str] = INTERRUPTIONS) -> Resul
         spec = JobSpec.model_validate(case.body(Path(folder)))
         undisturbed = service.train(spec)
         instants = [place * share + draw.randint(1, share) for place in range(len(kinds))]
-        broken = service.train(spec, list(zip(kinds, instants, strict=True)))
+        planned = list(zip(kinds, instants, strict=True))
+        if case.has_reference:
+            service.forget_references()
+            planned.insert(0, (IN_REFERENCE, 0))
+        broken = service.train(spec, planned)
     faults = [
         f"the loss of step {step} is {loss!r}, not {undisturbed.losses[0][1][step]!r}"
         for _, losses in broken.losses
@@ -191,8 +225,8 @@ def attack(case: Case, seed: int, kinds: Sequence[str] = INTERRUPTIONS) -> Resul
     ]
     if broken.sha256 != undisturbed.sha256:
         faults.append(f"weights {broken.sha256}, not {undisturbed.sha256}")
-    if len(broken.instants) < len(kinds):
-        faults.append(f"only {len(broken.instants)} interruptions came before its end")
+    if len(broken.instants) < len(planned):
+        faults.append(f"only {', '.join(broken.instants)} came in time")
     return Result(
         case.name, broken.instants, sum(len(losses) for _, losses in broken.losses), faults[:3]
     )
@@ -270,6 +304,8 @@ class _Service:
         self._supervisor(shutdown).supervise(claimed)
         over.set()
         thread.join()
+        if kind == IN_REFERENCE and self._has_reference():  # it came too late
+            attacker.interrupted_after = None
         losses = {e.step: e.values["loss"] for e in self.events if _is_loss(e)}
         trained.losses.append((claimed.epoch, losses))
         if attacker.interrupted_after is not None and self._row(job_id).stage == Stage.TRAIN:
@@ -292,6 +328,21 @@ class _Service:
     def _row(self, job_id: str) -> JobRow:
         with self.database.read() as session:
             return session.get_one(JobRow, job_id)
+
+    def forget_references(self) -> None:
+        shutil.rmtree(self._references)
+
+    def _has_reference(self) -> bool:
+        return any(self._references.glob(f"*/{atomic_dir.MANIFEST}"))
+
+    @property
+    def _references(self) -> Path:
+        return self.settings.cache_dir / prepared_data.REFERENCE
+
+    @property
+    def phase(self) -> Phase | None:
+        phases = [event.phase for event in list(self.events) if isinstance(event, PhaseChanged)]
+        return phases[-1] if phases else None
 
     def last_step(self) -> int:
         return max((event.step for event in list(self.events) if _is_loss(event)), default=0)
@@ -321,6 +372,8 @@ class _Attacker:
                 return
 
     def _is_time(self, kind: str) -> bool:
+        if kind == IN_REFERENCE:
+            return self._service.phase is Phase.REFERENCE
         if not kind.endswith("save"):
             return True
         attempt = self._service.settings.workspace(self._claim.job_id) / "attempts"
