@@ -1,5 +1,7 @@
 """Typed settings, parsed once from FINETUNE_* variables. Secrets are SecretStr."""
 
+import json
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -26,10 +28,9 @@ from service.contract.states import Stage
 
 
 def _split_paths(value: object) -> object:
-    """`a:b` as in PATH; an empty string is no path at all."""
-    if isinstance(value, str):
-        return [part for part in value.split(":") if part]
-    return value
+    """`a:b` as in PATH, or a JSON list; an empty string is no path at all."""
+    parts = _listed(value, ":")
+    return [part for part in parts if part] if isinstance(parts, list) else parts
 
 
 def _absolute(paths: list[Path]) -> list[Path]:
@@ -37,10 +38,27 @@ def _absolute(paths: list[Path]) -> list[Path]:
 
 
 def _split_names(value: object) -> object:
-    """`A,B`, with or without blanks."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+    """`A,B`, with or without blanks, or a JSON list."""
+    parts = _listed(value, ",")
+    if not isinstance(parts, list):
+        return parts
+    names = [part.strip() if isinstance(part, str) else part for part in parts]
+    return [name for name in names if name != ""]
+
+
+def _listed(value: object, separator: str) -> object:
+    """The parts of a text. `[` alone does not make it JSON: an IPv6 address begins so, too."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text != "[]" and not re.match(r'\[\s*"', text):
+        return value.split(separator)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f'begins like a JSON list but is none ({error}). Write `A{separator}B` or `["A", "B"]`'
+        ) from None
 
 
 Auth = Literal["required", "off"]

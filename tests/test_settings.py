@@ -28,6 +28,48 @@ class TestSettings:
         monkeypatch.setenv("FINETUNE_DATA_ROOTS", f"{tmp_path}/link:{tmp_path}/other")
         assert Settings().data_roots == [tmp_path / "real", tmp_path / "other"]
 
+    @pytest.mark.parametrize(
+        ("given", "found"),
+        [
+            ('["/a", "/b:c"]', ["/a", "/b:c"]),
+            (' [ "/a" , "" ] ', ["/a"]),
+            ("[]", []),
+            ("/a:/b", ["/a", "/b"]),
+        ],
+    )
+    @pytest.mark.parametrize("name", ["data_roots", "model_roots", "sandbox_read"])
+    def test_roots_may_be_a_json_list(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, given: str, found: list[str]
+    ) -> None:
+        monkeypatch.setenv(f"FINETUNE_{name.upper()}", given)
+        assert getattr(Settings(), name) == [Path(path) for path in found]
+
+    @pytest.mark.parametrize(
+        ("given", "found"),
+        [
+            ('["a.org", " b.org ", ""]', ["a.org", "b.org"]),
+            ("a.org, b.org,", ["a.org", "b.org"]),
+            ("[::1]", ["[::1]"]),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "name", ["allowed_hosts", "cors_origins", "trusted_proxies", "stage_env"]
+    )
+    def test_names_may_be_a_json_list(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, given: str, found: list[str]
+    ) -> None:
+        monkeypatch.setenv(f"FINETUNE_{name.upper()}", given)
+        assert getattr(Settings(), name) == found
+
+    @pytest.mark.parametrize("given", ['["/a"', '["/a", 1]', '["/a", "/b",]', '["/a"]:/b'])
+    @pytest.mark.parametrize("name", ["model_roots", "allowed_hosts"])
+    def test_a_damaged_json_list_is_no_folder_and_no_name(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, given: str
+    ) -> None:
+        monkeypatch.setenv(f"FINETUNE_{name.upper()}", given)
+        with pytest.raises(ValidationError, match=name):
+            Settings()
+
     @pytest.mark.parametrize("name", ["FINETUNE_DATA_ROOTS", "FINETUNE_MODEL_ROOTS"])
     @pytest.mark.parametrize("root", ["", "home", "/"])
     def test_a_root_does_not_contain_the_home(
