@@ -143,7 +143,8 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> lock.StackAddre
         shown = len(lines)
         if ended:
             raise StackError(f"`finetune up` ended with status {process.returncode}")
-        if address is not None and address.pid == process.pid:
+        is_ready = any("all parts are ready" in line for line in lines)
+        if is_ready and address is not None and address.pid == process.pid:
             return address
         time.sleep(0.1)
     raise StackError(f"the stack was not ready within {START_SECONDS} s; see {log.parent}")

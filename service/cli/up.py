@@ -4,7 +4,7 @@ import importlib.util
 import os
 import secrets
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -182,16 +182,14 @@ def _require_free(host: str, port: int, option: str) -> None:
 
 def _serve(stack: Stack, database: Database, pid: int, stop: StopEvent) -> int:
     folder = stack.settings.home
+    address = lock.StackAddress(pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url)
     manager = ProcessManager(output.print_line, stop)
     try:
         for line in _access(stack, database):
             output.print_line(line)
-        for tier in _tiers(stack, database):
+        for tier in _tiers(stack, database, partial(lock.write_address, folder, address)):
             if not manager.start(tier):
                 return OK
-        lock.write_address(
-            folder, lock.StackAddress(pid=pid, url=stack.api_url, mlflow_url=stack.mlflow_url)
-        )
         if stack.mlflow_port is not None and stack.settings.auth != "off":
             link = local_key.login_url(folder, stack.api_url)
             output.print_line(
@@ -220,8 +218,9 @@ def _access(stack: Stack, database: Database) -> Iterator[str]:
     yield f"  curl --header @{header} {stack.api_url}/v1/jobs"
 
 
-def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
-    """In the order of starting; stopped the other way round, so workers go first."""
+def _tiers(stack: Stack, database: Database, announce: Callable[[], None]) -> Iterator[list[Part]]:
+    """In the order of starting; stopped the other way round, so workers go first. `announce` lets
+    clients find the API, and is called as soon as it answers: workers take seconds more."""
     layout = components.Layout(
         stack.settings.home,
         *child_environment.split(stack.environ()),
@@ -231,7 +230,7 @@ def _tiers(stack: Stack, database: Database) -> Iterator[list[Part]]:
         yield [components.valkey(layout, stack.valkey_url)]
     if stack.mlflow_port is not None:
         yield [components.mlflow(layout, LOOPBACK, stack.mlflow_port)]
-    yield [components.reconciler(layout), components.api(layout, stack.api_url)]
+    yield [components.reconciler(layout), components.api(layout, stack.api_url, announce)]
     worker = partial(
         components.worker,
         layout,

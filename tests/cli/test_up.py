@@ -34,6 +34,7 @@ class TestUp:
     def test_serves_restarts_a_part_and_leaves_nothing(self, stack: Up, home: Path) -> None:
         address = stack.wait_ready()
         assert address.pid == stack.process.pid
+        assert stack.at_api_ready == address  # before the workers, which take seconds more
         output = "".join(stack.lines)
         for part in ("database", "valkey", "mlflow", "reconciler", "api", "worker"):
             assert output.count(f"{part} ready") == 1, output

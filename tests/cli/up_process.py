@@ -28,6 +28,8 @@ class Up:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FINETUNE_")}
         self.home = home
         self.lines: list[str] = []
+        self.at_api_ready: lock.StackAddress | None = None
+        """What clients could read when it said that the API is ready."""
         self.process = subprocess.Popen(
             [*command, *options],
             env={**inherited, "FINETUNE_HOME": str(home), "FINETUNE_DOCTOR_AT_START": "0"}
@@ -42,17 +44,19 @@ class Up:
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout:
-            self.lines += iter(self.process.stdout.readline, "")
+            for line in iter(self.process.stdout.readline, ""):
+                if line.startswith("api ready"):
+                    self.at_api_ready = lock.read_address(self.home)
+                self.lines.append(line)
 
     def wait_ready(self) -> lock.StackAddress:
         def ready() -> bool:
             assert self.process.poll() is None, "".join(self.lines)
-            return lock.read_address(self.home) is not None
+            return any("all parts are ready" in line for line in list(self.lines))
 
         wait_until(ready, 300, "the stack")
         address = lock.read_address(self.home)
         assert address is not None
-        self.wait_said("all parts are ready")
         return address
 
     def wait_said(self, text: str, seconds: float = 60) -> None:

@@ -90,7 +90,7 @@ def _up(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
         )
     try:
         services.wait_until(
-            lambda: process.poll() is not None or _address(folder) is not None,
+            lambda: process.poll() is not None or _is_ready(folder),
             START_SECONDS,
             "finetune up",
         )
@@ -103,6 +103,10 @@ def _up(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
             process.wait(STOP_SECONDS)
         finally:
             process.kill()  # whatever it started ends with it
+
+
+def _is_ready(folder: Path) -> bool:
+    return "all parts are ready" in (folder / "up.log").read_text(errors="replace")
 
 
 def _address(folder: Path) -> lock.StackAddress | None:

@@ -3,7 +3,7 @@
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,13 +111,21 @@ def mlflow_token_file(home: Path) -> Path:
     return home / "mlflow" / "token"
 
 
-def api(layout: Layout, url: str) -> Part:
+def api(layout: Layout, url: str, on_ready: Callable[[], None]) -> Part:
+    """`on_ready` is called as soon as it answers, before anything is said about it."""
+
+    def ready(_pid: int) -> str | None:
+        said = _answers(f"{url}/health/live", f"ready on {url}, docs on {url}/docs")
+        if said is not None:
+            on_ready()
+        return said
+
     return Part(
         name="api",
         argv=layout.python("service.cli", "api"),
         env=layout.environ,
         secrets=layout.secrets,
-        ready=lambda _pid: _answers(f"{url}/health/live", f"ready on {url}, docs on {url}/docs"),
+        ready=ready,
         log=layout.log("api"),
     )
 

@@ -76,7 +76,7 @@ class TestWorkersOfUp:
             settings = Settings(home=tmp_path, gpus_per_worker=size)
             stack = up.Stack(settings, orphans.Mark(tmp_path), "http://127.0.0.1:1", None, None)
             database = Database("sqlite://")
-            *_, workers = up._tiers(stack, database)
+            *_, workers = up._tiers(stack, database, announce=lambda: None)
             database.dispose()
             assert not any("--concurrency" in part.argv for part in workers)
             seen[size] = [(part.name, part.env["CUDA_VISIBLE_DEVICES"]) for part in workers]
