@@ -135,6 +135,37 @@ class TestTRL:
         given = ("trl", "sft", "--config", "sft.yaml", "--learning_rate", "3e-4")
         assert yaml.safe_load(cli("convert", "--", *given).out)["training"]["learning_rate"] == 3e-4
 
+    @pytest.mark.parametrize(
+        ("given", "dataset"),
+        [
+            (
+                "{path: json, data_files: [a.jsonl, ./b.jsonl]}",
+                {"source": "upload", "train": ["./a.jsonl", "./b.jsonl"]},
+            ),
+            (
+                "{path: json, data_files: {train: a.jsonl, test: b.jsonl}}",
+                {"source": "upload", "train": "./a.jsonl"},
+            ),
+            (
+                "{path: org/d, name: de, split: 'train[:10%]'}",
+                {"source": "hub", "name": "org/d", "config": "de", "train": "train[:10%]"},
+            ),
+        ],
+    )
+    def test_data_sets_of_its_yaml_file(
+        self, cli: Cli, given: str, dataset: dict[str, Any]
+    ) -> None:
+        Path("sft.yaml").write_text(f"model_name_or_path: o/m\ndatasets: [{given}]\n")
+        spec = yaml.safe_load(cli("convert", "sft.yaml", "--script", "sft").out)
+        assert spec["dataset"] == dataset
+
+    def test_processes_of_its_yaml_file(self, cli: Cli) -> None:
+        config = "model_name_or_path: o/m\ndataset_name: d/d\nnum_processes: 4\n"
+        Path("sft.yaml").write_text(config)
+        for source in (["sft.yaml", "--script", "sft"], ["--", "trl", "sft", "--config=sft.yaml"]):
+            spec = yaml.safe_load(cli("convert", *source).out)
+            assert spec["resources"] == {"gpus": 4}
+
     def test_a_job_has_one_loss(self, cli: Cli) -> None:
         command = "trl dpo --model_name_or_path o/m --dataset_name d/d --loss_type sigmoid sft"
         answer = cli("convert", write(command), "--json").json()

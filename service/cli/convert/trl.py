@@ -165,12 +165,22 @@ def _first(conversion: Conversion, mixture: Any, folder: Path) -> dict[str, Any]
         reason = "a job reads one data set: join the files, or name one"
         conversion.leave_out("datasets", len(mixture), reason)
     files = first.get("data_files")
-    if isinstance(files, str):
-        if not (folder / files).is_file():
-            conversion.note(f"{files} is not here: it must be when `finetune submit` uploads it")
-        return {"source": "upload", "train": f"./{files.removeprefix('./')}"}
+    if isinstance(files, dict):  # by split, of which TRL reads one
+        files = files.get(first.get("split", "train"))
+    if files:
+        return {"source": "upload", "train": _local(conversion, files, folder)}
     found = {"source": "hub", "name": first.get("path"), "config": first.get("name")}
+    found["train"] = first.get("split")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _local(conversion: Conversion, files: Any, folder: Path) -> Any:
+    """Names that `finetune submit` uploads."""
+    if isinstance(files, list):
+        return [_local(conversion, file, folder) for file in files]
+    if not (folder / str(files)).is_file():
+        conversion.note(f"{files} is not here: it must be when `finetune submit` uploads it")
+    return f"./{str(files).removeprefix('./')}"
 
 
 def _convert_peft(conversion: Conversion) -> None:
@@ -207,8 +217,9 @@ def _leave_out(conversion: Conversion) -> None:
 
 
 def _with_processes(conversion: Conversion, command: Command | None) -> Command | None:
-    """`trl` passes `--num_processes` on to accelerate."""
+    """`trl` passes `--num_processes` on to accelerate, also out of its YAML file."""
     count = conversion.take("num_processes")
-    if count is None or command is None:
+    if count is None:
         return command
+    command = command or Command(script="", arguments=(), launcher=())
     return replace(command, launcher=(*command.launcher, "--num_processes", str(count)))
