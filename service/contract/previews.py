@@ -13,6 +13,8 @@ DEFAULT_SHOWN: Final = 3
 MOST_SHOWN: Final = 20
 MOST_TOKENS: Final = 2048
 """Of an example, that are shown."""
+MOST_CHARACTERS: Final = 4 * MOST_TOKENS
+"""Of a target in words."""
 MOST_BYTES: Final = 768 * 1024
 """Of a result as JSON. It travels as one event and lies in one row of the database."""
 DEADLINE_SECONDS: Final = 120.0
@@ -119,8 +121,8 @@ class PreviewExample(BaseModel):
         "anew in each batch: see `target`."
     )
     target: Any = Field(
-        description="What the model learns from it, in words; or a label for each token, null "
-        "where none counts."
+        description=f"What the model learns from it, in words, up to {MOST_CHARACTERS:,} "
+        "characters; or a label for each token, null where none counts."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.contract.events import Finished
-from service.contract.previews import MOST_SHOWN, PreviewResult
+from service.contract.previews import MOST_CHARACTERS, MOST_SHOWN, PreviewResult
 from tests.support.models import save_tiny_gpt2, save_tiny_llama
 from tests.tasks.samples import CASES
 from tests.tasks.stages import write_rows
@@ -169,7 +169,23 @@ def test_examples_are_left_out_until_the_rest_travels_as_one_event() -> None:
     result = preview.bounded(PreviewResult.model_validate(found))
     line = Finished(result=result.model_dump(mode="json")).model_dump_json().encode()
     assert 0 < len(result.examples) < MOST_SHOWN
+    assert result.notices == [
+        "Fewer examples are shown than were asked for: all of them have more than 768 KiB"
+    ]
+    assert result.is_small()
     assert MAX_EVENT_BYTES / 2 < len(line) < MAX_EVENT_BYTES
+
+
+def test_a_long_target_is_cut(tmp_path: Path) -> None:
+    parameters, save, _ = CASES["summarization"]
+    rows = [{"text": "the board", "summary": "the board " * 3000}]
+    train = write_rows(tmp_path / "train.jsonl", rows)
+    task = {"type": "summarization", **parameters, "max_target_length": 9000}
+    found = previewed(tmp_path, save(tmp_path / "model"), task, train)
+    target = found["examples"][0]["target"]
+    assert target.startswith("text: ")
+    assert target.endswith("…")
+    assert len(target) == MOST_CHARACTERS + 1
 
 
 class TestTrained:
@@ -298,6 +314,19 @@ class TestExtent:
         found = self.of(tmp_path, weightless, rows=10, max_train_samples=5)
         split = found["splits"]["train"]
         assert (split["is_whole"], split["rows_read"], found["epoch"]["rows"]) == (True, 5, 5)
+
+    def test_bad_rows_that_are_skipped_are_not_read_without_end(
+        self, tmp_path: Path, weightless: Path
+    ) -> None:
+        rows = [{"text": "the board" if number < 5 else ""} for number in range(500)]
+        labelled = [{**row, "label": number % 2} for number, row in enumerate(rows)]
+        train = write_rows(tmp_path / "train.jsonl", labelled)
+        skipping: dict[str, Any] = {"on_bad_row": "skip", "max_bad_fraction": 0.99}
+        task = "text-classification"
+        found = previewed(tmp_path, weightless, task, train, rows=10, **skipping)
+        split = found["splits"]["train"]
+        assert (split["rows_usable"], split["rows_read"]) == (5, 100)
+        assert (split["is_whole"], split["rows_estimated"]) == (False, 500)
 
     def test_rows_held_out_are_counted(self, tmp_path: Path, weightless: Path) -> None:
         found = self.of(tmp_path, weightless, rows=10, validation_split_percentage=20)

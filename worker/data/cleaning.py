@@ -122,6 +122,8 @@ class Checking:
     limit: int | None
     """Most rows to use; with `skips` only usable rows count, otherwise all rows."""
     skips: bool
+    most_read: int | None = None
+    """Most rows to read, however few of them can be used."""
     tally: Tally = field(default_factory=Tally)
 
     def rows(self, tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
@@ -134,7 +136,8 @@ class Checking:
             self.tally.changes = dict(self.clean.counts)
 
     def _is_full(self) -> bool:
-        return self.limit == (self.tally.used if self.skips else self.tally.read)
+        counted = self.tally.used if self.skips else self.tally.read
+        return self.limit == counted or self.most_read == self.tally.read
 
     def _rows(self, number: int, table: Table) -> Iterator[dict[str, Any]]:
         if table.columns is not None:

@@ -53,7 +53,8 @@ def resolve_data(request: StageRequest, events: Events) -> Data:
 
 
 class Preparation:
-    """From resolved data to an entry of the shared cache."""
+    """From resolved data to an entry of the shared cache. `most_read`: rows of each split, bad ones
+    included."""
 
     def __init__(
         self,
@@ -64,8 +65,10 @@ class Preparation:
         data: Data,
         events: Events,
         reporter: DataReporter,
+        most_read: int | None = None,
     ) -> None:
         self._reporter = reporter
+        self._most_read = most_read
         self._spec = spec
         self._task = task
         self._model = model
@@ -154,6 +157,7 @@ class Preparation:
             clean=clean if label_check is None else _both(clean, label_check),
             limit=self._limit(split),
             skips=self._reporter.policy.skips,
+            most_read=self._most_read,
         )
         examples = Examples(checking, self._task.example_schema(), self._size(split))
         return examples.write(

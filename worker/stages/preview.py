@@ -4,12 +4,13 @@ It runs the code of `prepare` without the weights of the model, and without the 
 data.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from service.contract.events import Notice, StageEvent
 from service.contract.failures import Failure
-from service.contract.previews import PreviewOptions, PreviewResult
+from service.contract.previews import MOST_BYTES, PreviewOptions, PreviewResult
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN, kind
 from service.contract.stages import StageRequest
@@ -30,7 +31,13 @@ from worker.stages.quiet_libraries import quiet_libraries
 from worker.tasks import registry
 
 _BAD_ROWS: Final = 10
+_READ_FOR_EACH: Final = 10
+"""Where bad rows are skipped: so many rows are read at most for each that was asked for."""
 _MOST_NOTICES: Final = 20
+_LEFT_OUT: Final = (
+    "Fewer examples are shown than were asked for: all of them have more than "
+    f"{MOST_BYTES // 1024} KiB"
+)
 _LONGEST_NOTICE: Final = 2000
 
 
@@ -71,6 +78,8 @@ def preview_of(request: StageRequest, options: PreviewOptions) -> PreviewResult:
 
 def bounded(result: PreviewResult) -> PreviewResult:
     """With as many examples as there is room for."""
+    if not result.is_small():
+        result.notices.append(_LEFT_OUT)
     while result.examples and not result.is_small():
         result.examples.pop()
     return result
@@ -97,7 +106,16 @@ def _fill(result: Preview, request: StageRequest, whole: JobSpec, options: Previ
     ).max_length
     result.length_option = task.length_option
     reporter = DataReporter(request, data, events)
-    preparation = Preparation(request.spec, task, model, result.max_length, data, events, reporter)
+    preparation = Preparation(
+        request.spec,
+        task,
+        model,
+        result.max_length,
+        data,
+        events,
+        reporter,
+        most_read=_READ_FOR_EACH * options.rows,
+    )
     folder = request.attempt_dir / "splits"
     folder.mkdir()
     tallies = preparation.check_all(folder)
@@ -144,10 +162,11 @@ def _extent(
     """How much of the split this is, with the job's own limit of its rows."""
     limit: int | None = getattr(whole.dataset, LIMITS[kind(split)])
     counted = tally.used if whole.dataset.on_bad_row == "skip" else tally.read
-    if counted < options.rows or (limit is not None and limit <= options.rows):
+    stopped_early = tally.read >= _READ_FOR_EACH * options.rows
+    if not stopped_early and (counted < options.rows or (limit or math.inf) <= options.rows):
         return {"is_whole": True, "rows_estimated": tally.read}
     rows = data.rows(split)
-    if rows is not None:
+    if rows is not None and not stopped_early:
         rows = max(rows if limit is None else min(rows, limit), tally.read)
     return {"is_whole": rows == tally.read, "rows_estimated": rows}
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract.previews import MOST_TOKENS
+from service.contract.previews import MOST_CHARACTERS, MOST_TOKENS
 from service.contract.spec import JobSpec
 from service.contract.splits import TRAIN
 from worker.tasks.base import EXAMPLES_FILE, FEATURES_FILE
@@ -45,12 +45,20 @@ def examples_of(of: Describing, split: str, shown: int) -> list[dict[str, Any]]:
     return [
         {
             "split": split,
-            **describer.of(feature, MOST_TOKENS),
+            **_cut(describer.of(feature, MOST_TOKENS)),
             "length": len(feature["input_ids"]),
             "trained": _spans(describer, feature),
         }
         for feature in (features[number] for number in range(min(shown, len(features))))
     ]
+
+
+def _cut(described: dict[str, Any]) -> dict[str, Any]:
+    """A target in words may be the whole feature, however long that is."""
+    target = described["target"]
+    if isinstance(target, str) and len(target) > MOST_CHARACTERS:
+        described["target"] = f"{target[:MOST_CHARACTERS]}…"
+    return described
 
 
 def _spans(describer: Describer, feature: Any) -> list[dict[str, Any]] | None:
