@@ -1,5 +1,6 @@
 """The real supervision of a preview, with a stage without torch."""
 
+import errno
 import os
 import sys
 import tempfile
@@ -9,16 +10,20 @@ import pytest
 from pydantic import SecretStr
 
 from service.contract.failures import FailureCode
+from service.contract.states import JobState
 from service.settings import Settings
 from service.store import preview_claims
 from service.store.database import Database, db_now
 from service.store.models import PreviewRow, RemovalRow
 from tests.stubs import preview as stub
-from tests.supervision.support import children, meanwhile
+from tests.supervision.support import children, meanwhile, run
 from tests.support.databases import on_sqlite
+from tests.support.factories import make_job
 from tests.support.previews import make_preview, preview, put_preview
 from tests.support.projects import make_project
+from worker.devices import memory
 from worker.lifecycle.shutdown import Shutdown
+from worker.processes.spawn import Launch, Process
 from worker.supervision.previews import Previews
 
 pytestmark = on_sqlite  # what differs between databases is in tests/store
@@ -74,6 +79,23 @@ def test_a_bad_end_is_the_failure_of_a_job(
     assert row.failure is not None
     assert row.failure["code"] == code
     assert row.failure["action"]
+
+
+def test_a_stage_that_cannot_be_started_is_a_failure(
+    database: Database, settings: Settings
+) -> None:
+    """Not the loss of three workers in a row."""
+
+    def start(_: Launch) -> Process:
+        raise BlockingIOError(errno.EAGAIN, "no process can be made")
+
+    preview_id = make_preview(database)
+    Previews(database, settings, command=stub.command, start=start).wake(preview_id, "worker-1")
+    row = preview(database, preview_id)
+    assert row.failure is not None
+    assert (row.state, row.failure["code"]) == ("failed", "process_limit")
+    assert "no process can be made" in row.failure["message"]
+    assert_nothing_left(database, settings)
 
 
 def test_inputs_that_are_gone_are_a_failure(database: Database, settings: Settings) -> None:
@@ -164,6 +186,22 @@ def test_messages_about_what_is_done_change_nothing(database: Database, settings
     for preview_id in (row.id, "preview-unknown"):
         maker(database, settings).wake(preview_id, "worker-2")
     assert preview(database, row.id).worker_id == "worker-1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_a_machine_without_memory_ends_it_before_trainings(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little it uses itself; a stage of a job must use a part of what is kept free."""
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1)
+    job_id = make_job(database)
+    assert run(database, settings, job_id) is JobState.QUEUED  # the next stage
+    preview_id = make_preview(database, metadata={"stub.preview": "hang"})
+    maker(database, settings).wake(preview_id, "worker-1")
+    row = preview(database, preview_id)
+    assert row.failure is not None
+    assert (row.state, row.failure["code"]) == ("failed", "out_of_memory")
+    assert row.failure["action"].startswith("Ask for fewer rows, or try again when the machine")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

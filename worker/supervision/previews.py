@@ -121,12 +121,12 @@ class Previews:
             request = stage_request.build(self._database, settings, NullTracker(), claimed.as_job)
             request = request.model_copy(update={"preview": claimed.options})
             (request.attempt_dir / "request.json").write_text(request.model_dump_json())
+            return self._run(claimed, request, settings)
         except StageError as error:
             return error.failure
         except (OSError, ValueError) as error:
             log.exception("stage.start_failed")
             return failures.from_exception(error)
-        return self._run(claimed, request, settings)
 
     def _run(self, claimed: PreviewClaim, request: StageRequest, settings: Settings) -> Outcome:
         limits = StageLimits.of(settings, request.attempt_dir)
@@ -136,7 +136,7 @@ class Previews:
             self._child(request, settings, private, limits, group.folder) as child,
         ):
             written = WrittenFiles([request.attempt_dir, private], limits, fills_caches=True)
-            watch = ResourceWatch(child.pid, limits, written, group)
+            watch = ResourceWatch(child.pid, limits, written, group, goes_first=True)
             attempt = _Attempt(self._database, claimed, self._shutdown, self._lease_seconds)
             with watch:
                 said = attempt.follow(child)
@@ -147,7 +147,7 @@ class Previews:
         if isinstance(said, Finished):
             return believed(said)
         if watch.breach is not None:
-            return watch.breach
+            return _advised(watch.breach)
         if said is not None:
             return failures.small(said.failure)
         return failures.from_exit(status, oom_killed=out_of_memory)
@@ -228,6 +228,14 @@ class _Attempt:
         self._renew_at = now + self._lease_seconds / 3
         with self._database.write() as session:
             return not preview_claims.renew(session, self._claimed, self._lease_seconds)
+
+
+def _advised(breach: Failure) -> Failure:
+    """With what helps here: of a preview neither a batch nor a job can be changed."""
+    if breach.code is not FailureCode.OUT_OF_MEMORY:
+        return breach
+    action = "Ask for fewer rows, or try again when the machine has more free memory."
+    return breach.model_copy(update={"action": action})
 
 
 def believed(said: Finished) -> PreviewResult | Failure:

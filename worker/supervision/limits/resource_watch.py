@@ -39,6 +39,8 @@ class ResourceWatch:
     machine has more tasks or less memory than before, and memory is counted exactly only when an
     upper bound exceeds the limit: most looks are a few small reads. Where the stage has a control
     group, the kernel counts its memory, and this only asks what it has done.
+
+    `goes_first`: when the machine's memory runs out, this stage ends before any other.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class ResourceWatch:
         group: Group = NO_GROUP,
         *,
         adopts: bool = True,
+        goes_first: bool = False,
     ) -> None:
         self._tree = ProcessTree(pid, adopts=adopts)
+        self._goes_first = goes_first
         self._limits = limits
         self._files = files
         self._group = group
@@ -140,6 +144,8 @@ class ResourceWatch:
     def _is_first_to_go(self) -> bool:
         """Whether to end this stage when the machine's memory runs out: of several that run here,
         each in its own worker process, the largest waits the shortest time."""
+        if self._goes_first:
+            return True
         used = sum(self._tree.used_bytes().values()) + self._tree.unmapped_bytes()
         if used < self._limits.memory_reserve_bytes:
             return False
