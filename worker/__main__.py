@@ -21,7 +21,8 @@ def main() -> None:
     parser.add_argument(
         "--queues",
         default=f"{CPU_QUEUE},{GPU_QUEUE}",
-        help="comma-separated; gpu includes the trainings on several GPUs that this host can run",
+        help="comma-separated; gpu includes the trainings on several GPUs that this host can run; "
+        "preview alone makes previews while the workers of cpu are busy",
     )
     parser.add_argument(
         "--concurrency",

@@ -15,7 +15,7 @@ from service.api.openapi import problems
 from service.api.visitor import NEEDS_METRICS
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.contract.states import ENDED, JobState
-from service.store import fair_shares, job_counts, projects, queries
+from service.store import fair_shares, job_counts, previews, projects, queries
 from service.store.database import Database
 from service.store.scope import EVERYTHING
 
@@ -57,6 +57,7 @@ class _JobCollector(Collector):
         with self.database.read() as session:
             jobs = job_counts.by_project(session, EVERYTHING)
             depths = job_counts.queue_depths(session, EVERYTHING)
+            unfinished = previews.unfinished(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
             gpus = fair_shares.gpus_in_use(session.connection())
             names = {row.id: row.name for row in projects.list_all(session, EVERYTHING)}
@@ -64,6 +65,7 @@ class _JobCollector(Collector):
         queues = {CPU_QUEUE: 0, GPU_QUEUE: 0} | depths
         yield _gauge("finetune_jobs", "Jobs by state.", "state", states)
         yield _gauge("finetune_queue_depth", "Jobs that wait, by queue.", "queue", queues)
+        yield _gauge("finetune_previews", "Unfinished previews by state.", "state", unfinished)
         yield GaugeMetricFamily("finetune_workers", "Live workers.", value=workers)
         labels = _labels(names, jobs)
         yield _jobs_by_project(jobs, labels)
@@ -127,7 +129,8 @@ router = APIRouter(tags=["operations"], dependencies=[NEEDS_METRICS])
 def get_prometheus_metrics(
     request: Request, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
-    """Requests by route and status, jobs by state and by project, queue depths, live workers."""
+    """Requests by route and status, jobs by state and by project, queue depths, unfinished
+    previews, live workers."""
     metrics: Metrics = request.app.state.metrics
     jobs = CollectorRegistry(auto_describe=False)
     jobs.register(_JobCollector(database, settings.alive_seconds))

@@ -24,7 +24,7 @@ from service.contract.previews import (
     PreviewOptions,
     PreviewState,
 )
-from service.contract.routing import CPU_QUEUE
+from service.contract.routing import CPU_QUEUE, PREVIEW_QUEUE
 from service.contract.spec import JobSpec
 from service.errors import PreviewNotFoundError
 from service.store import previews
@@ -130,7 +130,8 @@ def _begin(services: Services, project: str, body: Any, options: PreviewOptions)
     spec = _valid(services, project, body)
     with services.database.write(audited=False) as session:
         preview_id = previews.insert(session, project, spec, options)
-        (message,) = previews.messages(session, [preview_id])
+        fleet = Fleet.read(session.connection(), services.settings.alive_seconds)
+        (message,) = previews.messages(session, [preview_id], fleet)
     services.dispatcher.enqueue_soon(message.job_id, message.queue, message.priority)
     return preview_id
 
@@ -170,12 +171,15 @@ def _read(services: Services, scope: Scope, preview_id: str) -> Preview:
 
 
 def _why_waiting(fleet: Fleet) -> str | None:
-    able = fleet.can_run(CPU_QUEUE, min_gpus=0)
+    able = previews.able_workers(fleet)
     if not able:
         return (
             f"no live worker serves the queue `{CPU_QUEUE}`: start one with `finetune worker "
             f"--queues {CPU_QUEUE}`"
         )
-    if not any(worker.is_free(CPU_QUEUE) for worker in able):
-        return f"every worker that serves the queue `{CPU_QUEUE}` is busy with a job"
+    if not any(worker.is_free(PREVIEW_QUEUE) for worker in able):
+        return (
+            "every worker that makes previews is busy: `finetune worker --queues "
+            f"{PREVIEW_QUEUE}` starts one for them alone"
+        )
     return None

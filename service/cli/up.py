@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from pydantic import SecretStr
@@ -24,7 +24,7 @@ from service.cli.stack.addresses import check_address, local_url
 from service.cli.stack.devices import visible_gpus
 from service.cli.stack.linux import StopEvent
 from service.cli.stack.processes import Part, PartFailedError, ProcessManager
-from service.contract.routing import CPU_QUEUE, GPU_QUEUE
+from service.contract.routing import CPU_QUEUE, GPU_QUEUE, PREVIEW_QUEUE
 from service.home import make_private
 from service.settings import Settings, get_settings
 from service.store import schema
@@ -33,6 +33,9 @@ from service.store.database import Database
 LOOPBACK = "127.0.0.1"
 WORKER_SPARE_SECONDS = 20.0
 """What a worker has, beyond the grace of its stage, to hand the job back and leave."""
+_FOR_PREVIEWS: Final = {"FINETUNE_WARM_START": "0", "FINETUNE_DOCTOR_AT_START": "0"}
+"""A worker that is needed only while the others are busy leaves the memory to them, and has the
+same machine."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,7 @@ def _tiers(stack: Stack, database: Database, announce: Callable[[], None]) -> It
         + stack.settings.stop_grace_seconds
         + WORKER_SPARE_SECONDS,
     )
+    for_previews = worker("worker-preview", PREVIEW_QUEUE, environ=_FOR_PREVIEWS)
     gpus = visible_gpus(layout.environ)
     if gpus:
         yield [
@@ -247,9 +251,10 @@ def _tiers(stack: Stack, database: Database, announce: Callable[[], None]) -> It
                 worker(f"worker-gpu{name}", GPU_QUEUE, gpus=group)
                 for name, group in grouped(gpus, stack.settings.gpus_per_worker or len(gpus))
             ),
+            for_previews,
         ]
     else:
-        yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}")]
+        yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}"), for_previews]
 
 
 def grouped(gpus: list[str], size: int) -> Iterator[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""Which queue a stage waits in, and the message that wakes a worker for it."""
+"""Which queue a stage or a preview waits in, and the message that wakes a worker for it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,8 +9,10 @@ from service.contract.states import Stage
 
 CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"
+PREVIEW_QUEUE: Final = "preview"
+"""For workers that make previews alone, while those of the CPU queue are busy."""
 WAKE_TASK: Final = "worker.run.wake"
-"""The one Celery task; its only argument is the job's id."""
+"""The one Celery task; its only argument is the id of a job or of a preview."""
 
 
 def gpu_queue(gpus: int) -> str:
@@ -19,6 +21,7 @@ def gpu_queue(gpus: int) -> str:
 
 
 QUEUES: Final = (CPU_QUEUE, *map(gpu_queue, range(1, MOST_PROCESSES + 1)))
+"""Of jobs."""
 
 
 def queue_for(stage: Stage, spec: JobSpec) -> str:

@@ -109,7 +109,7 @@ class Reconciler:
 
     def _send_due_previews(self) -> None:
         with self._database.read() as session:
-            messages = preview_claims.due(session, BATCH)
+            messages = preview_claims.due(session, BATCH, self._settings.alive_seconds)
         sent = self._send(messages)
         if sent:
             with self._database.write() as session:

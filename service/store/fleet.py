@@ -1,4 +1,4 @@
-"""The live workers and how busy they are: which of them can run a waiting job, and which now."""
+"""The live workers and how busy they are: which of them can take what waits, and which now."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -6,24 +6,32 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, literal, select, union_all
 
-from service.contract.routing import gpus_of, most_for_one_job, usable_gpus
+from service.contract.previews import PreviewState
+from service.contract.routing import CPU_QUEUE, gpus_of, most_for_one_job, usable_gpus
 from service.contract.states import HELD
 from service.store.database import db_now
-from service.store.models import JobRow, WorkerRow
+from service.store.models import JobRow, PreviewRow, WorkerRow
 
 # Without the ORM, which takes longer than the statement.
-_HELD_JOBS: Final = select(JobRow.worker_id, JobRow.queue).where(
-    JobRow.state.in_(sorted(HELD)), JobRow.worker_id.is_not(None)
+_HELD: Final = union_all(
+    select(JobRow.worker_id, JobRow.queue).where(
+        JobRow.state.in_(sorted(HELD)), JobRow.worker_id.is_not(None)
+    ),
+    select(PreviewRow.worker_id, literal(CPU_QUEUE)).where(
+        PreviewRow.state == PreviewState.RUNNING, PreviewRow.worker_id.is_not(None)
+    ),
 )
+"""Worker and queue of each job and preview that a worker has: a preview takes a slot, and no GPU,
+from whatever queue it was."""
 
 
 @dataclass(frozen=True)
 class LiveWorker:
     queues: frozenset[str]
     slots: int
-    """How many stages it runs at once."""
+    """How many stages and previews it runs at once."""
     running: int
     """How many it runs now."""
     most_gpus: int
@@ -35,7 +43,8 @@ class LiveWorker:
         return queue in self.queues and min_gpus <= self.most_gpus
 
     def is_free(self, queue: str) -> bool:
-        """Whether it could start a job of this queue now. Without GPUs it needs only a slot."""
+        """Whether it could start what waits in this queue now. Without GPUs it needs only a
+        slot."""
         needed = gpus_of(queue) if self.most_gpus else 0
         return self.running < self.slots and needed <= self.free_gpus
 
@@ -51,7 +60,7 @@ class Fleet:
         if not rows:
             return cls(())
         held: dict[str, list[str]] = defaultdict(list)
-        for worker_id, queue in connection.execute(_HELD_JOBS):
+        for worker_id, queue in connection.execute(_HELD):
             held[str(worker_id)].append(queue)
         gpus = {row.id: frozenset(gpu["uuid"] for gpu in usable_gpus(row.devices)) for row in rows}
         return cls([_live_worker(row, gpus, held) for row in rows])
@@ -86,5 +95,5 @@ def _live_worker(
     )
 
 
-def _taken(queues_of_held_jobs: Iterable[Sequence[str]]) -> int:
-    return sum(gpus_of(queue) for queues in queues_of_held_jobs for queue in queues)
+def _taken(queues_of_held: Iterable[Sequence[str]]) -> int:
+    return sum(gpus_of(queue) for queues in queues_of_held for queue in queues)

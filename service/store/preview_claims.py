@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure, FailureCode
@@ -20,6 +20,7 @@ from service.contract.states import Stage
 from service.store import jobs, previews, retention
 from service.store.claims import Claim
 from service.store.database import db_now
+from service.store.fleet import Fleet
 from service.store.models import PreviewRow
 
 MOST_ATTEMPTS: Final = 3
@@ -110,7 +111,7 @@ def end(session: Session, claimed: PreviewClaim, ended: PreviewResult | Failure)
         failure, findings = ended.failure, ended.model_dump(mode="json", exclude={"failure"})
     else:
         failure, findings = ended, None
-    return _change(
+    is_written = _change(
         session,
         claimed,
         state=PreviewState.SUCCEEDED if failure is None else PreviewState.FAILED,
@@ -118,6 +119,19 @@ def end(session: Session, claimed: PreviewClaim, ended: PreviewResult | Failure)
         result=jobs.jsonable(findings),
         ended_at=db_now(),
         lease_until=None,
+    )
+    if is_written:
+        _send_next(session, claimed.as_job.project_id)
+    return is_written
+
+
+def _send_next(session: Session, project_id: str) -> None:
+    """The project's next preview is urgent from now on: its message is sent again as such."""
+    queued = (PreviewRow.project_id == project_id) & (PreviewRow.state == PreviewState.QUEUED)
+    first = select(func.min(PreviewRow.id)).where(queued).scalar_subquery()
+    session.execute(
+        update(PreviewRow).where(queued, PreviewRow.id == first).values(next_publish_at=db_now()),
+        execution_options={"synchronize_session": False},
     )
 
 
@@ -144,7 +158,7 @@ def _change(session: Session, claimed: PreviewClaim, **values: Any) -> bool:
 # ---- the reconciler -----------------------------------------------------------------------------
 
 
-def due(session: Session, limit: int) -> list[jobs.Message]:
+def due(session: Session, limit: int, alive_seconds: float) -> list[jobs.Message]:
     """Messages of queued previews that are to be sent, the oldest first."""
     query = (
         select(PreviewRow.id)
@@ -152,7 +166,11 @@ def due(session: Session, limit: int) -> list[jobs.Message]:
         .order_by(PreviewRow.id)
         .limit(limit)
     )
-    return previews.messages(session, session.scalars(query).all())
+    preview_ids = session.scalars(query).all()
+    if not preview_ids:
+        return []
+    fleet = Fleet.read(session.connection(), alive_seconds)
+    return previews.messages(session, preview_ids, fleet)
 
 
 def mark_sent(session: Session, preview_ids: Sequence[str], again_in: float) -> None:
@@ -216,8 +234,9 @@ def _no_worker() -> Failure:
     return Failure.of(
         FailureCode.TIMEOUT,
         f"No worker was free to make the preview within {DEADLINE_SECONDS:.0f} s.",
-        action="See `finetune workers`: one must serve the queue `cpu` and must not be busy with a "
-        "job. Then try again, or use `finetune validate SPEC --data`, which needs none.",
+        action="Try again when a worker of the queue `cpu` is free (`finetune workers` shows what "
+        "they do), or start one for previews alone with `finetune worker --queues preview`. "
+        "`finetune validate SPEC --data` needs no worker.",
     )
 
 

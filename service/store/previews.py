@@ -14,11 +14,12 @@ from service.contract.previews import (
     PreviewOptions,
     PreviewState,
 )
-from service.contract.routing import CPU_QUEUE
+from service.contract.routing import CPU_QUEUE, PREVIEW_QUEUE
 from service.contract.spec import JobSpec
 from service.errors import PreviewNotFoundError, TooManyPreviewsError
 from service.store import jobs, projects, quotas
 from service.store.database import db_now
+from service.store.fleet import Fleet, LiveWorker
 from service.store.models import PreviewRow
 from service.store.scope import Scope
 
@@ -76,14 +77,27 @@ def insert(session: Session, project: str, spec: JobSpec, options: PreviewOption
     return row.id
 
 
-def messages(session: Session, preview_ids: Sequence[str]) -> list[jobs.Message]:
+def able_workers(fleet: Fleet) -> list[LiveWorker]:
+    """Those that make previews, busy or not."""
+    queues = (CPU_QUEUE, PREVIEW_QUEUE)
+    return [worker for queue in queues for worker in fleet.can_run(queue, min_gpus=0)]
+
+
+def queue_of(fleet: Fleet) -> str:
+    """Where a message is read soonest. Workers of jobs come first, whose processes are warm; those
+    for previews alone are soon free again."""
+    if any(worker.is_free(CPU_QUEUE) for worker in fleet.can_run(CPU_QUEUE, min_gpus=0)):
+        return CPU_QUEUE
+    return PREVIEW_QUEUE if fleet.can_run(PREVIEW_QUEUE, min_gpus=0) else CPU_QUEUE
+
+
+def messages(session: Session, preview_ids: Sequence[str], fleet: Fleet) -> list[jobs.Message]:
     """What wakes workers for queued previews: the first unfinished one of each project is urgent,
     its others wait until no job does."""
     first = select(func.min(PreviewRow.id)).where(PreviewRow.state.in_(UNFINISHED))
     urgent = set(session.scalars(first.group_by(PreviewRow.project_id)))
-    return [
-        jobs.Message(each, CPU_QUEUE, URGENT if each in urgent else LAST) for each in preview_ids
-    ]
+    queue = queue_of(fleet)
+    return [jobs.Message(each, queue, URGENT if each in urgent else LAST) for each in preview_ids]
 
 
 def _forget_oldest(session: Session, project: str) -> None:
@@ -106,6 +120,17 @@ def get(session: Session, scope: Scope, preview_id: str) -> PreviewRow:
     if row is None:
         raise PreviewNotFoundError(preview_id)
     return row
+
+
+def unfinished(session: Session, scope: Scope) -> dict[str, int]:
+    """State → previews that have not ended."""
+    query = (
+        select(PreviewRow.state, func.count())
+        .where(PreviewRow.state.in_(UNFINISHED), scope.of(PreviewRow.project_id))
+        .group_by(PreviewRow.state)
+    )
+    found = {str(state): count for state, count in session.execute(query)}
+    return {state.value: found.get(state, 0) for state in sorted(UNFINISHED)}
 
 
 def is_unfinished(session: Session, scope: Scope, preview_id: str) -> bool:

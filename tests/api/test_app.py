@@ -17,6 +17,7 @@ from tests.api.factories import SPEC
 from tests.api.first_answer import first_answer
 from tests.support.databases import on_sqlite
 from tests.support.job_rows import put
+from tests.support.previews import claim_preview, make_preview
 from tests.support.projects import make_job_of, make_project
 from tests.support.services import free_port
 
@@ -205,6 +206,11 @@ class TestMetrics:
         assert 'finetune_jobs{state="queued"} 1.0' in text
         assert 'finetune_queue_depth{queue="cpu"} 1.0' in text
         assert "finetune_workers 0.0" in text
+        make_preview(server.database)
+        claim_preview(server.database, make_preview(server.database))
+        text = server.client.get("/metrics").text
+        for state in ("queued", "running"):
+            assert f'finetune_previews{{state="{state}"}} 1.0' in text
         route = 'method="GET",route="/v1/jobs/{job_id}",status="404"'
         assert f"finetune_http_requests_total{{{route}}} 1.0" in text
 

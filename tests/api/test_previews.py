@@ -13,6 +13,7 @@ from service.store.models import AuditRow, JobRow
 from tests.api.conftest import Server
 from tests.api.factories import spec
 from tests.support.databases import on_sqlite
+from tests.support.factories import claim_job, make_job
 from tests.support.previews import made_by_thread, register_worker
 
 FOUND = PreviewResult.model_validate(
@@ -85,6 +86,18 @@ class TestUnfinished:
         assert (answer.status_code, answer.json()["state"]) == (202, "queued")
         assert answer.json()["waiting"].startswith("no live worker serves the queue `cpu`")
         assert server.client.get(answer.headers["Location"]).json() == answer.json()
+
+    def test_while_all_are_busy_nobody_waits(self, server: Server) -> None:
+        register_worker(server.database)
+        claim_job(server.database, make_job(server.database), "worker-1")
+        busy = post(server.client, wait=60).json()
+        assert (busy["state"], busy["waiting"]) == (
+            "queued",
+            "every worker that makes previews is busy: `finetune worker --queues preview` starts "
+            "one for them alone",
+        )
+        register_worker(server.database, "worker-2", "preview")
+        assert server.client.get(f"/v1/previews/{busy['id']}").json()["waiting"] is None
 
     def test_the_wait_has_an_end(self, server: Server) -> None:
         register_worker(server.database)

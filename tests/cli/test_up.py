@@ -44,9 +44,11 @@ class TestUp:
             assert http.get("/health/ready").status_code == 200
             assert http.get("/v1/workers").status_code == 401
             http.headers.update(stack.authorization())
-            (worker,) = http.get("/v1/workers").json()["data"]
-            assert worker["pid"] == stack.part("-m worker").pid
-            assert sorted(worker["queues"]) == ["cpu", "gpu"]
+            workers = http.get("/v1/workers").json()["data"]
+            assert sorted((worker["pid"], *worker["queues"]) for worker in workers) == sorted(
+                (stack.part(f"--queues {queues}").pid, *queues.split(","))
+                for queues in ("cpu,gpu", "preview")
+            )
         self.check_mlflow(stack, address)
 
         self.check_nobody_else_reads(stack, output)
@@ -64,6 +66,7 @@ class TestUp:
         assert stack.wait_end() == 0
         assert [line.strip() for line in stack.lines if line.endswith("stopped\n")] == [
             "worker stopped",
+            "worker-preview stopped",
             *sorted(["reconciler stopped", "api stopped"], reverse=True),
             "mlflow stopped",
             "valkey stopped",

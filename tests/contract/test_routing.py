@@ -32,6 +32,7 @@ class TestHeardBy:
             (["cpu"], 3, ["cpu"]),
             (["gpu.2"], 3, ["gpu.2"]),
             (["gpu", "gpu.2"], 2, ["gpu", "gpu.2"]),
+            (["preview"], 3, ["preview"]),
         ],
     )
     def test_a_worker_with_gpus(self, queues: list[str], gpus: int, consumed: list[str]) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.contract.routing import CPU_QUEUE
+from service.contract.routing import PREVIEW_QUEUE
 from service.jobs.retention import Retention
 from service.store import previews
 from service.store.database import db_now
+from service.store.fleet import Fleet
 from service.store.models import PreviewRow
 from tests.support.databases import on_sqlite
 from tests.support.job_rows import get
@@ -28,7 +29,10 @@ pytestmark = [
 def begin(stack: Stack, **metadata: str) -> str:
     """A preview, as the API makes it."""
     preview_id = make_preview(stack.database, metadata=metadata)
-    stack.dispatcher.enqueue(preview_id, CPU_QUEUE, previews.URGENT)
+    with stack.database.read() as session:
+        fleet = Fleet.read(session.connection(), stack.settings.alive_seconds)
+        (message,) = previews.messages(session, [preview_id], fleet)
+    stack.dispatcher.enqueue(message.job_id, message.queue, message.priority)
     return preview_id
 
 
@@ -79,3 +83,41 @@ def test_another_worker_takes_over_and_nothing_is_left_behind(stack: Stack) -> N
     assert [each.name for each in stack.settings.jobs_dir.iterdir()] == [waiting]
     with stack.database.read() as session:
         assert session.get(PreviewRow, mine) is None
+
+
+class TestBesideATraining:
+    """A worker for previews alone, next to one whose only slot is taken."""
+
+    def train(self, stack: Stack) -> str:
+        stack.start_worker("--name", "jobs")
+        job_id = stack.submit(metadata={"stub.train": "hang", "stub.attempts": "1"})
+        stack.wait_for_stage(job_id, 2)
+        return job_id
+
+    def test_it_is_made_and_no_job_is_taken(self, stack: Stack) -> None:
+        training = self.train(stack)
+        stack.start_worker("--queues", "preview", "--name", "previews")
+        next_job = stack.submit()
+        # What somebody else writes to its queue is no job of its own.
+        stack.dispatcher.enqueue(next_job, PREVIEW_QUEUE, 0)
+        made = [ended(stack, begin(stack)) for _ in range(2)]
+        assert [(row.state, row.epoch) for row in made] == [("succeeded", 1)] * 2
+        assert all(str(row.worker_id).startswith("previews@") for row in made)
+        assert [get(stack.database, each).state for each in (training, next_job)] == [
+            "running",
+            "queued",
+        ]
+        assert get(stack.database, training).epoch == 2
+
+    def test_a_killed_one_costs_the_training_nothing(self, stack: Stack) -> None:
+        training = self.train(stack)
+        first = stack.start_worker("--queues", "preview", "--name", "first")
+        mine = begin(stack, **{"stub.preview": "hang", "stub.attempts": "1"})
+        stage_folder(stack, mine)
+        kill(first)
+        stack.start_worker("--queues", "preview", "--name", "second")
+        row = ended(stack, mine)
+        assert (row.state, row.epoch) == ("succeeded", 2)
+        assert str(row.worker_id).startswith("second@")
+        trained = get(stack.database, training)
+        assert (trained.state, trained.epoch, trained.crash_count) == ("running", 2, 0)

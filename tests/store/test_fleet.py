@@ -12,6 +12,7 @@ from service.store.fleet import Fleet, LiveWorker
 from service.store.models import WorkerRow
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import WORKER, put
+from tests.support.previews import claim_preview, make_preview, put_preview
 
 
 def gpu(number: int, **values: Any) -> dict[str, Any]:
@@ -53,6 +54,15 @@ class TestFleet:
         assert (only(database).running, only(database).is_free("cpu")) == (1, True)
         claim_job(database, make_job(database), "one")
         assert (only(database).running, only(database).is_free("cpu")) == (2, False)
+
+    def test_a_slot_is_taken_by_a_preview_until_it_has_ended(self, database: Database) -> None:
+        register(database, "one", [gpu(0)], slots=1)
+        mine = make_preview(database)
+        claim_preview(database, mine, "one")
+        worker = only(database)
+        assert (worker.running, worker.is_free("cpu"), worker.free_gpus) == (1, False, 1)
+        put_preview(database, mine, state="succeeded")
+        assert only(database).is_free("cpu")
 
     def test_gpus_are_taken_by_a_claimed_job(self, database: Database) -> None:
         register(database, "one", [gpu(0), gpu(1), gpu(2)], slots=5)

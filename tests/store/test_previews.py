@@ -10,10 +10,18 @@ from service.contract.previews import PreviewResult
 from service.errors import PreviewNotFoundError, ProjectArchivedError, TooManyPreviewsError
 from service.store import preview_claims, previews
 from service.store.database import Database, db_now
+from service.store.fleet import Fleet
 from service.store.models import PreviewRow, RemovalRow
 from service.store.preview_claims import PreviewClaim
 from service.store.scope import EVERYTHING, Scope
-from tests.support.previews import claim_preview, make_preview, preview, put_preview
+from tests.support.factories import claim_job, make_job
+from tests.support.previews import (
+    claim_preview,
+    make_preview,
+    preview,
+    put_preview,
+    register_worker,
+)
 from tests.support.projects import limit, make_project
 from tests.support.threads import at_once
 
@@ -42,7 +50,7 @@ def claimed(database: Database, preview_id: str) -> PreviewClaim:
 
 def due(database: Database) -> list[str]:
     with database.read() as session:
-        messages = preview_claims.due(session, 10)
+        messages = preview_claims.due(session, 10, alive_seconds=30)
     assert {message.queue for message in messages} <= {"cpu"}
     return [message.job_id for message in messages]
 
@@ -97,13 +105,60 @@ class TestMessages:
 
         def priorities() -> list[int]:
             with database.read() as session:
-                return [each.priority for each in previews.messages(session, [*mine, other])]
+                found = previews.messages(session, [*mine, other], Fleet(()))
+            return [each.priority for each in found]
 
         assert priorities() == [0, 9, 9, 0]
         put_preview(database, mine[0], state="running")
         assert priorities() == [0, 9, 9, 0]
         put_preview(database, mine[0], state="failed")
         assert priorities() == [9, 0, 9, 0]
+
+
+class TestQueue:
+    """Which workers a preview is for."""
+
+    def queue(self, database: Database) -> str:
+        with database.read() as session:
+            return previews.queue_of(Fleet.read(session.connection(), 30))
+
+    def test_those_of_jobs_while_one_is_free(self, sqlite_database: Database) -> None:
+        assert self.queue(sqlite_database) == "cpu"
+        register_worker(sqlite_database, "one")
+        register_worker(sqlite_database, "two", "preview")
+        assert self.queue(sqlite_database) == "cpu"
+        claim_job(sqlite_database, make_job(sqlite_database), "one")
+        assert self.queue(sqlite_database) == "preview"
+        register_worker(sqlite_database, "three")
+        assert self.queue(sqlite_database) == "cpu"
+
+    def test_another_preview_makes_one_busy(self, sqlite_database: Database) -> None:
+        register_worker(sqlite_database, "one")
+        register_worker(sqlite_database, "two", "preview")
+        claim_preview(sqlite_database, make_preview(sqlite_database), "one")
+        assert self.queue(sqlite_database) == "preview"
+        claim_preview(sqlite_database, make_preview(sqlite_database), "two")
+        assert self.queue(sqlite_database) == "preview"
+
+    def test_without_any_for_previews_alone_it_waits_for_the_others(
+        self, sqlite_database: Database
+    ) -> None:
+        register_worker(sqlite_database, "one")
+        claim_job(sqlite_database, make_job(sqlite_database), "one")
+        register_worker(sqlite_database, "gpu", "gpu")
+        assert self.queue(sqlite_database) == "cpu"
+
+    def test_a_message_that_is_sent_again_goes_to_those_that_are_free_by_then(
+        self, database: Database
+    ) -> None:
+        register_worker(database, "one")
+        register_worker(database, "two", "preview")
+        mine = make_preview(database)
+        put_preview(database, mine, next_publish_at=db_now(-1))
+        claim_job(database, make_job(database), "one")
+        with database.read() as session:
+            (message,) = preview_claims.due(session, 10, alive_seconds=30)
+        assert (message.job_id, message.queue, message.priority) == (mine, "preview", 0)
 
 
 class TestClaim:
@@ -153,6 +208,26 @@ class TestEnd:
         assert end(sqlite_database, claimed(sqlite_database, mine), PreviewResult(rows_limit=3))
         row = preview(sqlite_database, mine)
         assert (row.state, row.failure, row.ended_at is not None) == ("succeeded", None, True)
+
+    def test_the_next_of_the_project_is_sent_at_once(self, database: Database) -> None:
+        first, second, third = (make_preview(database) for _ in range(3))
+        other = make_preview(database, make_project(database, "other"))
+        assert end(database, claimed(database, first), FAILURE)
+        assert due(database) == [second]
+        assert end(database, claimed(database, third), FAILURE)
+        assert due(database) == [second]
+        assert end(database, claimed(database, second), FAILURE)
+        assert due(database) == []
+        assert preview(database, other).state == "queued"
+
+    def test_what_a_database_does_not_take_as_it_is(self, database: Database) -> None:
+        mine = make_preview(database)
+        odd = "\x00\u2028\U0001f600"
+        result = PreviewResult(rows_limit=3, notices=[odd])
+        assert end(database, claimed(database, mine), result)
+        found = preview(database, mine).result
+        assert found is not None
+        assert found["notices"] == [odd]
 
     @pytest.mark.parametrize(
         "write",

@@ -46,10 +46,10 @@ def bring_removals_forward(database: Database) -> None:
         session.execute(update(RemovalRow).values(created_at=db_now(-1)))
 
 
-def register_worker(database: Database) -> None:
-    """A live worker of the CPU queue, in whose place the test makes previews."""
+def register_worker(database: Database, name: str = "worker-1", queue: str = "cpu") -> None:
+    """A live worker with one slot, in whose place the test makes previews."""
     devices = [{"type": "cpu", "name": "test"}]
-    info = WorkerInfo("worker-1", "here", 1, queues=["cpu"], devices=devices, version="1")
+    info = WorkerInfo(name, "here", 1, queues=[queue], devices=devices, version="1", slots=1)
     with database.write() as session:
         workers.register(session, info)
 

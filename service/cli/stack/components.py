@@ -168,15 +168,17 @@ def worker(
     queues: str,
     *,
     gpus: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
     database: Database,
     grace_seconds: float,
 ) -> Part:
-    """A worker for `queues` that sees these GPUs alone, with a process for each."""
+    """A worker for `queues` that sees these GPUs alone, with a process for each. `environ`: of it
+    alone."""
     return Part(
         name=name,
         argv=layout.python("worker", "--queues", queues),
         secrets=layout.secrets,
-        env={**layout.environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+        env={**layout.environ, **(environ or {}), "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
         ready=lambda pid: _is_registered(database, pid, queues),
         log=layout.log(name),
         ready_seconds=120,

@@ -80,6 +80,7 @@ class TestWorkersOfUp:
             database.dispose()
             assert not any("--concurrency" in part.argv for part in workers)
             seen[size] = [(part.name, part.env["CUDA_VISIBLE_DEVICES"]) for part in workers]
-        cpu = ("worker-cpu", "")
-        assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b")]
-        assert seen[None] == seen[2] == seen[3] == [cpu, ("worker-gpu0-1", "GPU-a,GPU-b")]
+        cpu, preview = ("worker-cpu", ""), ("worker-preview", "")
+        assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b"), preview]
+        both = ("worker-gpu0-1", "GPU-a,GPU-b")
+        assert seen[None] == seen[2] == seen[3] == [cpu, both, preview]
