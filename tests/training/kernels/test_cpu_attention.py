@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from transformers.integrations.sdpa_attention import repeat_kv
 
 from worker.training.kernels import cpu_attention, cpu_dropout
 from worker.training.kernels.cpu_dropout import keep_bits
@@ -133,3 +134,52 @@ def test_heads_share_keys_and_values() -> None:
         query, key, value, is_causal=True, enable_gqa=True
     )
     torch.testing.assert_close(mixed.transpose(1, 2), expected)
+
+
+class Grouped(torch.nn.Module):
+    num_key_value_groups = 2
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_repeats_heads_as_autograd_does(dropout: float) -> None:
+    """But keeps them once."""
+    torch.manual_seed(0)
+    shapes = [(1, heads, LENGTH, WIDTH) for heads in (4, 2, 2)]
+    given = [torch.randn(shape).bfloat16().requires_grad_() for shape in shapes]
+    query, key, value = given
+    sides = {
+        Grouped(): (query, key, value),
+        torch.nn.Module(): (query, repeat_kv(key, 2), repeat_kv(value, 2)),
+    }
+    found = []
+    for module, inputs in sides.items():
+        torch.manual_seed(1)
+        mixed, _ = cpu_attention.attention(module, *inputs, None, dropout, is_causal=True)
+        by_inputs = torch.autograd.grad(mixed, given, torch.ones_like(mixed) + mixed.detach())
+        found.append((mixed, *by_inputs))
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class TestAutocast:
+    """Rotary positions in float32 make queries and keys float32, while values are bfloat16."""
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.3])
+    def test_computes_in_its_dtype(self, inputs: Inputs, dropout: float) -> None:
+        query, key, value = (each.detach() for each in inputs)
+        module = torch.nn.Module()
+        narrow = query.bfloat16(), key.bfloat16(), value.bfloat16()
+        torch.manual_seed(1)
+        expected, _ = cpu_attention.attention(module, *narrow, None, dropout)
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16):
+            found, _ = cpu_attention.autocast_attention(
+                module, query, key, value.bfloat16(), None, dropout
+            )
+        assert torch.equal(found, expected)
+
+    def test_without_it_nothing_is_cast(self, inputs: Inputs) -> None:
+        mixed, _ = cpu_attention.autocast_attention(torch.nn.Module(), *inputs, None)
+        expected, _ = cpu_attention.attention(torch.nn.Module(), *inputs, None)
+        assert mixed.dtype is torch.float32
+        assert torch.equal(mixed, expected)

@@ -21,6 +21,8 @@ from worker.training.kernels import cpu_dropout
 
 NAME: Final = "finetune_cpu"
 """The name of this attention in transformers."""
+UNCAST: Final = "finetune_cpu_uncast"
+"""The same without autocast's dtype, for trainings that began with an older release."""
 
 _TILE: Final = 1 << 20
 """Most weights that are computed at once. 8 x 12 heads of 512 tokens took 415 ms at once, and
@@ -35,9 +37,29 @@ takes no part in attention."""
 
 
 def register() -> None:
-    """Make the attention known to transformers under `NAME`."""
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, _mask)
+    """Make the attention known to transformers under its names."""
+    for name, function in ((NAME, autocast_attention), (UNCAST, attention)):
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, _mask)
+
+
+def autocast_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *arguments: Any,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """`attention` in the dtype that autocast gives products, if it is on.
+
+    Rotary positions turn queries and keys into float32 if the weights are: the choice between the
+    kernels would then take them for float32 products, and the values would have another dtype.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    return attention(module, query, key, value, *arguments, **options)
 
 
 def attention(
@@ -64,13 +86,13 @@ def attention(
         )
         return mixed
     groups = getattr(module, "num_key_value_groups", 1)
-    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = causal and attention_mask is None and query.shape[2] > 1
     # In bf16 the fused kernel is slower than plain products on CPUs without AMX, and its
     # backward pass much slower.
     if dropout == 0 and query.dtype == torch.float32:
+        key, value = repeat_kv(key, groups), repeat_kv(value, groups)
         mixed_heads = _fused(query, key, value, attention_mask, scale, sequences, causal=causal)
     else:
         if attention_mask is not None:
@@ -79,7 +101,7 @@ def attention(
         tiles = list(_tiles(query.shape, key.shape[2], sequences, causal=causal))
         with torch.autocast("cpu", enabled=False):
             mixed_heads = _Attention.apply(
-                query, key, value, attention_mask, scale, dropout, tiles, causal
+                query, key, value, attention_mask, scale, dropout, tiles, causal, groups
             )
     return mixed_heads.transpose(1, 2).contiguous(), None
 
@@ -156,7 +178,11 @@ def _tiles(
 
 
 class _Attention(torch.autograd.Function):
-    """softmax(q kᵀ · scale + mask), each weight dropped with probability `dropout`, times v."""
+    """softmax(q kᵀ · scale + mask), each weight dropped with probability `dropout`, times v.
+
+    Each head of the keys and values belongs to `groups` heads of the queries; they are repeated
+    here, so that the backward pass keeps them once.
+    """
 
     @staticmethod
     def forward(
@@ -169,11 +195,15 @@ class _Attention(torch.autograd.Function):
         dropout: float,
         tiles: list[_Tile],
         causal: bool,  # noqa: FBT001 - `apply` takes no keyword arguments
+        groups: int,
     ) -> torch.Tensor:
         query = query * scale
         ctx.scale, ctx.tiles, ctx.rescale = scale, tiles, 1 / (1 - dropout)
+        ctx.groups = groups
         # Scaling the values takes length x width products instead of length x length.
         value = value * ctx.rescale
+        single = key, value
+        key, value = (repeat_kv(each, groups) for each in single)
         mixed = query.new_zeros((*query.shape[:3], value.shape[3]))
         kept: list[torch.Tensor] = []
         every: list[torch.Tensor] = []
@@ -189,13 +219,14 @@ class _Attention(torch.autograd.Function):
                 kept.append(cpu_dropout.keep_bits(weights, dropout))
                 weights = cpu_dropout.masked(weights, kept[-1])
             tile.of_queries(mixed).copy_(weights @ tile.of_keys(value))
-        ctx.save_for_backward(query, key, value, *every, *kept)
+        ctx.save_for_backward(query, *single, *every, *kept)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         query, key, value, *saved = ctx.saved_tensors
         every, kept = saved[: len(ctx.tiles)], saved[len(ctx.tiles) :]
+        key, value = repeat_kv(key, ctx.groups), repeat_kv(value, ctx.groups)
         rescaled = gradient * ctx.rescale
         by_query, by_key, by_value = map(torch.zeros_like, (query, key, value))
         for number, (tile, weights) in enumerate(zip(ctx.tiles, every, strict=True)):
@@ -208,7 +239,16 @@ class _Attention(torch.autograd.Function):
             by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
             tile.of_queries(by_query).copy_(by_scores @ tile.of_keys(key))
             tile.of_keys(by_key).add_(by_scores.transpose(-1, -2) @ tile.of_queries(query))
-        return by_query.mul_(ctx.scale), by_key, by_value, None, None, None, None, None
+        by_key, by_value = (_of_groups(each, ctx.groups) for each in (by_key, by_value))
+        return by_query.mul_(ctx.scale), by_key, by_value, *[None] * 6
+
+
+def _of_groups(by_repeated: torch.Tensor, groups: int) -> torch.Tensor:
+    """The gradient of what `repeat_kv` repeated."""
+    if groups == 1:
+        return by_repeated
+    summed: torch.Tensor = by_repeated.unflatten(1, (-1, groups)).sum(dim=2)
+    return summed
 
 
 def _hide_later(scores: torch.Tensor) -> None:
