@@ -43,7 +43,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> HostReads:
     if not HAS_GPU:
         install, gpu = build.install_fast_modules, torch.device("cuda")
         monkeypatch.setattr(
-            build, "install_fast_modules", lambda model, spec, _cpu: install(model, spec, gpu)
+            build,
+            "install_fast_modules",
+            lambda model, spec, _cpu, paths: install(model, spec, gpu, paths),
         )
     return found
 

@@ -24,10 +24,13 @@ from worker.training import expandable_segments, precision
 from worker.training.distributed.registry import accelerator_arguments
 from worker.training.fast_paths import FastPaths
 from worker.training.kernels import (
+    adapter_inputs,
     attention_masks,
+    cpu_attention,
     cpu_dropout,
     fused_gelu,
     gpu_padding_free,
+    lean_layers,
     padding_free,
 )
 from worker.training.plan import Plan
@@ -192,6 +195,7 @@ def choose_attention(
         if may_be_padding_free(spec) and _may_be_packed_in(model.dtype, given.fast_paths):
             free = padding_free.install(model) is not None
             why = None if free else "cannot be used with this model's attention"
+            _keep_uncast_attention(model, given.fast_paths)
     elif not spec.training.compiles:
         attention_masks.install()
         if may_be_padding_free(spec):
@@ -209,14 +213,29 @@ def _may_be_packed_in(dtype: torch.dtype, fast_paths: FastPaths) -> bool:
     return fast_paths.choose("padding_free_in_half", lambda: True, before=False)
 
 
-def install_fast_modules(model: torch.nn.Module, spec: JobSpec, device: torch.device) -> None:
-    """Replace the model's activations, and on a CPU dropout, by faster modules. A compiler does
-    that itself, and `padding_free: false` requests exactly what the Trainer computes."""
+def _keep_uncast_attention(model: Any, fast_paths: FastPaths) -> None:
+    """Older releases did not give our attention autocast's dtype: a training that began so
+    continues so."""
+    ours = model.config._attn_implementation == cpu_attention.NAME
+    if ours and not fast_paths.choose("autocast_attention", lambda: True, before=False):
+        model.set_attn_implementation(cpu_attention.UNCAST)
+
+
+def install_fast_modules(
+    model: torch.nn.Module, spec: JobSpec, device: torch.device, fast_paths: FastPaths
+) -> None:
+    """Replace some of the model's modules by faster or smaller ones: its activations, the inputs of
+    adapters, and on a CPU dropout, norms and gated MLPs. A compiler does that itself, and
+    `padding_free: false` requests exactly what the Trainer computes."""
     if spec.training.compiles or spec.training.padding_free is False:
         return
     fused_gelu.install(model)
+    adapter_inputs.install(model)
     if device.type == "cpu":
         cpu_dropout.install(model)
+        # Their gradients round differently from those of older releases.
+        if fast_paths.choose("lean_layers", lambda: True, before=False):
+            lean_layers.install(model)
 
 
 def may_be_padding_free(spec: JobSpec) -> bool:
