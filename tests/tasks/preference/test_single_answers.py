@@ -153,6 +153,18 @@ def test_evaluations_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
     assert found[0][-1] > 0
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+def test_samples_show_their_texts(tmp_path: Path, pairs: bool) -> None:
+    staged = job(tmp_path, KTO, max_steps=1) if pairs else kto_job(tmp_path, max_steps=1)
+    result, _ = staged.train()
+    assert len(result.samples) == 3
+    for sample in result.samples:
+        row = pair(sample["row"] - 1)
+        answer = row["chosen" if sample["label"] else "rejected"].strip()
+        assert (sample["prompt"], sample["completion"].strip()) == (row["prompt"], answer)
+    assert {sample["label"] for sample in result.samples} == {True, False}
+
+
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
     staged = kto_job(tmp_path, logging_steps=2, save_steps=3, save_strategy="steps")
     whole = staged.train()[1]

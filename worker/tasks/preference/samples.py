@@ -1,9 +1,10 @@
 """A few rows of an evaluation with their texts, for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from worker.tasks.chat.answers import last_question, own_answer
+from worker.tasks.chat.conversation import Conversation
 from worker.tasks.common.predictions import SAMPLES, spread
 from worker.tasks.preference import rows
 
@@ -13,11 +14,25 @@ _SHOWN: Final = 300
 
 def of_rows(found: Sequence[dict[str, Any]], examples: Any) -> list[dict[str, Any]]:
     """Evenly spread over the split: the end of the prompt, the answers, and what was found."""
-    return [{**_texts(examples[number]), **found[number]} for number in spread(len(found), SAMPLES)]
+    return [
+        {**_texts(rows.load(examples[number])), **found[number]}
+        for number in spread(len(found), SAMPLES)
+    ]
 
 
-def _texts(example: dict[str, Any]) -> dict[str, str]:
-    talks = rows.load(example)
+def of_answers(found: Sequence[dict[str, Any]], examples: Any) -> list[dict[str, Any]]:
+    """The same for single answers, each with its `row`, from 1, and its `label`."""
+    chosen = [found[number] for number in spread(len(found), SAMPLES)]
+    return [{**_texts([_answered(examples, each)]), **each} for each in chosen]
+
+
+def _answered(examples: Any, found: Mapping[str, Any]) -> Conversation:
+    """The conversation with the answer; in a pair the good one comes first."""
+    talks = rows.load(examples[found["row"] - 1])
+    return talks[0 if found["label"] else -1]
+
+
+def _texts(talks: Sequence[Conversation]) -> dict[str, str]:
     names = ("chosen", "rejected") if len(talks) == 2 else ("completion",)
     texts = dict(zip(names, map(own_answer, talks), strict=True))
     texts = {"prompt": last_question(talks[0]), **texts}

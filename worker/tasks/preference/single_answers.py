@@ -11,7 +11,7 @@ import torch
 from service.contract.preference import PreferenceSpec
 from worker.tasks.base import PrepareContext, PreparedSplit
 from worker.tasks.common import feature_file, predictions, sequence_batches
-from worker.tasks.preference import features, losses
+from worker.tasks.preference import features, losses, samples
 from worker.tasks.preference.log_probs import token_counts
 from worker.tasks.preference.losses import Answers
 from worker.tasks.preference.objective import FILL, REFERENCE, PreferenceObjective
@@ -170,7 +170,7 @@ class SingleAnswerObjective(PreferenceObjective):
         files = predictions.write(rows, split, folder)
         values = self._sums(answers, desirable, divergence)
         metrics = {"loss": float(loss.double().mean()), **self._metrics(*values)}
-        return Evaluation(metrics, files, predictions.samples(rows, data.examples))
+        return Evaluation(metrics, files, samples.of_answers(rows, data.examples))
 
     def _metrics(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
         columns = zip(self.logged, sums.tolist(), counts.tolist(), strict=True)
