@@ -101,7 +101,7 @@ def joined_notice(
 ) -> Notice | None:
     """Says so if rows of these forms are not written by the chat template."""
     if rows.TRANSCRIPT in forms:
-        why = "its rows have no `prompt` of their own"
+        why = "the rows have no `prompt` of their own"
     elif rows.TEXT in forms and not has_template(tokenizer, chat_template):
         why = "the model has no chat template (`task.chat_template` names one)"
     else:
