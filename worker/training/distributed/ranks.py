@@ -51,10 +51,11 @@ class Ranks:
         return [int(value) for value in total]
 
     def sum_tensors(self, value: torch.Tensor) -> torch.Tensor:
-        """The sum over the processes, on this one's device, for which several processes wait."""
+        """The sum over the processes, on the device of `value`; unlike all else here, it waits for
+        that if there are several."""
         if self.world_size == 1:
             return value
-        total = value.detach().cpu()
+        total = value.detach().to("cpu", copy=True)  # it is summed in place
         torch.distributed.all_reduce(total, group=self.group)
         return total.to(value.device)
 
