@@ -7,7 +7,6 @@ benchmarks/training_speed.py, in its own process. Prints one line of JSON.
 import json
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import (
     DataCollatorForLanguageModeling,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 
 from benchmarks import run_qa
 from benchmarks.cases import LORA_RANK, Case
+from benchmarks.step_clock import StepClock
 from worker.tasks.base import load_splits
 from worker.training import precision
 
@@ -42,23 +41,6 @@ class _Counting:
     def __call__(self, features: list[dict[str, Any]]) -> Any:
         self.tokens += sum(len(feature["input_ids"]) for feature in features)
         return self._collate(features)
-
-
-class _Clock(TrainerCallback):
-    """Counts from the start, or from the end of the first `skipped` steps."""
-
-    def __init__(self, skipped: int) -> None:
-        self._skipped = skipped
-        self.seconds = 0.0
-
-    def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
-        self._begun = time.perf_counter()
-
-    def on_step_end(self, *arguments: Any, **_more: Any) -> None:
-        state = arguments[1]
-        if state.global_step == self._skipped:
-            self._begun = time.perf_counter()
-        self.seconds = time.perf_counter() - self._begun
 
 
 def blocks_collator(tokenizer: Any, *, mlm: bool) -> Any:
@@ -115,7 +97,7 @@ def main(case: Case) -> dict[str, Any]:
         train_sampling_strategy="group_by_length" if case.best and case.name == "qa" else "random",
     )
     skipped = COMPILING_STEPS if case.compiled else 0
-    clock = _Clock(skipped)
+    clock = StepClock(skipped)
     trainer = Trainer(
         model=_model(case, case.model_dir),
         args=arguments,

@@ -7,7 +7,6 @@ in its own process, where TRL can be imported. Prints one line of JSON.
 import json
 import resource
 import sys
-import time
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer, TrainerCallback
 
+from benchmarks.step_clock import StepClock
 from benchmarks.trl_scratch import TRLCase
 from worker.training import rng
 
@@ -26,22 +26,6 @@ transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 CONFIGS = {"SFTTrainer": "SFTConfig", "DPOTrainer": "DPOConfig"}
-
-
-class _Clock(TrainerCallback):
-    """Times the steps after the first `skipped`."""
-
-    def __init__(self, skipped: int) -> None:
-        self._skipped = skipped
-        self.seconds = 0.0
-
-    def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
-        self._begun = time.perf_counter()
-
-    def on_step_end(self, *arguments: Any, **_more: Any) -> None:
-        if arguments[1].global_step == self._skipped:
-            self._begun = time.perf_counter()
-        self.seconds = time.perf_counter() - self._begun
 
 
 def trainer_of(case: TRLCase, *callbacks: TrainerCallback) -> Any:
@@ -90,7 +74,7 @@ def _sequences(tokens: list[int], lengths: list[int]) -> tuple[tuple[int, ...], 
 
 
 def train(case: TRLCase) -> dict[str, Any]:
-    clock = _Clock(case.skipped)
+    clock = StepClock(case.skipped)
     trainer = trainer_of(case, clock)
     examples = trainer.train_dataset
     if case.prepared_dir is not None:
