@@ -78,7 +78,7 @@ def load_tokenizer(folder: Path, name: str, task: Task, parameters: Any) -> Any:
 
 
 def _check_chat_template(tokenizer: Any, name: str) -> None:
-    """It is only copied to the finished model, which a value that is not a text would prevent."""
+    """A value that is not a text could not be saved with the finished model."""
     given = tokenizer.chat_template
     for template in given.values() if isinstance(given, dict) else [given]:
         if template is not None and not isinstance(template, str):

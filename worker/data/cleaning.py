@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from service.contract.failures import FailureCode, StageError
 from service.masking import mask
-from worker.data.table import Cleaner, Row, RowError, Table
+from worker.data.table import Cleaner, JobEndingRowError, Row, RowError, Table
 
 SHOWN: Final = 100
 """Bad rows that are reported with their places."""
@@ -127,7 +127,7 @@ class Checking:
     tally: Tally = field(default_factory=Tally)
 
     def rows(self, tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
-        """StageError for an unreadable file or a missing column."""
+        """StageError for an unreadable file, a missing column, or a row that ends the job."""
         for number, table in enumerate(tables):
             yield from self._rows(number, table)
             if self._is_full():
@@ -149,6 +149,8 @@ class Checking:
                     raise row
                 missing.check(place, row)
                 cleaned = self.clean(self.columns.mapped(row))
+            except JobEndingRowError as error:
+                raise StageError(error.code, f"{place}: {error}", place=place) from error
             except RowError as error:
                 within = place.removeprefix(f"{table.name}, ") if table.name else place
                 self.tally.add(number, within, error)

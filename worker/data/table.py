@@ -36,6 +36,11 @@ class RowError(ValueError):
         self.reason = reason
 
 
+class JobEndingRowError(RowError):
+    """Ends the job, also where bad rows are skipped: whether a row has this problem depends on the
+    machine, and which rows are skipped must not."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A source of rows."""

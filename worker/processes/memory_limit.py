@@ -1,12 +1,12 @@
 """A limit on the memory that a block of code may add, so that it fails instead of the machine."""
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
-_STATM: Final = Path("/proc/self/statm")
+_STATM: Final = "/proc/self/statm"
 _DATA: Final = 5  # the field of `statm` that RLIMIT_DATA limits
 
 
@@ -24,8 +24,17 @@ def added_memory(limit: int) -> Iterator[None]:
 
 def _soft_limit(given: tuple[int, int], limit: int) -> int:
     try:
-        used = int(_STATM.read_text().split()[_DATA]) * resource.getpagesize()
+        used = int(_statm().split()[_DATA]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):  # no /proc: the operator's limit has to do
         return given[0]
     bounds = [used + limit, *(each for each in given if each != resource.RLIM_INFINITY)]
     return min(bounds)
+
+
+def _statm() -> bytes:
+    """Half as long as with Path.read_bytes, which counts where each row of a dataset is limited."""
+    descriptor = os.open(_STATM, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 256)
+    finally:
+        os.close(descriptor)

@@ -9,6 +9,7 @@ from service.contract.failures import StageError
 from tests.tasks.chat.support import conversation, trained_texts, turn
 from worker.data.table import RowError
 from worker.tasks.chat import templates
+from worker.tasks.chat.jinja import Template
 from worker.tasks.chat.rendering import Renderer
 
 TALK = [
@@ -99,6 +100,30 @@ class TestGates:
         with pytest.raises(RowError, match=r"messages\[2\]: the chat template") as caught:
             renderer(tokenizer, text).render(conversation(*TALK))
         assert caught.value.reason == "not_a_prefix"
+
+    def test_a_turn_is_found_with_two_renderings(
+        self, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of what comes before it, and of that with it; long conversations have many turns."""
+        made = renderer(tokenizer, without_marks(templates.read("zephyr")))
+        seen: list[int] = []
+        original = Template.render
+
+        def counted(template: Template, messages: Any, row: Any, *, opens: bool = False) -> Any:
+            seen.append(len(messages))
+            return original(template, messages, row, opens=opens)
+
+        monkeypatch.setattr(Template, "render", counted)
+        made.render(conversation(*TALK))
+        assert seen == [5, 2, 3, 4, 5]
+
+    def test_what_comes_before_the_first_turn_may_be_refused(self, tokenizer: Any) -> None:
+        text = "{{ messages[0].role }}\n" + without_marks(templates.read("zephyr"))
+        with pytest.raises(RowError, match="given only the turns before this one") as caught:
+            renderer(tokenizer, text).render(conversation(turn("assistant", "hello")))
+        assert caught.value.reason == "template_refuses"
+        assert str(caught.value).startswith("messages[0]: the chat template refuses")
+        assert renderer(tokenizer, text).render(conversation(*TALK)).input_ids
 
     def test_the_words_of_the_template_reach_the_user(self, tokenizer: Any) -> None:
         text = "{% if messages %}{{ raise_exception('roles must alternate') }}{% endif %}"

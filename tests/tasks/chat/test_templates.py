@@ -168,6 +168,13 @@ class TestToolsAndThinking:
         assert "first" not in text
         assert "«<think>\nsecond\n</think>\n\nd<|im_end|>»" in text
 
+    def test_thinking_has_the_name_of_gpt_oss_too(self, any_tokenizer: Any) -> None:
+        shown_thinking = "{%- if message.thinking %}{{- message.thinking }}{%- endif %}"
+        answer = "{{- message['content'] + '<|im_end|>' }}"
+        text = templates.read("chatml").replace(answer, f"{shown_thinking}{answer}", 1)
+        talk = conversation(TALK[1], turn("assistant", "b", thinking="hm, "))
+        assert "\n«hm, b<|im_end|>»" in shown(any_tokenizer, render(any_tokenizer, text, talk))
+
     @pytest.mark.parametrize(
         ("talk", "lost"),
         [

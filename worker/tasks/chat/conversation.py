@@ -1,7 +1,9 @@
 """A cleaned conversation."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -24,3 +26,8 @@ class Conversation:
         last = len(self.messages) - 1
         ends = bool(self.messages) and self.messages[last]["role"] == "assistant"
         return last if ends else last + 1
+
+    @cached_property
+    def characters(self) -> int:
+        """The length of its JSON text."""
+        return len(json.dumps([self.messages, self.tools], ensure_ascii=False))

@@ -7,7 +7,7 @@ is rendered up to a turn must begin the whole, and the token that ends a turn mu
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -16,7 +16,7 @@ from service.contract.chat import ChatSpec
 from worker.data.table import RowError
 from worker.tasks.chat import templates
 from worker.tasks.chat.conversation import Conversation, Message
-from worker.tasks.chat.jinja import Spans, Template
+from worker.tasks.chat.jinja import Template
 from worker.tasks.chat.tokens import Control, Tokenized
 from worker.tasks.chat.turn_spans import REMEDY, Whole, answers_of
 
@@ -53,7 +53,7 @@ class Renderer:
         """The whole conversation, not cut. RowError if the template or a gate refuses it."""
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)
-        text, marks = form.template.render(messages, conversation.tools)
+        text, marks = form.template.render(messages, conversation)
         tokens = self._tokens(text)
         control = form.control
         whole = Whole(form.template, messages, conversation, text, marks, control.end_texts)
@@ -68,7 +68,7 @@ class Renderer:
         """What comes before the last answer, with the opening of the assistant's turn."""
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)[: conversation.answer]
-        text, _ = form.template.render(messages, conversation.tools, opens=True)
+        text, _ = form.template.render(messages, conversation, opens=True)
         return self._tokens(text).ids
 
     def _tokens(self, text: str) -> Tokenized:
@@ -96,7 +96,7 @@ class _Form:
     @classmethod
     def of(cls, tokenizer: Any, text: str) -> "_Form":
         template = Template(text, dict(tokenizer.special_tokens_map))
-        return cls(template, Control.of(tokenizer, template.probe(templates.OPTION)))
+        return cls(template, Control.of(tokenizer, template.probe()))
 
     def messages(self, conversation: Conversation) -> list[Message]:
         """The messages without `weight`; a template that does not know developers reads `system`.
@@ -111,10 +111,12 @@ class _Form:
             turn = {key: value for key, value in message.items() if key != "weight"}
             if turn["role"] == "developer" and not known:
                 turn["role"] = "system"
+            if "reasoning_content" in turn:  # gpt-oss's name for it, which transformers adds, too
+                turn["thinking"] = turn["reasoning_content"]
             shown.append(turn)
         return shown
 
-    def turn(self, tokens: Tokenized, spans: Spans, place: int) -> range:
+    def turn(self, tokens: Tokenized, spans: Iterable[tuple[int, int]], place: int) -> range:
         """The tokens of a turn with the one that ends it. What a template without marks writes
         after that is not the assistant's."""
         for span in spans:

@@ -1,11 +1,11 @@
 """The characters of the assistant's turns in a rendered conversation."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from worker.data.table import RowError
+from worker.data.table import JobEndingRowError, RowError
 from worker.tasks.chat.conversation import Conversation, Message
 from worker.tasks.chat.jinja import Spans, Template
 
@@ -30,9 +30,9 @@ class Whole:
     ends: Sequence[str]
     """Texts of the tokens that can end a turn."""
 
-    def spans(self, places: Sequence[int]) -> list[Spans]:
+    def spans(self, places: Sequence[int]) -> Sequence[Iterable[tuple[int, int]]]:
         """For each of these turns of the assistant the spans it can have; the first that ends with
-        the end of a turn is right. Raises RowError for a turn that has none."""
+        the end of a turn is right. Raises RowError, also later, for a turn that has none."""
         if self.template.marks_answers:
             return self._marked(places)
         if len(places) > _MOST_PREFIXES:
@@ -53,23 +53,41 @@ class Whole:
         marked = dict(zip(answers, marks, strict=True))
         return [[marked[place]] for place in places]
 
-    def _by_prefixes(self, place: int) -> Spans:
+    def _by_prefixes(self, place: int) -> Iterator[tuple[int, int]]:
         """From the opening of the turn on, as far as the whole agrees with what ends with it; or to
         the end of its content, if the whole has less of a turn that others follow (thinking)."""
-        tools = self.conversation.tools
-        opening, _ = self.template.render(self.messages[:place], tools, opens=True)
-        ends: list[int | None] = []
-        if self.text.startswith(opening):
-            ending, _ = self.template.render(self.messages[: place + 1], tools)
-            ends = [_agreed(ending, self.text), self._end_of_content(place, len(opening))]
-        found = [(len(opening), end) for end in ends if end is not None and end > len(opening)]
-        if not found:
+        opening = self._opening(place)
+        first, is_found = len(opening), False
+        for end in self._ends(place, first) if self.text.startswith(opening) else ():
+            if end > first:
+                is_found = True
+                yield first, end
+        if not is_found:
             raise RowError(
                 f"messages[{place}]: the chat template writes the conversation up to this turn "
                 f"otherwise than the same turns within the whole: {REMEDY}",
                 reason="not_a_prefix",
             )
-        return found
+
+    def _opening(self, place: int) -> str:
+        """What comes before the turn, up to the first character that the assistant writes."""
+        try:
+            return self.template.render(self.messages[:place], self.conversation, opens=True)[0]
+        except JobEndingRowError:
+            raise
+        except RowError as error:
+            raise RowError(
+                f"messages[{place}]: {error}, when it is given only the turns before this one: "
+                f"{REMEDY}",
+                reason=error.reason,
+            ) from error
+
+    def _ends(self, place: int, first: int) -> Iterator[int]:
+        ending, _ = self.template.render(self.messages[: place + 1], self.conversation)
+        yield _agreed(ending, self.text)
+        end = self._end_of_content(place, first)
+        if end is not None:
+            yield end
 
     def _end_of_content(self, place: int, first: int) -> int | None:
         """The end of the turn whose content is found by putting other words in its place."""
@@ -78,7 +96,7 @@ class Whole:
             return None
         changed = [*self.messages]
         changed[place] = {**self.messages[place], "content": _STANDS_FOR_CONTENT}
-        text, _ = self.template.render(changed, self.conversation.tools)
+        text, _ = self.template.render(changed, self.conversation)
         before, _, after = text.partition(_STANDS_FOR_CONTENT)
         end = len(self.text) - len(after)
         framed = self.text.startswith(before) and self.text.endswith(after)
@@ -109,5 +127,7 @@ def _joined(marks: Spans) -> Spans:
 
 def _agreed(one: str, other: str) -> int:
     """The length of the longest common prefix."""
+    if other.startswith(one):
+        return len(one)
     longest = min(len(one), len(other))
     return bisect_left(range(longest), 1, key=lambda last: one[: last + 1] != other[: last + 1])
