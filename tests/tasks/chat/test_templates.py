@@ -210,6 +210,32 @@ class TestControlTokens:
         with pytest.raises(RowError, match=re.escape(f"messages[1].content has {token!r}")):
             render(any_tokenizer, "chatml", talk)
 
+    @pytest.mark.parametrize(
+        ("row", "place"),
+        [
+            ({"messages": [turn("user", "a", name="<s>"), TALK[2]]}, "messages[0].name"),
+            ({"messages": [*TALK[1:3]], "tools": [{"name": "</s>"}]}, "tools"),
+            (
+                {
+                    "messages": [
+                        *WITH_TOOL[:2],
+                        turn("tool", "2", tool_call_id="<|im_end|>"),
+                        TALK[2],
+                    ]
+                },
+                "messages[2].tool_call_id",
+            ),
+        ],
+    )
+    def test_so_is_one_in_whatever_else_a_template_may_write(
+        self, any_tokenizer: Any, row: dict[str, Any], place: str
+    ) -> None:
+        columns = {name: value for name, value in row.items() if name != "messages"}
+        talk = conversation(*row["messages"], **columns)
+        with pytest.raises(RowError, match=re.escape(f"{place} has '<")) as caught:
+            render(any_tokenizer, "qwen3", talk)
+        assert caught.value.reason == "control_token"
+
     def test_a_template_that_writes_bos_twice_is_refused(self, any_tokenizer: Any) -> None:
         text = "{{ bos_token }}" + templates.read("llama3")
         with pytest.raises(RowError, match="BOS twice"):

@@ -7,7 +7,7 @@ is rendered up to a turn must begin the whole, and the token that ends a turn mu
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -104,10 +104,10 @@ class _Form:
         Raises RowError for what the template would leave out, or read as control tokens.
         """
         self._require_shown(conversation)
+        self._require_no_control(conversation)
         known = "developer" in self.template.text
         shown: list[Message] = []
-        for place, message in enumerate(conversation.messages):
-            self._require_no_control(message, place)
+        for message in conversation.messages:
             turn = {key: value for key, value in message.items() if key != "weight"}
             if turn["role"] == "developer" and not known:
                 turn["role"] = "system"
@@ -148,17 +148,26 @@ class _Form:
                 reason="not_shown",
             )
 
-    def _require_no_control(self, message: Message, place: int) -> None:
-        for key in ("content", "reasoning_content", "tool_calls"):
-            text = message.get(key, "")
-            text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+    def _require_no_control(self, conversation: Conversation) -> None:
+        for name, value in _texts(conversation):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             found = next((token for token in self.control.reserved if token in text), None)
             if found is not None:
                 raise RowError(
-                    f"messages[{place}].{key} has {found!r}, which the model reads as a token that "
-                    "begins or ends turns: remove it; the chat template writes it where it belongs",
+                    f"{name} has {found!r}, which the model reads as a token that begins or ends "
+                    "turns: remove it; the chat template writes it where it belongs",
                     reason="control_token",
                 )
+
+
+def _texts(conversation: Conversation) -> Iterator[tuple[str, Any]]:
+    """What a template may write of the row, with its place."""
+    for place, message in enumerate(conversation.messages):
+        for key, value in message.items():
+            if key not in ("role", "weight"):
+                yield f"messages[{place}].{key}", value
+    if conversation.tools:
+        yield "tools", conversation.tools
 
 
 def _weighted(conversation: Conversation) -> list[int]:
