@@ -127,7 +127,8 @@ class TestTurns:
             ([*ASKED, turn("assistant", "")], "empty_assistant_turn", "messages[2]"),
             (ASKED[:1], "no_assistant_turn", "no turn of the assistant"),
             ([ASKED[0], turn("assistant", "a", weight=0)], "nothing_to_train", "weight 0"),
-            ([*ASKED, turn("assistant", "a", weight=0.5)], "invalid_weight", "0 or 1"),
+            ([*ASKED, turn("assistant", "a", weight=0.5)], "invalid_weight", "0 or 1, not 0.5"),
+            ([*ASKED, turn("assistant", "a", weight="1")], "invalid_weight", "0 or 1, not str"),
             ([*ASKED, turn("tool", "a")], "unexpected_result", "no call of a tool"),
             (
                 [
@@ -167,6 +168,15 @@ class TestTurns:
                 "messages[0].content[0]: only parts {type: text, text: …} are supported, not "
                 "'image'",
             ),
+            (
+                {"messages": '[{"role": "user"'},
+                "`messages` is not valid JSON: Expecting ',' delimiter at character 17",
+            ),
+            ({"prompt": "a", "completion": ""}, "completion: the assistant's turn is empty"),
+            (
+                {"prompt": 3, "completion": "a"},
+                "`prompt` must be text or a list of turns, not int",
+            ),
             ({"instruction": "a", "output": 3}, "`output` must be text, not int"),
             ({"prompt": "a", "completion": ASKED[:1]}, "`completion` has no turn of the assistant"),
             (
@@ -196,3 +206,13 @@ class TestTurns:
         found = refused({"messages": [*ASKED, {"role": "assistant", "tool_calls": [call]}]})
         assert found[0] == "malformed_tool_calls"
         assert refused({"messages": arguments})[0] == "not_a_list"
+
+    def test_so_is_nesting_that_the_reader_of_the_file_still_takes(self) -> None:
+        arguments = json.loads('{"a": ' * 800 + "1" + "}" * 800)
+        call = {"name": "a", "arguments": arguments}
+        turns = [*ASKED, {"role": "assistant", "tool_calls": [call]}]
+        reason, message = refused({"messages": turns})
+        assert reason == "malformed_tool_calls"
+        assert message == "messages[2].tool_calls[0] is nested too deeply"
+        reason, message = refused({"messages": ASKED, "tools": [call]})
+        assert (reason, message) == ("malformed_tools", "tools[0] is nested too deeply")

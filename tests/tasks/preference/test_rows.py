@@ -100,9 +100,9 @@ class TestBadRows:
         [
             ({"prompt": "a"}, "missing_value", "no `chosen` and `rejected`"),
             ({**PAIR, "rejected": "Ada."}, "equal_answers", "`chosen` and `rejected` are equal"),
-            ({**PAIR, "chosen": ""}, "empty_assistant_turn", "chosen[0]"),
+            ({**PAIR, "chosen": ""}, "empty_assistant_turn", "chosen: the assistant's"),
             ({**PAIR, "chosen": [USER]}, "no_assistant_turn", "`chosen` has no turn"),
-            ({**PAIR, "chosen": 3}, "not_a_list", "`chosen` must be a list of turns, not int"),
+            ({**PAIR, "chosen": 3}, "not_a_list", "must be text or a list of turns, not int"),
             ({**PAIR, "prompt": ""}, "no_prompt", "the row has no prompt"),
             ({"chosen": "Ada.", "rejected": "Bob."}, "no_prompt", "no common beginning"),
             ({"chosen": [GOOD], "rejected": [BAD]}, "no_prompt", "no common beginning"),
@@ -134,7 +134,7 @@ class TestBadRows:
         row = {"prompt": [{"role": "usr", "content": "a"}], "chosen": "", "rejected": [{}]}
         with pytest.raises(RowError) as caught:
             cleaned(row)
-        for words in ("'usr'", "chosen[0]", "rejected[0] has no `role`"):
+        for words in ("'usr'", "chosen: the assistant's turn", "rejected[0] has no `role`"):
             assert words in str(caught.value)
 
     @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ class TestBadRows:
                 {"input": "a", "preferred_output": [GOOD], "non_preferred_output": [BAD]},
                 "`input` must be {messages: […]}, not str",
             ),
-            ({**PAIR, "prompt": 5}, "`prompt` must be a list of turns, not int"),
+            ({**PAIR, "prompt": 5}, "`prompt` must be text or a list of turns, not int"),
             (
                 {"good": "a", "bad": "b"},
                 "the row has no `chosen` and `rejected`, no `preferred_output` and "

@@ -147,7 +147,7 @@ def test_bad_rows_have_places(tmp_path: Path) -> None:
     with pytest.raises(StageError) as caught:
         staged.prepare()
     message = str(caught.value)
-    assert "train.jsonl, line 2: rejected[0]" in message
+    assert "train.jsonl, line 2: rejected: " in message
     assert "train.jsonl, line 3: the prompt alone has" in message
 
 

@@ -11,7 +11,7 @@ from worker.data.table import Row, RowError
 from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.problems import Problems
 from worker.tasks.chat.tool_calls import tools_of
-from worker.tasks.chat.turns import Turn, json_text, require_answers, turns_of
+from worker.tasks.chat.turns import Turn, json_text, require_answers, turn_of_text, turns_of
 from worker.tasks.common.cells import kind_of
 
 _FORMS: Final = {
@@ -87,7 +87,11 @@ def cleaned(turns: list[Turn], prompt: int, tools: Any, problems: Problems) -> d
 def side(value: Any, name: str, role: str, problems: Problems) -> list[Turn]:
     """A prompt or a completion: its turns, or a text that is one turn of `role`."""
     if isinstance(value, str):
-        return turns_of([{"role": role, "content": value}], name, problems)
+        return [turn_of_text(value, role, name, problems)]
+    if not isinstance(value, list | tuple):
+        message = f"`{name}` must be text or a list of turns, not {kind_of(value)}"
+        problems.add(message, "not_a_list")
+        return []
     return turns_of(value, name, problems)
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from worker.data.text import json_fault
 from worker.tasks.chat.problems import Problems
 from worker.tasks.common.cells import kind_of
 
@@ -11,11 +12,11 @@ _MALFORMED: Final = "malformed_tool_calls"
 _BAD_TOOLS: Final = "malformed_tools"
 
 
-def without_nulls(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """`value` without keys whose value is null: columns of structs have every key in each row."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def calls_of(value: Any, place: str, problems: Problems) -> list[dict[str, Any]]:
@@ -35,7 +36,11 @@ def call_of_function(value: Any, place: str, problems: Problems) -> list[dict[st
 
 
 def _call(value: Any, place: str, problems: Problems) -> dict[str, Any]:
-    call = without_nulls(value)
+    try:
+        call = _without_nulls(value)
+    except RecursionError:
+        problems.add(f"{place} is nested too deeply", _MALFORMED)
+        return {}
     if not isinstance(call, dict):
         problems.add(f"{place} must be an object, not {kind_of(value)}", _MALFORMED)
         return {}
@@ -55,8 +60,8 @@ def _arguments(value: Any, place: str, problems: Problems) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except (ValueError, RecursionError):
-            problems.add(f"{place} is not valid JSON", _MALFORMED)
+        except (ValueError, RecursionError) as error:
+            problems.add(f"{place} is {json_fault(error)}", _MALFORMED)
             return {}
     if not isinstance(value, dict):
         message = f"{place} must be an object or its JSON text, not {kind_of(value)}"
@@ -73,8 +78,8 @@ def tools_of(value: Any, problems: Problems) -> list[dict[str, Any]]:
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else []
-        except (ValueError, RecursionError):
-            problems.add("`tools` is not valid JSON", _BAD_TOOLS)
+        except (ValueError, RecursionError) as error:
+            problems.add(f"`tools` is {json_fault(error)}", _BAD_TOOLS)
             return []
     if not isinstance(value, list):
         problems.add(f"`tools` must be a list, not {kind_of(value)}", _BAD_TOOLS)
@@ -83,7 +88,11 @@ def tools_of(value: Any, problems: Problems) -> list[dict[str, Any]]:
 
 
 def _tool(value: Any, place: str, problems: Problems) -> dict[str, Any]:
-    tool = without_nulls(value)
+    try:
+        tool = _without_nulls(value)
+    except RecursionError:
+        problems.add(f"{place} is nested too deeply", _BAD_TOOLS)
+        return {}
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not _is_name(function.get("name")):
         problems.add(f"{place} must be {{type: function, function: {{name, …}}}}", _BAD_TOOLS)

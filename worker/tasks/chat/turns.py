@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from worker.data.text import json_fault
 from worker.tasks.chat import tool_calls
 from worker.tasks.chat.problems import Problems
 from worker.tasks.common.cells import kind_of
@@ -31,13 +32,17 @@ _SHOWN: Final = 40
 
 
 def turns_of(value: Any, name: str, problems: Problems) -> list[Turn]:
-    """The turns of a list of messages, or of its JSON text; `name` is the column's.
+    """The turns of a list of messages, or of its JSON text, as CSV has it; `name` is the column's.
 
     Each has `role`, and if given `content` (text), `name`, `weight` (only 0), `tool_calls`,
     `tool_call_id` and `reasoning_content`.
     """
-    if isinstance(value, str):
-        value = _parsed(value)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            problems.add(f"`{name}` is {json_fault(error)}", "not_a_list")
+            return []
     if not isinstance(value, list | tuple):
         problems.add(f"`{name}` must be a list of turns, not {kind_of(value)}", "not_a_list")
         return []
@@ -47,8 +52,13 @@ def turns_of(value: Any, name: str, problems: Problems) -> list[Turn]:
         return []
     if not value:
         problems.add(f"`{name}` has no turns", "no_turns")
-    checks = _Checks(name, problems)
-    return [checks.turn(each, number) for number, each in enumerate(value)]
+    checks = _Checks(problems)
+    return [checks.turn(each, f"{name}[{number}]") for number, each in enumerate(value)]
+
+
+def turn_of_text(text: str, role: str, name: str, problems: Problems) -> Turn:
+    """The one turn that the text of a column is; `name` is the column's."""
+    return _Checks(problems).turn({"role": role, "content": text}, name)
 
 
 def require_answers(turns: Sequence[Turn], name: str, problems: Problems) -> None:
@@ -77,28 +87,16 @@ def json_text(value: Any, name: str, problems: Problems) -> str:
     return "null"
 
 
-def _parsed(text: str) -> Any:
-    """The list in a cell of JSON text, as CSV has it; else the text itself."""
-    if not text.lstrip().startswith("["):
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
 @dataclass
 class _Checks:
     """Checks the turns of one conversation in order."""
 
-    name: str
     problems: Problems
     calls: bool = False
     """Whether the turn before is a call of a tool, or the result of one."""
     call_ids: set[str] = field(default_factory=set)
 
-    def turn(self, value: Any, number: int) -> Turn:
-        place = f"{self.name}[{number}]"
+    def turn(self, value: Any, place: str) -> Turn:
         if not isinstance(value, Mapping):
             self._add(f"{place} must be an object, not {kind_of(value)}", "not_an_object")
             return {}
@@ -159,7 +157,8 @@ class _Checks:
     def _add_weight(self, turn: Turn, given: Mapping[str, Any], place: str) -> None:
         weight = given.get("weight", 1)
         if not isinstance(weight, int | float) or weight not in (0, 1):
-            self._add(f"{place}.weight must be 0 or 1", "invalid_weight")
+            message = f"{place}.weight must be 0 or 1, not {_shown(weight)}"
+            self._add(message, "invalid_weight")
         elif weight == 0 and turn.get("role") == "assistant":
             turn["weight"] = 0
 
@@ -218,6 +217,10 @@ class _Checks:
 
     def _add(self, problem: str, reason: str) -> None:
         self.problems.add(problem, reason)
+
+
+def _shown(weight: Any) -> str:
+    return repr(weight)[:_SHOWN] if isinstance(weight, int | float) else kind_of(weight)
 
 
 def _is_blank(content: Any) -> bool:
