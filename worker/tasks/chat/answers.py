@@ -20,7 +20,7 @@ from worker.tasks.common.list_columns import ListColumns
 from worker.tasks.common.predictions import spread
 from worker.training.objective import Forward
 
-_DEFAULT_LIMIT: Final = 8192
+DEFAULT_LIMIT: Final = 8192
 """The positions of a model that states none."""
 _SHOWN: Final = 1000
 """Characters of a text in a sample."""
@@ -39,7 +39,7 @@ def prompt_length(config: Any, generate: GenerateSpec, reserved: int = 0) -> int
     """Tokens of the longest prompt that leaves room for the answer. StageError(invalid_option)
     without room for any. `reserved`: positions that virtual tokens take."""
     stated = getattr(config, "max_position_embeddings", None) or 0
-    limit = (stated if stated > 0 else _DEFAULT_LIMIT) - reserved
+    limit = (stated if stated > 0 else DEFAULT_LIMIT) - reserved
     if generate.max_new_tokens >= limit:
         raise invalid_option(
             "task.generate.max_new_tokens",

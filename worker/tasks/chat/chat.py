@@ -23,8 +23,6 @@ from worker.training.kernels import chunked_cross_entropy
 from worker.training.objective import Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
-_DEFAULT_LENGTH: Final = 8192
-"""The limit of a model that states none."""
 _PACKED_LENGTH: Final = 1024
 """Packed examples have at least this many tokens, if the model takes them: where the longest row
 fills an example there is hardly room for a second one."""
@@ -43,7 +41,7 @@ class Chat:
 
     def max_length(self, parameters: ChatSpec, limit: int | None) -> int:
         """Of any row; if the option is left out, features may be shorter."""
-        return longest(parameters.max_length, limit, limit or _DEFAULT_LENGTH)
+        return longest(parameters.max_length, limit, limit or answers.DEFAULT_LIMIT)
 
     def auto_model(self) -> Any:
         from transformers import AutoModelForCausalLM

@@ -18,7 +18,6 @@ from worker.tasks.common.predictions import PredictsOnly
 from worker.training.objective import Evaluation, Features, Forward, Objective
 
 _FORMAT_VERSION: Final = 1  # of the features; a new version prepares data again
-_DEFAULT_LIMIT: Final = 8192
 
 
 class ChatGeneration(Chat):
@@ -28,7 +27,7 @@ class ChatGeneration(Chat):
 
     def max_length(self, parameters: ChatSpec, limit: int | None) -> int:
         """The longest prompt: the model's limit minus the tokens to generate."""
-        limit = limit or _DEFAULT_LIMIT
+        limit = limit or answers.DEFAULT_LIMIT
         length = limit - generate_of(parameters, limit).max_new_tokens
         if length < 1:
             raise invalid_option(
@@ -87,7 +86,7 @@ def generate_of(parameters: ChatSpec, limit: int | None) -> GenerateSpec:
     generate = parameters.generate or GenerateSpec()
     if "max_new_tokens" in generate.model_fields_set:
         return generate
-    most = min(generate.max_new_tokens, (limit or _DEFAULT_LIMIT) // 2)
+    most = min(generate.max_new_tokens, (limit or answers.DEFAULT_LIMIT) // 2)
     return generate.model_copy(update={"max_new_tokens": most})
 
 
