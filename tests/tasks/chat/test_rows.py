@@ -164,6 +164,10 @@ class TestTurns:
             ({"messages": "none"}, "`messages` must be a list of turns, not str"),
             ({"messages": []}, "`messages` has no turns"),
             (
+                {"messages": [*ASKED, {"role": "assistant", "tool_calls": "add"}]},
+                "messages[2].tool_calls must be a list, not str",
+            ),
+            (
                 {"messages": [{"role": "user", "content": [{"type": "image"}]}, ASKED[1]]},
                 "messages[0].content[0]: only parts {type: text, text: …} are supported, not "
                 "'image'",

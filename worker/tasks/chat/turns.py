@@ -173,7 +173,7 @@ class _Checks:
         if content is not None:
             turn["content"] = content
         role = turn.get("role")
-        if turn.get("tool_calls") or role is None:
+        if given.get("tool_calls") or "function_call" in given or role is None:
             return
         if content is None:
             self._add(f"{place} has no `content`", "missing_content")
