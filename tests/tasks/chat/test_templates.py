@@ -136,6 +136,17 @@ class TestEachTemplate:
         assert whole.trained.index(True) == len(prompt)
 
 
+def calling(call: str) -> str:
+    """A template that writes the expression `call` for each call, after the function's name."""
+    return (
+        "{% for message in messages %}{{ message.role + ': ' }}{% if message.tool_calls %}"
+        "{% for call in message.tool_calls %}{{ call.function.name + ' ' }}{% generation %}"
+        f"{{{{ {call} + eos_token }}}}{{% endgeneration %}}{{% endfor %}}"
+        "{% elif message.role == 'assistant' %}{% generation %}{{ message.content + eos_token }}"
+        "{% endgeneration %}{% else %}{{ message.content }}{% endif %}{{ '\n' }}{% endfor %}"
+    )
+
+
 class TestToolsAndThinking:
     @pytest.mark.parametrize("name", ["qwen2.5", "qwen3"])
     def test_calls_are_trained_and_results_are_not(self, any_tokenizer: Any, name: str) -> None:
@@ -167,6 +178,44 @@ class TestToolsAndThinking:
         assert "«b<|im_end|>»" in text
         assert "first" not in text
         assert "«<think>\nsecond\n</think>\n\nd<|im_end|>»" in text
+
+    @pytest.mark.parametrize(
+        ("arguments", "written"),
+        [
+            ("call.function.arguments | tojson", "a call: "),
+            ("call.function.arguments", "a call: "),
+            ("call.function.arguments | string", "a call: "),
+            ("call.function.arguments", "message.content + 'a call: '"),
+            ("call.function.arguments | tojson", "message.content + 'a call: '"),
+        ],
+    )
+    @pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}])
+    def test_calls_have_the_form_that_the_template_reads(
+        self, any_tokenizer: Any, arguments: str, written: str, content: dict[str, Any]
+    ) -> None:
+        """Arguments as an object or as text; a turn without a text with an empty one, or none."""
+        shown_text = written if "content" in written else f"'{written}'"
+        text = calling(f"{shown_text} + {arguments}")
+        call = turn("user", "1?"), {"role": "assistant", "tool_calls": [CALL], **content}
+        found = shown(any_tokenizer, render(any_tokenizer, text, conversation(*call)))
+        assert found == 'user: 1?\nassistant: add «a call: {"a": 1, "b": "é"}</s>»\n'
+
+    def test_a_template_may_show_calls_of_turns_with_null_alone(self, any_tokenizer: Any) -> None:
+        """As DeepSeek-R1's own does, which loses those of a turn with a text."""
+        text = calling("call.function.arguments").replace(
+            "if message.tool_calls", "if message.content is none"
+        )
+        silent = {"role": "assistant", "tool_calls": [CALL], "content": ""}
+        found = render(any_tokenizer, text, conversation(turn("user", "1?"), silent))
+        assert '«{"a": 1, "b": "é"}</s>»' in shown(any_tokenizer, found)
+        talk = conversation(turn("user", "1?"), {**silent, "content": "I ask."})
+        with pytest.raises(RowError, match="does not show each call of 'add'") as caught:
+            render(any_tokenizer, text, talk)
+        assert caught.value.reason == "not_shown"
+        waiting = Conversation([*talk.messages, turn("tool", "2")], None, 3)
+        renderer = Renderer(any_tokenizer, ChatSpec(chat_template=text))
+        with pytest.raises(RowError, match="does not show each call of 'add'"):
+            renderer.prompt(waiting)
 
     def test_thinking_has_the_name_of_gpt_oss_too(self, any_tokenizer: Any) -> None:
         shown_thinking = "{%- if message.thinking %}{{- message.thinking }}{%- endif %}"

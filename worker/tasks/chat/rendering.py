@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from service.contract.chat import ChatSpec
 from worker.data.table import RowError
-from worker.tasks.chat import templates
+from worker.tasks.chat import call_forms, templates
+from worker.tasks.chat.call_forms import CallForm
 from worker.tasks.chat.conversation import Conversation, Message
 from worker.tasks.chat.jinja import Template
 from worker.tasks.chat.tokens import Control, Tokenized
@@ -54,6 +55,7 @@ class Renderer:
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)
         text, marks = form.template.render(messages, conversation)
+        call_forms.require_shown(messages, text)
         tokens = self._tokens(text)
         control = form.control
         whole = Whole(form.template, messages, conversation, text, marks, control.end_texts)
@@ -69,6 +71,7 @@ class Renderer:
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)[: conversation.answer]
         text, _ = form.template.render(messages, conversation, opens=True)
+        call_forms.require_shown(messages, text)
         return self._tokens(text).ids
 
     def _tokens(self, text: str) -> Tokenized:
@@ -92,11 +95,13 @@ class _Form:
 
     template: Template
     control: Control
+    calls: CallForm
 
     @classmethod
     def of(cls, tokenizer: Any, text: str) -> "_Form":
         template = Template(text, dict(tokenizer.special_tokens_map))
-        return cls(template, Control.of(tokenizer, template.probe()))
+        control = Control.of(tokenizer, template.probe())
+        return cls(template, control, CallForm.of(template))
 
     def messages(self, conversation: Conversation) -> list[Message]:
         """The messages without `weight`; a template that does not know developers reads `system`.
@@ -113,7 +118,7 @@ class _Form:
                 turn["role"] = "system"
             if "reasoning_content" in turn:  # gpt-oss's name for it, which transformers adds, too
                 turn["thinking"] = turn["reasoning_content"]
-            shown.append(turn)
+            shown.append(self.calls.written(turn) if "tool_calls" in turn else turn)
         return shown
 
     def turn(self, tokens: Tokenized, spans: Iterable[tuple[int, int]], place: int) -> range:
