@@ -19,8 +19,8 @@ from service.contract.events import Notice
 from service.contract.failures import FailureCode, StageError
 from service.contract.spec import JobSpec
 from tests.contract.factories import job_spec
-from tests.support.models import save_tiny_bert, save_tiny_gpt2
-from tests.training.pairs import Both, Suite, assert_equal, texts
+from tests.support.models import save_tiny_bert, save_tiny_gpt2, save_tiny_llama
+from tests.training.pairs import Both, Suite, answers, assert_equal, conversations, texts
 from tests.training.support import tiny_model
 from worker.training import build
 from worker.training.distributed import deepspeed as zero
@@ -110,6 +110,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     suite.task("masked-lm", texts("masked-lm", bert), **few)
     lora = {"method": "lora", "target_modules": ["c_attn"]}
     suite.task("lora", _adapted(gpt2, **lora), **few, save_steps=1)
+    llama = save_tiny_llama(folder / "llama")
+    suite.task("chat", conversations(llama, packing="bfd", max_length=64), **few)
+    suite.task("preference", answers("preference", llama), **few)
+    suite.task("kto", answers("preference", llama, loss_type="kto"), **few)
     try:
         return suite.run()
     finally:
@@ -182,6 +186,7 @@ class TestSameAsOne:
         [
             *("plain", "stage 1", "stage 2", "unclipped", "rmsprop", "sent otherwise"),
             *("offloaded", "checkpointed", "best", "causal-lm", "masked-lm", "lora"),
+            *("chat", "preference", "kto"),
         ],
     )
     def test_losses_and_metrics(self, ran: dict[str, Both], name: str) -> None:
