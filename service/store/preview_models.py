@@ -9,8 +9,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.store.base import Base
 from service.store.owner_models import project_column
 
-_IS_UNFINISHED = text("state IN ('queued', 'running')")
-
 
 class PreviewRow(Base):
     """Like a job of one short stage: the row is the truth, a message only says to look at it."""
@@ -41,10 +39,5 @@ class PreviewRow(Base):
 
     __table_args__ = (
         Index("ix_previews_project_id_id", "project_id", "id"),
-        Index(
-            "ix_previews_unfinished",
-            "state",
-            sqlite_where=_IS_UNFINISHED,
-            postgresql_where=_IS_UNFINISHED,
-        ),
+        Index("ix_previews_state_id", "state", "id"),
     )

@@ -1,14 +1,15 @@
 """Previews: a project has few, one worker makes each, and none stays for ever."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.previews import PreviewResult
 from service.errors import PreviewNotFoundError, ProjectArchivedError, TooManyPreviewsError
-from service.store import preview_claims, previews
+from service.store import fleet, preview_claims, previews
 from service.store.database import Database, db_now
 from service.store.fleet import Fleet
 from service.store.models import PreviewRow, RemovalRow
@@ -248,6 +249,25 @@ class TestEnd:
         with sqlite_database.write() as session:
             assert not write(session, stale)
         assert preview(sqlite_database, mine).state == "running"
+
+
+def test_what_is_asked_every_second_reads_no_ended_one(sqlite_database: Database) -> None:
+    """Their rows are large."""
+    asked: list[tuple[str, Any]] = []
+    engine = sqlite_database.engine
+    event.listen(engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
+    with sqlite_database.read() as session:
+        preview_claims.has_stuck(session)
+        preview_claims.due(session, 10, alive_seconds=30)
+        previews.messages(session, [], Fleet(()))
+        session.execute(fleet._HELD)
+    queries = [(query, values) for query, values in asked if "FROM previews" in query]
+    assert len(queries) == 4
+    with engine.connect() as connection:
+        for query, values in queries:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", values).all()
+            assert "ix_previews_state_id" in str(plan)
+            assert "SCAN previews" not in str(plan)
 
 
 class TestRecover:
