@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from service.cli.client import Json
+from service.cli.exit_codes import UsageError
 
 COLUMNS: Final = {"chat": "messages", "preference": "prompt"}
 """Task → the column with the request."""
@@ -16,12 +17,15 @@ def row(task: str, text: str, system: str | None) -> Json:
 
 
 def with_system(task: str, row: Json, system: str | None) -> Json:
-    """The row, with the system's turn if it has a list of turns without one."""
-    column = COLUMNS.get(task, "")
-    turns = row.get(column)
-    if system is None or not isinstance(turns, list) or _begins_with_system(turns):
+    """The row, with the system's turn unless it has one. Raises UsageError for a row without a list
+    of turns."""
+    if system is None:
         return row
-    return {**row, column: [*_beginning(system), *turns]}
+    column = COLUMNS[task]
+    turns = row.get(column)
+    if not isinstance(turns, list):
+        raise UsageError(f"--system needs a list of turns in `{column}`, and this row has none")
+    return row if _begins_with_system(turns) else {**row, column: [*_beginning(system), *turns]}
 
 
 def last_turn(row: Mapping[str, Any]) -> str | None:

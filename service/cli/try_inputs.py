@@ -144,8 +144,7 @@ def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Itera
                 continue
             is_empty = False
             if text.lstrip().startswith("{"):
-                row = try_chat.with_system(task, _object(text, place), given.system)
-                yield _input(_options(given) | row, place)
+                yield _input(_row(task, given, text, place), place)
             elif task == _QA and given.context is None:
                 raise UsageError(
                     f'{place} is not a JSON object: {{"question": …, "context": …}}. With '
@@ -157,6 +156,15 @@ def _of_lines(task: str, given: Given, lines: Iterable[str], name: str) -> Itera
         raise UsageError(f"{name} is not UTF-8 text") from error
     if is_empty:
         raise UsageError(f"{name} holds no input")
+
+
+def _row(task: str, given: Given, text: str, place: str) -> Json:
+    """A line of JSON, with what the options add to each row."""
+    row = _options(given) | _object(text, place)
+    try:
+        return try_chat.with_system(task, row, given.system)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
 
 
 def _options(given: Given) -> Json:

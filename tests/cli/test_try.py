@@ -293,11 +293,25 @@ class TestConversations:
 
     def test_lines_may_be_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         own = [{"role": "system", "content": "Rhyme."}, USER]
-        given = [{"messages": [USER]}, {"messages": own}, {"prompt": "Who?"}]
+        given = [{"messages": [USER]}, {"messages": own}]
         lines = [*map(json.dumps, given), "Who?"]
         monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
         first = {"messages": [SYSTEM, USER]}
-        assert rows("chat", system="Be brief.") == [first, {"messages": own}, given[2], first]
+        assert rows("chat", system="Be brief.") == [first, {"messages": own}, first]
+
+    @pytest.mark.parametrize(
+        ("task", "row", "column"),
+        [("chat", {"prompt": "Who?"}, "messages"), ("preference", {"prompt": "Who?"}, "prompt")],
+    )
+    def test_a_row_that_has_no_place_for_the_system_s_turn(
+        self, monkeypatch: pytest.MonkeyPatch, task: str, row: dict[str, str], column: str
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(row)))
+        problem = f"stdin, line 1: --system needs a list of turns in `{column}`"
+        with pytest.raises(UsageError, match=problem):
+            rows(task, system="Be brief.")
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(row)))
+        assert rows(task) == [row]
 
     def test_it_continues_until_an_empty_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", Terminal("Who?\nWho?\nWhen?\n\nWhere?\n"))
