@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure, FailureCode
@@ -127,10 +127,18 @@ def end(session: Session, claimed: PreviewClaim, ended: PreviewResult | Failure)
 
 def _send_next(session: Session, project_id: str) -> None:
     """The project's next preview is urgent from now on: its message is sent again as such."""
-    queued = (PreviewRow.project_id == project_id) & (PreviewRow.state == PreviewState.QUEUED)
-    first = select(func.min(PreviewRow.id)).where(queued).scalar_subquery()
+    first = (
+        select(PreviewRow.id)
+        .where(PreviewRow.project_id == project_id, PreviewRow.state == PreviewState.QUEUED)
+        .order_by(PreviewRow.id)
+        .limit(1)
+        # The reconciler may hold it, and wait for the one that ends here.
+        .with_for_update(skip_locked=True)
+    )
     session.execute(
-        update(PreviewRow).where(queued, PreviewRow.id == first).values(next_publish_at=db_now()),
+        update(PreviewRow)
+        .where(PreviewRow.id == first.scalar_subquery())
+        .values(next_publish_at=db_now()),
         execution_options={"synchronize_session": False},
     )
 

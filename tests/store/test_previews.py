@@ -1,5 +1,6 @@
 """Previews: a project has few, one worker makes each, and none stays for ever."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from service.store.fleet import Fleet
 from service.store.models import PreviewRow, RemovalRow
 from service.store.preview_claims import PreviewClaim
 from service.store.scope import EVERYTHING, Scope
+from tests.support.databases import on_postgres
 from tests.support.factories import claim_job, make_job
 from tests.support.previews import (
     claim_preview,
@@ -220,6 +222,19 @@ class TestEnd:
         assert end(database, claimed(database, second), FAILURE)
         assert due(database) == []
         assert preview(database, other).state == "queued"
+
+    @on_postgres
+    def test_a_next_one_that_is_being_changed_is_not_waited_for(self, database: Database) -> None:
+        """Who holds it may be waiting for the one that ends."""
+        first, second = make_preview(database), make_preview(database)
+        held = claimed(database, first)
+        with database.write() as session:
+            session.get_one(PreviewRow, second, with_for_update=True)
+            ending = threading.Thread(target=end, args=(database, held, FAILURE), daemon=True)
+            ending.start()
+            ending.join(10)
+            assert not ending.is_alive()
+        assert preview(database, first).state == "failed"
 
     def test_what_a_database_does_not_take_as_it_is(self, database: Database) -> None:
         mine = make_preview(database)
