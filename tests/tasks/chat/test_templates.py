@@ -208,14 +208,34 @@ class TestToolsAndThinking:
         silent = {"role": "assistant", "tool_calls": [CALL], "content": ""}
         found = render(any_tokenizer, text, conversation(turn("user", "1?"), silent))
         assert '«{"a": 1, "b": "é"}</s>»' in shown(any_tokenizer, found)
-        talk = conversation(turn("user", "1?"), {**silent, "content": "I ask."})
-        with pytest.raises(RowError, match="does not show each call of 'add'") as caught:
-            render(any_tokenizer, text, talk)
-        assert caught.value.reason == "not_shown"
-        waiting = Conversation([*talk.messages, turn("tool", "2")], None, 3)
+        talk = conversation(turn("user", "1?"), {**silent, "content": "I ask."}, turn("tool", "2"))
         renderer = Renderer(any_tokenizer, ChatSpec(chat_template=text))
-        with pytest.raises(RowError, match="does not show each call of 'add'"):
-            renderer.prompt(waiting)
+        for write in (renderer.render, renderer.prompt):
+            with pytest.raises(RowError, match="both the `content` and the calls") as caught:
+                write(talk)
+            assert caught.value.reason == "not_shown"
+            assert str(caught.value).startswith("messages[1]: the chat template does not show")
+
+    def test_a_template_may_show_the_first_call_of_a_turn_alone(self, any_tokenizer: Any) -> None:
+        """As that of gpt-oss."""
+        text = calling("call.function.arguments | tojson").replace(
+            "in message.tool_calls", "in message.tool_calls[:1]"
+        )
+        one = {"role": "assistant", "tool_calls": [CALL]}
+        assert render(any_tokenizer, text, conversation(TALK[1], one)).trained
+        two = conversation(TALK[1], {**one, "tool_calls": [CALL, CALL]})
+        with pytest.raises(RowError, match="does not show each call of a turn that has several"):
+            render(any_tokenizer, text, two)
+
+    def test_a_template_may_show_calls_only_with_tools(self, any_tokenizer: Any) -> None:
+        text = calling("call.function.arguments | tojson").replace(
+            "{% if message.tool_calls %}", "{% if message.tool_calls and tools %}"
+        )
+        messages = TALK[1], {"role": "assistant", "tool_calls": [CALL], "content": ""}
+        with_tools = conversation(*messages, tools=[{"name": "add"}])
+        assert render(any_tokenizer, text, with_tools).trained
+        with pytest.raises(RowError, match="does not show the calls of a turn: remove them"):
+            render(any_tokenizer, text, conversation(*messages))
 
     def test_thinking_has_the_name_of_gpt_oss_too(self, any_tokenizer: Any) -> None:
         shown_thinking = "{%- if message.thinking %}{{- message.thinking }}{%- endif %}"

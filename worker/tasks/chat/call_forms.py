@@ -1,12 +1,12 @@
-"""The form in which a chat template reads calls of tools, which differs between families of models.
+"""How a chat template reads calls of tools, which differs between families of models.
 
 Most read arguments as an object, DeepSeek's as its JSON text. A turn that calls without a text has
-no `content` for most, and null for DeepSeek-R1's, which shows no calls of a turn that has one.
+no `content` for most, and null for DeepSeek-R1's. Some leave out the second call of a turn, or the
+text of one that calls, without a word; rows that have these are refused.
 """
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ from worker.data.table import RowError
 from worker.tasks.chat.conversation import Conversation, Message
 from worker.tasks.chat.jinja import Template
 
-_ARGUMENTS: Final = {"number": "v7q9"}
+_TEXT: Final = "w7q9"
+_VALUES: Final = ("v7q9", "v8q9")
 
 
 @dataclass(frozen=True)
@@ -24,29 +25,77 @@ class CallForm:
     is_text: bool
     """Whether arguments are JSON text."""
 
-    @classmethod
-    def of(cls, template: Template) -> "CallForm":
-        """The first form in which the template shows a call; the usual one if it shows none."""
-        if "tool_calls" not in template.text:
-            return _FORMS[0]
-        return next((form for form in _FORMS if form._is_shown(template)), _FORMS[0])
-
-    def _is_shown(self, template: Template) -> bool:
-        called = self.written(_CALL)
-        messages = [_PROBE.messages[0], called, *_PROBE.messages[2:]]
-        try:
-            text, _ = template.render(messages, _PROBE)
-        except RowError:
-            return False
-        return _ARGUMENTS["number"] in text and str(_ARGUMENTS) not in text  # Python's own form
-
-    def written(self, turn: Message) -> Message:
-        """`turn`, which has calls, as the template reads it."""
+    def written(self, turn: Message) -> dict[str, Any]:
+        """`turn`, which has calls, in this form."""
         rest = {key: value for key, value in turn.items() if key != "content" or value}
         made = {**self.content, **rest}
-        if not self.is_text:
-            return made
-        return {**made, "tool_calls": [_with_text(call) for call in turn["tool_calls"]]}
+        if self.is_text:
+            made["tool_calls"] = [_with_text(call) for call in turn["tool_calls"]]
+        return made
+
+
+@dataclass(frozen=True)
+class _Probe:
+    template: Template
+    with_tools: bool
+
+    def shows(self, form: CallForm, turn: Message, words: Collection[str]) -> bool | None:
+        """Whether the template writes these words of the turn; None if it refuses it."""
+        tools = [_TOOL] if self.with_tools else None
+        row = Conversation([_ASKED, form.written(turn), _RESULT, _ANSWER], tools, 1)
+        try:
+            text, _ = self.template.render(row.messages, row)
+        except RowError:
+            return None
+        is_python = any(str(_arguments(value)) in text for value in _VALUES)
+        return all(word in text for word in words) and not is_python
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The form, and what the template shows in it."""
+
+    form: CallForm
+    one: bool
+    """The only call of a turn."""
+    several: bool
+    """Each call of a turn."""
+    with_text: bool
+    """Both the text and the calls of a turn."""
+
+    @classmethod
+    def of(cls, template: Template, *, with_tools: bool) -> "Calls":
+        """By rendering short conversations; what the template refuses it says of the rows."""
+        if "tool_calls" not in template.text:
+            return cls(_FORMS[0], one=False, several=False, with_text=False)
+        probe = _Probe(template, with_tools)
+        one, two = _turn(_VALUES[:1]), _turn(_VALUES)
+        both = {**one, "content": _TEXT}
+        shown = [probe.shows(form, one, _VALUES[:1]) for form in _FORMS]
+        form = _FORMS[shown.index(True) if True in shown else 0]
+        return cls(
+            form,
+            one=True in shown or False not in shown,
+            several=probe.shows(form, two, _VALUES) is not False,
+            with_text=probe.shows(form, both, (_TEXT, _VALUES[0])) is not False,
+        )
+
+    def written(self, turn: Message, place: int) -> Message:
+        """`turn`, which has calls, as the template reads it. RowError if it would lose a part."""
+        lost = None
+        if not self.one:
+            lost = "the calls of a turn: remove them"
+        elif not self.several and len(turn["tool_calls"]) > 1:
+            lost = "each call of a turn that has several: make each call a turn, before its result"
+        elif not self.with_text and turn.get("content"):
+            lost = "both the `content` and the calls of a turn: make them two turns"
+        if lost is not None:
+            raise RowError(
+                f"messages[{place}]: the chat template does not show {lost}, or set "
+                "`task.chat_template` to a template that does, such as qwen3",
+                reason="not_shown",
+            )
+        return self.form.written(turn)
 
 
 _FORMS: Final = (
@@ -56,44 +105,40 @@ _FORMS: Final = (
     CallForm({"content": None}, is_text=True),
     CallForm({"content": None}, is_text=False),
 )
-_CALL: Final = {
-    "role": "assistant",
-    "tool_calls": [
-        {
-            "id": "call00001",  # Mistral's have nine characters
-            "type": "function",
-            "function": {"name": "add", "arguments": _ARGUMENTS},
-        }
-    ],
+_ASKED: Final = {"role": "user", "content": "a"}
+_TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {
+            "type": "object",
+            "properties": {"number": {"type": "string", "description": "A number."}},
+            "required": ["number"],
+        },
+    },
 }
-_PROBE: Final = Conversation(
-    (
-        {"role": "user", "content": "a"},
-        _CALL,
-        {"role": "tool", "content": "b", "name": "add", "tool_call_id": "call00001"},
-        {"role": "assistant", "content": "c"},
-    ),
-    None,
-    1,
-)
+_RESULT: Final = {"role": "tool", "content": "b", "name": "add", "tool_call_id": "call00000"}
+_ANSWER: Final = {"role": "assistant", "content": "c"}
+
+
+def _turn(values: Collection[str]) -> dict[str, Any]:
+    calls = [
+        {
+            "id": f"call{number:05}",  # Mistral's have nine characters
+            "type": "function",
+            "function": {"name": "add", "arguments": _arguments(value)},
+        }
+        for number, value in enumerate(values)
+    ]
+    return {"role": "assistant", "tool_calls": calls}
+
+
+def _arguments(value: str) -> dict[str, str]:
+    return {"number": value}
 
 
 def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-def require_shown(messages: Sequence[Message], text: str) -> None:
-    """Raises RowError if the text has the name of a function less often than it is called."""
-    names = Counter(
-        call["function"]["name"] for turn in messages for call in turn.get("tool_calls", ())
-    )
-    lost = next((name for name, calls in names.items() if text.count(name) < calls), None)
-    if lost is not None:
-        raise RowError(
-            f"the chat template does not show each call of {lost[:40]!r}: leave out the `content` "
-            "of turns with calls, or set `task.chat_template` to a template that shows both, such "
-            "as qwen3",
-            reason="not_shown",
-        )

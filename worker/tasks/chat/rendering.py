@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from service.contract.chat import ChatSpec
 from worker.data.table import RowError
-from worker.tasks.chat import call_forms, templates
-from worker.tasks.chat.call_forms import CallForm
+from worker.tasks.chat import templates
+from worker.tasks.chat.call_forms import Calls
 from worker.tasks.chat.conversation import Conversation, Message
 from worker.tasks.chat.jinja import Template
 from worker.tasks.chat.tokens import Control, Tokenized
@@ -41,7 +41,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._train_on = parameters.train_on
         self._forms = {
-            with_tools: _Form.of(tokenizer, text)
+            with_tools: _Form.of(tokenizer, text, with_tools=with_tools)
             for with_tools, text in templates.chosen(tokenizer, parameters.chat_template).items()
         }
 
@@ -55,7 +55,6 @@ class Renderer:
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)
         text, marks = form.template.render(messages, conversation)
-        call_forms.require_shown(messages, text)
         tokens = self._tokens(text)
         control = form.control
         whole = Whole(form.template, messages, conversation, text, marks, control.end_texts)
@@ -71,7 +70,6 @@ class Renderer:
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)[: conversation.answer]
         text, _ = form.template.render(messages, conversation, opens=True)
-        call_forms.require_shown(messages, text)
         return self._tokens(text).ids
 
     def _tokens(self, text: str) -> Tokenized:
@@ -95,13 +93,13 @@ class _Form:
 
     template: Template
     control: Control
-    calls: CallForm
+    calls: Calls
 
     @classmethod
-    def of(cls, tokenizer: Any, text: str) -> "_Form":
+    def of(cls, tokenizer: Any, text: str, *, with_tools: bool) -> "_Form":
         template = Template(text, dict(tokenizer.special_tokens_map))
         control = Control.of(tokenizer, template.probe())
-        return cls(template, control, CallForm.of(template))
+        return cls(template, control, Calls.of(template, with_tools=with_tools))
 
     def messages(self, conversation: Conversation) -> list[Message]:
         """The messages without `weight`; a template that does not know developers reads `system`.
@@ -112,13 +110,13 @@ class _Form:
         self._require_no_control(conversation)
         known = "developer" in self.template.text
         shown: list[Message] = []
-        for message in conversation.messages:
+        for place, message in enumerate(conversation.messages):
             turn = {key: value for key, value in message.items() if key != "weight"}
             if turn["role"] == "developer" and not known:
                 turn["role"] = "system"
             if "reasoning_content" in turn:  # gpt-oss's name for it, which transformers adds, too
                 turn["thinking"] = turn["reasoning_content"]
-            shown.append(self.calls.written(turn) if "tool_calls" in turn else turn)
+            shown.append(self.calls.written(turn, place) if "tool_calls" in turn else turn)
         return shown
 
     def turn(self, tokens: Tokenized, spans: Iterable[tuple[int, int]], place: int) -> range:
