@@ -1,11 +1,13 @@
 """POST /v1/jobs/preview: validated like a job, waited for, and in nobody's way."""
 
+import time
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import func, select
 
+from service.api import previews
 from service.api.limits import Waiters
 from service.contract.failures import Failure, FailureCode
 from service.contract.previews import PreviewResult
@@ -51,6 +53,12 @@ FOUND = PreviewResult.model_validate(
 
 def post(client: httpx.Client, body: Any = None, **query: Any) -> httpx.Response:
     return client.post("/v1/jobs/preview", json=spec() if body is None else body, params=query)
+
+
+@pytest.fixture
+def no_room_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For servers that are started afterwards."""
+    monkeypatch.setattr(previews, "MOST_WAITING", 0)
 
 
 def test_the_request_waits_for_the_worker(server: Server) -> None:
@@ -103,6 +111,15 @@ class TestUnfinished:
         register_worker(server.database)
         answer = post(server.client, wait=0.2)
         assert (answer.status_code, answer.json()["result"]) == (202, None)
+
+    def test_when_too_many_requests_wait_the_next_does_not(
+        self, no_room_to_wait: None, server: Server
+    ) -> None:
+        register_worker(server.database)
+        begun = time.monotonic()
+        answer = post(server.client, wait=60)
+        assert (answer.status_code, answer.json()["waiting"]) == (202, None)
+        assert time.monotonic() - begun < 30
 
     def test_a_project_may_have_four(self, server: Server) -> None:
         statuses = [post(server.client, wait=0).status_code for _ in range(5)]
