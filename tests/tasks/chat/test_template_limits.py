@@ -66,6 +66,12 @@ class TestTime:
             Renderer(tokenizer, ChatSpec(chat_template=ENDLESS.replace("BODY", "")))
         assert caught.value.failure.code is FailureCode.INVALID_OPTION
 
+    def test_so_is_that_of_one_that_ends_without_calls_alone(self, tokenizer: Any) -> None:
+        calls = "{% for message in messages if message.tool_calls %}LOOP{% endfor %}"
+        text = calls.replace("LOOP", ENDLESS.replace("BODY", "")) + templates.read("zephyr")
+        with pytest.raises(StageError, match="takes too much time or memory to write a call"):
+            Renderer(tokenizer, ChatSpec(chat_template=text))
+
     def test_a_row_that_takes_too_long_is_named_and_never_skipped(self, tmp_path: Path) -> None:
         """Which rows are skipped does not depend on how fast the machine is."""
         rows = [ROWS[0], talk("loop", "was read"), *ROWS[1:3]]

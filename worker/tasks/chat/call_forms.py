@@ -10,9 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from worker.data.table import RowError
+from worker.data.table import JobEndingRowError, RowError
+from worker.failures import invalid_option
 from worker.tasks.chat.conversation import Conversation, Message
 from worker.tasks.chat.jinja import Template
+from worker.tasks.chat.templates import OPTION
 
 _TEXT: Final = "w7q9"
 _VALUES: Final = ("v7q9", "v8q9")
@@ -40,11 +42,17 @@ class _Probe:
     with_tools: bool
 
     def shows(self, form: CallForm, turn: Message, words: Collection[str]) -> bool | None:
-        """Whether the template writes these words of the turn; None if it refuses it."""
+        """Whether the template writes these words of the turn; None if it refuses it.
+
+        StageError(invalid_option) if it takes too much time or memory.
+        """
         tools = [_TOOL] if self.with_tools else None
         row = Conversation([_ASKED, form.written(turn), _RESULT, _ANSWER], tools, 1)
         try:
             text, _ = self.template.render(row.messages, row)
+        except JobEndingRowError as error:
+            message = "takes too much time or memory to write a call of a tool: correct its loops"
+            raise invalid_option(OPTION, message) from error
         except RowError:
             return None
         is_python = any(str(_arguments(value)) in text for value in _VALUES)
