@@ -9,6 +9,7 @@ from worker.data.table import RowError
 from worker.tasks.chat.rows import RowCleaner, load
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+NOT_JSON = {"name": "add", "arguments": '{"a": NaN}'}
 ASKED = [turn("user", "what?"), turn("assistant", "that")]
 
 
@@ -143,6 +144,11 @@ class TestTurns:
                 [*ASKED, {"role": "assistant", "tool_calls": [{"name": "a", "arguments": "{"}]}],
                 "malformed_tool_calls",
                 "messages[2].tool_calls[0].arguments is not valid JSON",
+            ),
+            (
+                [*ASKED, {"role": "assistant", "tool_calls": [NOT_JSON]}],
+                "invalid_value",
+                "`messages[2]` holds something that is not JSON: Out of range float values",
             ),
             (
                 [*ASKED, {"role": "assistant", "tool_calls": [{"function": {}}]}],

@@ -73,7 +73,7 @@ def require_answers(turns: Sequence[Turn], name: str, problems: Problems) -> Non
 def json_text(value: Any, name: str, problems: Problems) -> str:
     """JSON in valid Unicode; "null" after a problem."""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except RecursionError:
         problems.add(f"`{name}` is nested too deeply", "nested_too_deeply")
