@@ -97,6 +97,18 @@ class TestEvaluation:
         with pytest.raises(StageError, match="matches no answer of the validation split's own"):
             job.prepare()
 
+    def test_an_expression_that_takes_for_ever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("worker.tasks.chat.exact_match._SECONDS", 0.1)
+        splits = {"validation": [ROWS[0], talk("the report", "x" * 60)]}
+        generate = {**GENERATE, "exact_match": r"(?:x|xx)+[yz]|\d"}
+        job = chat_job(tmp_path / "job", splits=splits, generate=generate)
+        words = "takes too long to match the answer of row 2 of the validation split"
+        with pytest.raises(StageError, match=words) as raised:
+            job.prepare()
+        assert raised.value.failure.code is FailureCode.INVALID_OPTION
+
     def test_prompts_without_room_for_an_answer(self, tmp_path: Path) -> None:
         generate = {**GENERATE, "max_new_tokens": 92}
         job = chat_job(tmp_path / "job", splits={"validation": ROWS[:4]}, generate=generate)

@@ -10,6 +10,7 @@ from worker.data.table import RowError
 from worker.failures import invalid_option
 from worker.tasks.base import PrepareContext
 from worker.tasks.chat import answers, exact_match, rows
+from worker.tasks.chat.conversation import Conversation
 from worker.tasks.chat.exact_match import ResultPattern
 from worker.tasks.chat.rendering import Renderer
 
@@ -46,19 +47,19 @@ class Prompts:
         if len(ids) > self._length:
             self._too_long.append(number)
             return []
-        if self._pattern is not None and not self._has_result(answers.own_answer(conversation)):
+        if self._pattern is not None and not self._has_result(conversation, number):
             self._without_result.append(number)
             return [] if is_validation(self._split) else ids
         return ids
 
-    def _has_result(self, answer: str) -> bool:
+    def _has_result(self, conversation: Conversation, number: int) -> bool:
         assert self._pattern is not None
         try:
-            return self._pattern.result(answer) is not None
+            return self._pattern.result(answers.own_answer(conversation)) is not None
         except TimeoutError as error:
-            raise invalid_option(
-                exact_match.OPTION, "takes too long to match: simplify its repetitions"
-            ) from error
+            place = f"row {number + 1} of the {self._split} split"
+            message = f"takes too long to match the answer of {place}: simplify its repetitions"
+            raise invalid_option(exact_match.OPTION, message, row=number + 1) from error
 
     def report(self) -> None:
         """Say which rows get no answer, and which are not scored. StageError(invalid_option) if no
