@@ -1,17 +1,18 @@
 """Compares speed and memory with TRL's `SFTTrainer` and `DPOTrainer`: SmolLM2-135M on GSM8K.
 
     python -m benchmarks.trl_speed [sft-lora sft-full dpo-lora dpo-full] [--steps 6] [--pairs 3]
-        [--threads N] [--data FOLDER] [--scratch FOLDER]
+        [--activation-checkpointing] [--threads N] [--data FOLDER] [--scratch FOLDER]
 
 Conversations packed to 1,024 tokens, in steps of two micro-batches of one packed example; or steps
 of four pairs. TRL has its fastest settings: no activation checkpointing, SDPA, one packed example
 at a time (more would be a longer row, whose attention grows with the square). Ours has its
 defaults, with the allocator that a worker gives its stages. Both compute in bfloat16 if the
 processor does, with float32 weights, or bfloat16 ones under an adapter of rank 16. Both compute the
-reference's log-probabilities before the first step; that is not timed. Each pair runs ours and TRL
-in turn, each in its own process, with all cores or `--threads`. Printed are the median ratio of
-real tokens per second with its range, the mean loss of both over the same steps, and the peak
-memory.
+reference's log-probabilities before the first step; that is not timed. With
+`--activation-checkpointing` ours recomputes activations, and TRL still does not. Each pair runs
+ours and TRL in turn, each in its own process, with all cores or `--threads`. Printed are the median
+ratio of real tokens per second with its range, the mean loss of both over the same steps, and the
+peak memory.
 """
 
 import argparse
@@ -47,7 +48,9 @@ class Comparison:
         return Path(self.trl_case.folder)
 
 
-def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> Comparison:
+def comparison(
+    name: str, steps: int, folder: Path, model: Path, data: Path, *, checkpointing: bool
+) -> Comparison:
     trainer, _, weights = name.partition("-")
     case = trl_cases.CASES["sft" if trainer == "sft" else "sigmoid"]
     packs, adapter = trainer == "sft", LORA if weights == "lora" else None
@@ -84,6 +87,7 @@ def comparison(name: str, steps: int, folder: Path, model: Path, data: Path) -> 
             **shared,
             "precision": "bf16" if half else "fp32",
             "eval_strategy": "no",
+            "activation_checkpointing": checkpointing,
         },
         "resources": {"gpus": 0},
         **({"peft": {"method": "lora", **adapter}} if adapter else {}),
@@ -132,6 +136,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default="all", choices=[*names, "all"])
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--activation-checkpointing", action="store_true")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--data", type=Path, default=gsm8k_rows.FOLDER)
     parser.add_argument("--scratch", type=Path, default=trl_scratch.FOLDER)
@@ -140,7 +145,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for name in names if "all" in options.cases else options.cases:
-            both = comparison(name, options.steps, folder / name, model, options.data)
+            both = comparison(
+                name,
+                options.steps,
+                folder / name,
+                model,
+                options.data,
+                checkpointing=options.activation_checkpointing,
+            )
             compare(
                 name,
                 both,
