@@ -37,7 +37,14 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_previews_project_id_id"), "previews", ["project_id", "id"])
     op.create_index(op.f("ix_previews_expires_at"), "previews", ["expires_at"])
-    op.create_index(op.f("ix_previews_state_id"), "previews", ["state", "id"])
+    unfinished = sa.text("state IN ('queued', 'running')")
+    op.create_index(
+        "ix_previews_unfinished",
+        "previews",
+        ["state"],
+        sqlite_where=unfinished,
+        postgresql_where=unfinished,
+    )
 
 
 def downgrade() -> None:
