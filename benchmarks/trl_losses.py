@@ -6,12 +6,13 @@
 The same rows, model, seed, order and options on both sides; all weights are trained. By default 30
 steps of the tiny cases of tests/tasks/trl_cases.py; with `--real` SmolLM2-135M-Instruct on GSM8K,
 packed to 1,024 tokens, or in batches of 2 pairs. Printed is the largest difference of each number,
-which must be below 1e-4. `--record` only runs TRL, and writes what tests/tasks/test_against_trl.py
-compares with.
+which must be below 1e-4; otherwise the exit status is 1. `--record` only runs TRL, and writes what
+tests/tasks/test_against_trl.py compares with.
 """
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,8 @@ def differences(
 
 def compare(
     name: str, body: dict[str, Any], trl_case: trl_scratch.TRLCase, site: Path, roots: list[Path]
-) -> None:
+) -> bool:
+    """Whether all numbers are within the tolerance."""
     folder, case = Path(trl_case.folder), trl_cases.CASES[name]
     result = trl_sides.prepared(body, folder, roots)
     mine = trl_sides.ours(body, folder / "ours", result, roots)
@@ -87,12 +89,14 @@ def compare(
     losses = [
         f"{side.steps[0]['loss']:.4f} to {side.steps[-1]['loss']:.4f}" for side in (mine, other)
     ]
-    verdict = "within" if max(found.values()) < TOLERANCE else "NOT within"
+    is_within = max(found.values()) < TOLERANCE
+    verdict = "within" if is_within else "NOT within"
     print(
         f"{name:9} {len(mine.steps)} steps, loss {losses[0]} : {losses[1]}   largest difference "
         f"{told}   {verdict} {TOLERANCE:.0e}",
         flush=True,
     )
+    return is_within
 
 
 def record(site: Path, folder: Path) -> None:
@@ -128,6 +132,7 @@ def main() -> None:
         if options.record:
             record(site, folder)
             return
+        are_within = []
         for name in trl_cases.CASES if "all" in options.cases else options.cases:
             (folder / name).mkdir()
             case = trl_cases.CASES[name]
@@ -136,7 +141,8 @@ def main() -> None:
                 both = real(case, folder / name, model, options.data, options.real_steps)
             else:
                 both = tiny(case, folder / name)
-            compare(name, *both, site, [folder, options.scratch])
+            are_within.append(compare(name, *both, site, [folder, options.scratch]))
+    sys.exit(not all(are_within))
 
 
 if __name__ == "__main__":
