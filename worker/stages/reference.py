@@ -14,16 +14,15 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from service.contract import prepared_data
 from service.contract.events import Notice, StageEvent
 from service.contract.resources import DDPSpec
 from service.contract.stages import StageRequest
 from worker.storage import content_cache
-from worker.training import build, fingerprint
+from worker.training import build, compile_choice, fingerprint
 from worker.training.checkpointing import weights
-from worker.training.distributed.ranks import Ranks
+from worker.training.checkpointing.state import State
 from worker.training.evaluation import Evaluator
 from worker.training.objective import Objective, UsesReference
 
@@ -39,14 +38,13 @@ def provide(
     request: StageRequest,
     objective: UsesReference,
     evaluator: Evaluator,
-    device: torch.device,
-    ranks: Ranks,
+    state: State,
     send: Callable[[StageEvent], None],
 ) -> None:
     """Give the objective its reference values. The model must not be trained yet, and all processes
     must call this: they share the work."""
-    root = request.project_cache / prepared_data.REFERENCE
-    key = _key(request, device)
+    root, ranks = request.project_cache / prepared_data.REFERENCE, state.ranks
+    key = _key(request, state)
     values = ranks.broadcast(_read(root, key) if ranks.is_main_process else None)
     if values is not None:
         message = "Reusing the reference's log-probabilities of an earlier job or attempt"
@@ -85,9 +83,11 @@ def _file(folder: Path, split: str) -> Path:
     return folder / f"{split}.npy"
 
 
-def _key(request: StageRequest, device: torch.device) -> str:
+def _key(request: StageRequest, state: State) -> str:
+    """`compile_choice` compiles only what is in training mode, and a new training has not made that
+    choice yet."""
     assert request.prepared is not None
-    spec = request.spec
+    spec, chosen = request.spec, state.fast_paths.chosen
     config, strategy = _dumped(spec.model.config), spec.resources.chosen_strategy
     return content_cache.address(
         {
@@ -104,7 +104,8 @@ def _key(request: StageRequest, device: torch.device) -> str:
             "batch_size": spec.training.eval_batch_size,
             # DDP's options change no number; the others may gather weights in half precision.
             "strategy": None if isinstance(strategy, DDPSpec) else _dumped(strategy),
-            "device": fingerprint.facts(device),
+            "fast_paths": {n: v for n, v in chosen.items() if n != compile_choice.PATH},
+            "device": fingerprint.facts(state.accelerator.device),
         }
     )
 

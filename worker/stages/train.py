@@ -95,8 +95,7 @@ def _provide_reference(job: Job) -> None:
         training.reporter.phase(Phase.REFERENCE)
         training.reporter.tick(now=True)
         evaluator, send = job.validation.evaluator, training.reporter.send
-        device, ranks = training.state.accelerator.device, training.state.ranks
-        reference.provide(job.request, training.objective, evaluator, device, ranks, send)
+        reference.provide(job.request, training.objective, evaluator, training.state, send)
 
 
 def train(job: Job, soft_stop: SoftStop) -> None:

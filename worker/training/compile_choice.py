@@ -22,7 +22,7 @@ from worker.training.kernels.compile_cache import Verdict
 from worker.training.objective import Batch
 from worker.training.run import TrainingRun
 
-_PATH: Final = "compiled_layers"
+PATH: Final = "compiled_layers"
 """In the record of fast paths."""
 _BATCHES: Final = 3
 _PAYS_FROM: Final = 1800.0
@@ -71,7 +71,7 @@ def choose(run: TrainingRun, verdict: Verdict) -> None:
     def measure() -> bool:
         return run.state.ranks.is_main_process and _pays(run, layers, verdict)
 
-    if paths.choose(_PATH, measure, before=False):
+    if paths.choose(PATH, measure, before=False):
         # If compiling fails later, for a new shape or on another machine, run the plain code.
         torch._dynamo.config.suppress_errors = True
         for layer in layers:
