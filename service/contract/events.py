@@ -59,6 +59,14 @@ class CheckpointSaved(_Event):
     best: bool = False
 
 
+class ReferenceSaved(_Event):
+    """A part of the reference's values is complete on disk; the next attempt will not compute it
+    again."""
+
+    type: Literal["reference_saved"] = "reference_saved"
+    features: int = Field(ge=0, description="Of all parts on disk together.")
+
+
 class Notice(_Event):
     """Something the user should know, for example what `auto` resolved to or rows left out."""
 
@@ -100,6 +108,7 @@ StageEvent = Annotated[
     | Progress
     | Metric
     | CheckpointSaved
+    | ReferenceSaved
     | Notice
     | ArtifactWritten
     | ReadyToCommit

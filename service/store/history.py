@@ -16,6 +16,7 @@ from service.contract.events import (
     Notice,
     PhaseChanged,
     Progress,
+    ReferenceSaved,
     StageEvent,
 )
 from service.contract.states import Phase
@@ -127,6 +128,8 @@ class _Writer:
                 self._metric(event)
             case CheckpointSaved():
                 self._checkpoint(event)
+            case ReferenceSaved():
+                self._reference(event)
             case Notice():
                 self._append("notice", {"message": event.message, "data": event.data})
             case ArtifactWritten():
@@ -147,6 +150,11 @@ class _Writer:
     def _advance(self, step: int) -> None:
         if step > self._row.furthest_step:
             self._row.furthest_step = step
+            self._row.crash_count = 0
+
+    def _reference(self, event: ReferenceSaved) -> None:
+        if event.features > self._row.furthest_reference:
+            self._row.furthest_reference = event.features
             self._row.crash_count = 0
 
     def _metric(self, event: Metric) -> None:

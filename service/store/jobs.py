@@ -180,6 +180,7 @@ def waiting_for(stage: Stage, spec: JobSpec, now: datetime) -> dict[str, Any]:
         "stage_attempt": 0,
         "crash_count": 0,
         "furthest_step": 0,
+        "furthest_reference": 0,
         "queue": queue_for(stage, spec),
         # `gpus: null` takes what the worker has, and that may be none.
         "min_gpus": (spec.resources.gpus or 0) if stage is Stage.TRAIN else 0,

@@ -70,6 +70,8 @@ class JobRow(Base):
     """Attempts in a row that died without progress."""
     furthest_step: Mapped[int] = mapped_column(server_default=text("0"))
     """Highest step of the present stage that any attempt reached; beyond it lies progress."""
+    furthest_reference: Mapped[int] = mapped_column(server_default=text("0"))
+    """Most features whose reference values any attempt had on disk; beyond it lies progress."""
     retry_count: Mapped[int] = mapped_column(server_default=text("0"))
     max_retries: Mapped[int]
     timeout_seconds: Mapped[int | None]

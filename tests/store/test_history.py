@@ -10,6 +10,7 @@ from service.contract.events import (
     Notice,
     PhaseChanged,
     Progress,
+    ReferenceSaved,
     StageEvent,
 )
 from service.contract.states import Phase
@@ -216,6 +217,19 @@ class TestCrashCount:
         put(database, claimed.job_id, crash_count=2, furthest_step=5)
         record(database, claimed, checkpoint_saved(6))
         assert get(database, claimed.job_id).crash_count == 0
+
+    def test_more_of_the_reference_is_progress(self, database: Database, claimed: Claim) -> None:
+        """Each amount once, so that a stage that computes it again and again ends; and it hides no
+        training that fails at its first step."""
+        counts = []
+        for features in (40, 40, 30, 50, 50):
+            put(database, claimed.job_id, crash_count=2)
+            record(database, claimed, ReferenceSaved(features=features))
+            counts.append(get(database, claimed.job_id).crash_count)
+        assert counts == [0, 2, 2, 0, 2]
+        row = get(database, claimed.job_id)
+        assert (row.furthest_step, row.furthest_reference) == (0, 50)
+        assert history_of(database, claimed.job_id)[-1].type == "stage_started"
 
 
 class TestCheckpoints:

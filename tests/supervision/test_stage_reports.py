@@ -16,6 +16,7 @@ from service.contract.events import (
     PhaseChanged,
     Progress,
     ReadyToCommit,
+    ReferenceSaved,
     StageEvent,
 )
 from service.contract.failures import Failure, FailureCode
@@ -146,6 +147,7 @@ class TestWhat:
         [
             metric(step=2**31),
             Progress(step=2**31, of=1),
+            ReferenceSaved(features=2**31),
             checkpoint(step=2**31),
             checkpoint(step=-1),
             checkpoint(bytes=2**63),

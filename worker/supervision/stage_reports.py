@@ -14,6 +14,7 @@ from service.contract.events import (
     Notice,
     Progress,
     ReadyToCommit,
+    ReferenceSaved,
     StageEvent,
 )
 from service.contract.failures import Failure, FailureCode, StageError
@@ -92,6 +93,8 @@ class StageReports:
                 return is_named and self._is_file(event)
             case Metric() | Progress():
                 return event.step <= _LARGEST_STEP
+            case ReferenceSaved():
+                return event.features <= _LARGEST_STEP
             case ReadyToCommit():
                 return False
         return True
