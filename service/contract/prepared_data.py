@@ -22,7 +22,7 @@ COMPILED: Final = "compiled"
 way."""
 REFERENCE: Final = "reference"
 """`<cache>/reference/<key>`: what a model said before its training (`reference_values`), in the
-same way."""
+same way; `<key>-blocks`, with a lock of its own, until all of it is computed."""
 _LOCK: Final = ".lock"
 _CLOCK: Final = ".clock"
 

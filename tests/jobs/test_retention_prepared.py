@@ -71,6 +71,14 @@ class TestPrepared:
         retention_of(database, home, retention_prepared_bytes=20).step()
         assert [self.left(root) for root in roots] == [set(), {"young1"}, {"young2"}]
 
+    def test_parts_of_a_reference_by_their_own_lock(self, database: Database, home: Path) -> None:
+        """A running job renews it with each part; nobody renews those of a killed one."""
+        reference = home / "cache" / prepared_data.REFERENCE
+        for key, days in (("killed-blocks", 31), ("running-blocks", 0)):
+            self.entry(reference, key, days=days)
+        retention_of(database, home).step()
+        assert self.left(reference) == {"running-blocks"}
+
     @pytest.mark.parametrize("name", ["old.lock", ".clock"])
     def test_what_a_stage_left_in_place_of_a_lock_hinders_no_other_project(
         self, database: Database, home: Path, root: Path, name: str

@@ -21,7 +21,7 @@ from service.contract.events import STAGE_EVENT, CheckpointSaved, StageEvent
 from service.contract.stages import StageRequest, TrainResult
 from tests.stages.support import Running
 from tests.training.support import Recorder, TinyTask, run
-from worker.stages import rank_env
+from worker.stages import rank_env, reference_blocks
 from worker.stages.base import Stopped
 from worker.tasks import registry
 from worker.training import loop
@@ -43,6 +43,8 @@ class Case:
     keeps_gradients: bool = False
     stops_after: int | None = None
     """Evaluated batches of the second process, which is then asked to stop softly."""
+    saves_each_batch: bool = False
+    """Of the reference."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ def run_on_one(case: Case) -> Outcome:
         if case.is_tiny:
             tiny = {"causal-lm": TinyTask()}
             stack.enter_context(mock.patch.dict(registry.REGISTRY, tiny))
+        if case.saves_each_batch:
+            stack.enter_context(mock.patch.object(reference_blocks, "SECONDS_OF_BLOCK", 0.0))
         if case.keeps_gradients:
             stack.enter_context(_keeping(gradients))
         try:
@@ -91,6 +95,7 @@ def run_on_two(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
             "is_tiny": case.is_tiny,
             "keeps_gradients": case.keeps_gradients,
             "stops_after": case.stops_after,
+            "saves_each_batch": case.saves_each_batch,
             "into": str(folder / str(number)),
         }
         for number, case in enumerate(cases.values())
@@ -175,8 +180,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for case in json.loads(Path(sys.argv[1]).read_bytes()):
         request = StageRequest.model_validate(case["request"])
-        options = (case["is_tiny"], case["keeps_gradients"], case["stops_after"])
-        outcome = run_on_one(Case(request, *options))
+        options = ("is_tiny", "keeps_gradients", "stops_after", "saves_each_batch")
+        outcome = run_on_one(Case(request, **{name: case[name] for name in options}))
         if rank_env.number() == 0:
             _write(outcome, Path(case["into"]))
         else:

@@ -1,4 +1,5 @@
-"""What the untrained model says about the data, computed once and kept for later jobs.
+"""What the untrained model says about the data, computed once and kept for later jobs. An attempt
+that is killed meanwhile leaves what it has computed to the next one (`reference_blocks`).
 
 The values depend on the model and the prepared data only, not on the loss, so a retry, a resumed
 training and a job with other options read them. The key also has what changes their rounding:
@@ -16,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from service.contract import prepared_data
-from service.contract.events import Notice, StageEvent
+from service.contract.events import Notice, ReferenceSaved, StageEvent
 from service.contract.resources import DDPSpec
 from service.contract.stages import StageRequest
+from worker.stages.reference_blocks import Blocks
 from worker.storage import content_cache
 from worker.training import build, compile_choice, fingerprint
 from worker.training.checkpointing import weights
@@ -46,28 +48,52 @@ def provide(
     root, ranks = request.project_cache / prepared_data.REFERENCE, state.ranks
     key = _key(request, state)
     values = ranks.broadcast(_read(root, key) if ranks.is_main_process else None)
+    blocks = Blocks.of(root, key, ranks, lambda count: send(ReferenceSaved(features=count)))
     if values is not None:
         message = "Reusing the reference's log-probabilities of an earlier job or attempt"
         send(Notice(message=message, data={"fingerprint": key}))
+        blocks.remove()
     else:
-        values = {
-            split: evaluator.run(partial(objective.reference_values, split))
-            for split in objective.reference_splits
-        }
-        if ranks.is_main_process:
-            _write(root, key, values)
+        values = _computed(objective, evaluator, blocks, send)
+        if ranks.is_main_process and _write(root, key, values):
+            blocks.remove()
     for split, each in values.items():
         objective.use_reference(split, each)
 
 
+def _computed(
+    objective: UsesReference,
+    evaluator: Evaluator,
+    blocks: Blocks,
+    send: Callable[[StageEvent], None],
+) -> Values:
+    if blocks.count:
+        message = (
+            "Continuing the reference's log-probabilities: those of "
+            f"{blocks.count:,} examples are already computed"
+        )
+        send(Notice(message=message, data={"features": blocks.count}))
+
+    def of(split: str) -> Callable[[], npt.NDArray[np.float32]]:
+        return partial(objective.reference_values, split, blocks.forward(split, evaluator))
+
+    return {split: evaluator.run(of(split)) for split in objective.reference_splits}
+
+
 def _read(root: Path, key: str) -> Values | None:
-    entry = content_cache.find(root, key)
+    try:
+        entry = content_cache.find(root, key)
+    except OSError as error:  # a full disk has no place for the lock of the first entry
+        sys.stderr.write(f"Cannot look for the reference's log-probabilities: {error}\n")
+        return None
     if entry is None:
         return None
     return {split: np.load(_file(entry.folder, split)) for split in entry.splits}
 
 
-def _write(root: Path, key: str, values: Values) -> None:
+def _write(root: Path, key: str, values: Values) -> bool:
+    """Whether it could be written."""
+
     def save(folder: Path) -> content_cache.Counts:
         for split, each in values.items():
             np.save(_file(folder, split), each)
@@ -75,8 +101,10 @@ def _write(root: Path, key: str, values: Values) -> None:
 
     try:
         content_cache.get_or_build(root, key, save)
-    except OSError as error:  # a full disk: the next attempt computes them again
+    except OSError as error:  # a full disk: the next attempt has the blocks
         sys.stderr.write(f"Cannot save the reference's log-probabilities: {error}\n")
+        return False
+    return True
 
 
 def _file(folder: Path, split: str) -> Path:

@@ -1,6 +1,6 @@
 """Runs the model over features without gradients, and leaves the training unchanged."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from worker.training.objective import (
     Collate,
     Evaluation,
     Features,
-    Forward,
     Objective,
     Run,
     shape_of,
@@ -106,11 +105,11 @@ class Evaluator:
             raise outcome
         return outcome
 
-    def run(self, compute: Callable[[Forward], T]) -> T:
-        """What `compute` gets from the model in evaluation mode; the training is unchanged. All
-        processes must call this."""
+    def run(self, compute: Callable[[], T]) -> T:
+        """What `compute` gets by `forward` from the model in evaluation mode; the training is
+        unchanged. All processes must call this."""
         with self._undisturbed():
-            return compute(self.forward)
+            return compute()
 
     def _outcome(self, split: str, folder: Path) -> Evaluation | EvaluationInterruptedError | None:
         try:
@@ -162,15 +161,17 @@ class Evaluator:
         run: Run | None = None,
         *,
         generates: bool = False,
+        numbers: Sequence[int] | None = None,
     ) -> Iterator[tuple[list[int], Any]]:
-        """Implements `objective.Forward`: batches of similar length, the longest first.
+        """Implements `objective.Forward`: batches of similar length, the longest first; only those
+        of `batches` with these `numbers`, if they are given.
 
         Each of N processes computes every N-th batch, and after each such round all of them get
         all outputs: at most one batch per process is held.
         """
-        order = np.argsort(-lengths(features), kind="stable").tolist()
-        batches = chunks(order, self._spec.eval_batch_size)
-        rounds = chunks(range(len(batches)), self._ranks.world_size)
+        batches = self.batches(features)
+        numbers = range(len(batches)) if numbers is None else numbers
+        rounds = chunks(numbers, self._ranks.world_size)
         if generates and run is not None:
             run = self._in_job_precision(run)
         own = [self._own(numbers) for numbers in rounds]
@@ -181,15 +182,20 @@ class Evaluator:
             spec = self._spec.model_copy(update={"dataloader_num_workers": 0})
             return next(Loader(features, collate, spec, keep_workers=False).over([indices]))
 
-        for numbers, number in zip(rounds, own, strict=True):
+        for together, number in zip(rounds, own, strict=True):
             found: Parts = []
             if number is not None:
                 found = self._parts(next(loaded), batches[number], number, run, again)
-            for _number, parts in zip(numbers, self._gathered(found), strict=False):
+            for _number, parts in zip(together, self._gathered(found), strict=False):
                 yield from parts
                 self._tick()
             if self._ranks.all_reduce_sum(int(self._interrupt())) != [0]:
                 raise EvaluationInterruptedError
+
+    def batches(self, features: Features) -> list[list[int]]:
+        """The features of each batch of `forward`."""
+        order = np.argsort(-lengths(features), kind="stable").tolist()
+        return chunks(order, self._spec.eval_batch_size)
 
     def _in_job_precision(self, run: Run) -> Run:
         """`run`, which generates, under autocast as a whole: it calls encoders, and models inside
