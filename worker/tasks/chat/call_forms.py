@@ -55,8 +55,9 @@ class _Probe:
             raise invalid_option(OPTION, message) from error
         except RowError:
             return None
-        is_python = any(str(_arguments(value)) in text for value in _VALUES)
-        return all(word in text for word in words) and not is_python
+        # A template that expects text writes an object in Python's notation, with single quotes.
+        has_python = any(str(_arguments(value)) in text for value in _VALUES)
+        return all(word in text for word in words) and not has_python
 
 
 @dataclass(frozen=True)
