@@ -5,7 +5,13 @@ from typing import Any, Final
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from service.contract.routing import CPU_QUEUE, PREVIEW_QUEUE, QUEUES, WAKE_TASK
+from service.contract.routing import (
+    CPU_QUEUE,
+    PREDICT_QUEUE,
+    PREVIEW_QUEUE,
+    QUEUES,
+    WAKE_TASK,
+)
 
 CONNECT_SECONDS: Final = 0.4
 ANSWER_SECONDS: Final = 0.6
@@ -33,7 +39,8 @@ def make_app(redis_url: str, *, publisher: bool) -> Celery:
         accept_content=["json"],
         task_ignore_result=True,
         task_queues={
-            name: {"exchange": name, "routing_key": name} for name in (*QUEUES, PREVIEW_QUEUE)
+            name: {"exchange": name, "routing_key": name}
+            for name in (*QUEUES, PREVIEW_QUEUE, PREDICT_QUEUE)
         },
         task_default_queue=CPU_QUEUE,
         task_create_missing_queues=False,

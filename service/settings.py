@@ -25,6 +25,7 @@ from pydantic_settings import (
 from service import inherited_secrets
 from service.contract import patterns
 from service.contract.states import Stage
+from service.webhooks.addresses import Allowed
 
 
 def _split_paths(value: object) -> object:
@@ -134,6 +135,12 @@ class Settings(BaseSettings):
     max_requests: int = Field(
         200, ge=1, description="In progress at once; more are answered with 503."
     )
+    max_streams: int = Field(
+        2500,
+        ge=1,
+        description="Live streams open at once; more are answered with 429. They take three "
+        "quarters of `max_connections` at most; one project four fifths of these, one key half.",
+    )
     max_uploads: int = Field(16, ge=1, description="At once; more are answered with 429.")
     reserved_disk_bytes: int = Field(
         256 * 1024**2,
@@ -143,6 +150,12 @@ class Settings(BaseSettings):
     )
     max_prepared_bytes: int = Field(
         100 * 1024**3, ge=1, description="Of the prepared rows of one split, on the disk."
+    )
+
+    webhook_allow: Names = Field(
+        default_factory=list,
+        description="Receivers of webhooks besides public addresses over https: host names, "
+        "addresses and networks, such as hooks.example.internal,10.0.0.0/8.",
     )
 
     lease_seconds: float = Field(60, gt=0)
@@ -242,6 +255,19 @@ class Settings(BaseSettings):
         description="Of each worker that `finetune up` starts; unset: one worker has them all. No "
         "job can have more.",
     )
+    prediction_idle_seconds: float = Field(
+        300, ge=0, description="A model that answers predictions is kept in memory for so long."
+    )
+    prediction_cpu_bytes: int = Field(
+        0,
+        ge=0,
+        description="Models up to this size answer on the CPU, with a low priority, while "
+        "trainings use or wait for the GPUs, or without any the CPU; larger ones wait.",
+    )
+    predictions_first: bool = Field(
+        default=False,
+        description="A model that answers predictions keeps its device although a training waits.",
+    )
     warm_start: bool = Field(
         default=True,
         description="Fork stages from a process that has imported torch already; Linux only.",
@@ -336,6 +362,12 @@ class Settings(BaseSettings):
             self.public_url = f"http://127.0.0.1:{self.published_port}"
         return self
 
+    @field_validator("webhook_allow", mode="after")
+    @classmethod
+    def _allows_hosts_and_networks(cls, value: list[str]) -> list[str]:
+        Allowed.of(value)
+        return value
+
     @field_validator("home", mode="after")
     @classmethod
     def _expand_home(cls, value: Path) -> Path:
@@ -379,6 +411,11 @@ class Settings(BaseSettings):
     def outage_retry_seconds(self) -> float:
         """Between two tries to write while the database is unreachable."""
         return min(self.beat_seconds, 2.0)
+
+    @property
+    def uploads_dir(self) -> Path:
+        """Parts of uploads that are not complete yet."""
+        return self.home / "uploads"
 
     @property
     def files_dir(self) -> Path:

@@ -21,6 +21,11 @@ class BaseModelSource(_Frozen):
 
     name_or_path: str = Field(description="Hub id, or an absolute path.")
     revision: str | None = Field(description="Commit hash; None for a folder.")
+    is_prepared: bool = Field(
+        default=False,
+        description="The path is a folder that `prepare` has made and checked, with links to the "
+        "weights.",
+    )
 
 
 class InferenceRequest(_Frozen):

@@ -37,6 +37,8 @@ class Permission(StrEnum):
     SECRETS_READ = "secrets:read"
     SECRETS_WRITE = "secrets:write"
     AUDIT_READ = "audit:read"
+    WEBHOOKS_READ = "webhooks:read"
+    WEBHOOKS_WRITE = "webhooks:write"
 
 
 LOWEST_ROLE: Final = {
@@ -50,5 +52,7 @@ LOWEST_ROLE: Final = {
     Permission.SECRETS_READ: Role.VIEWER,
     Permission.SECRETS_WRITE: Role.MEMBER,
     Permission.AUDIT_READ: Role.ADMIN,
+    Permission.WEBHOOKS_READ: Role.VIEWER,
+    Permission.WEBHOOKS_WRITE: Role.MEMBER,
 }
 """The first role that has the permission."""

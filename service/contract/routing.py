@@ -1,4 +1,4 @@
-"""Which queue a stage or a preview waits in, and the message that wakes a worker for it."""
+"""Which queue a stage, a preview or a prediction waits in, and what wakes a worker for it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -11,8 +11,10 @@ CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"
 PREVIEW_QUEUE: Final = "preview"
 """For workers that make previews alone, while those of the CPU queue are busy."""
+PREDICT_QUEUE: Final = "predict"
+"""For workers that answer predictions alone, and keep their model in memory for the next one."""
 WAKE_TASK: Final = "worker.run.wake"
-"""The one Celery task; its only argument is the id of a job or of a preview."""
+"""The one Celery task; its only argument is the id of a job, of a preview or of a prediction."""
 
 
 def gpu_queue(gpus: int) -> str:

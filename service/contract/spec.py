@@ -19,6 +19,7 @@ from service.contract.states import Stage
 from service.contract.tracking import TrackingSpec
 from service.contract.training import TrainingSpec
 from service.contract.types import Name
+from service.contract.webhooks import MOST_OF_JOB, JobWebhook
 
 SPEC_VERSION: Final = 1
 
@@ -65,6 +66,11 @@ class JobSpec(SpecModel):
     hub: HubSpec | None = None
     secrets: SecretsSpec | None = Field(
         None, description="Secrets of the project that the job is given, by name."
+    )
+    webhooks: list[JobWebhook] = Field(
+        default_factory=list,
+        max_length=MOST_OF_JOB,
+        description="Receivers of this job's events, besides the project's webhooks.",
     )
     priority: int = Field(5, ge=0, le=9, description="0 is first.")
     timeout_seconds: Seconds | None = Field(

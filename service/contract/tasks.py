@@ -170,6 +170,7 @@ TASKS: Final[dict[str, TaskDescription]] = {
                 required=True,
             ),
             Column("tools", "The tools that the assistant may call, a list.", required=False),
+            Column("functions", "What OpenAI had before `tools`, a list.", required=False),
             Column("prompt", "What comes before the completion, text or turns.", required=False),
             Column("completion", "The answer to `prompt`, text or turns.", required=False),
             Column("instruction", "What the user asks for, text.", required=False),

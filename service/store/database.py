@@ -24,6 +24,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.visitors import InternalTraversal
 from sqlalchemy.types import TypeDecorator
 
+from service.store import wake_ups
+
 SQLITE_BUSY_SECONDS = 30
 
 
@@ -136,6 +138,7 @@ class Database:
         self._read_only = self.engine.execution_options(read_only=True)
         self._read = sessionmaker(self._read_only, expire_on_commit=False)
         self._one_statement = _without_transactions(self.engine)
+        self._caller = wake_ups.Caller(self._one_statement)
         self.before_commit: Callable[[Session], None] | None = None
         """Adds to each transaction that writes; the API has the audit log written here."""
 
@@ -149,6 +152,7 @@ class Database:
             yield session
             if audited and self.before_commit is not None:
                 self.before_commit(session)
+        self._caller.after_commit(session)
 
     @contextmanager
     def read(self) -> Iterator[Session]:

@@ -4,9 +4,10 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Iterable
+from datetime import timedelta
 from typing import Literal
 
-from sqlalchemy import String, cast, delete, select, update
+from sqlalchemy import ColumnElement, String, cast, delete, select, update
 from sqlalchemy.orm import Session
 
 from service.contract.states import ENDED, JobState
@@ -50,7 +51,9 @@ def add(
     purpose: str,
     size: int,
     sha256: str,
+    expires_after: int | None = None,
 ) -> FileRow:
+    """`expires_after`: seconds after its creation."""
     row = FileRow(
         id=file_id,
         project_id=project_id,
@@ -64,15 +67,31 @@ def add(
     retention.removed(session, _path(file_id))
     session.flush()
     session.refresh(row)
+    if expires_after is not None:
+        row.expires_at = row.created_at + timedelta(seconds=expires_after)
+        session.flush()
     return row
+
+
+def find(session: Session, scope: Scope, file_id: str) -> FileRow | None:
+    """None also for a file that has expired."""
+    if not is_id(file_id):
+        return None
+    mine = scope.of(FileRow.project_id)
+    query = select(FileRow).where(FileRow.id == file_id, mine, _unexpired())
+    return session.scalars(query).one_or_none()
 
 
 def get(session: Session, scope: Scope, file_id: str) -> FileRow:
-    """Raises UploadNotFoundError."""
-    row = session.get(FileRow, file_id) if is_id(file_id) else None
-    if row is None or not scope.has(row.project_id):
+    """Raises UploadNotFoundError, also for a file that has expired."""
+    row = find(session, scope, file_id)
+    if row is None:
         raise _not_found(file_id)
     return row
+
+
+def _unexpired() -> ColumnElement[bool]:
+    return FileRow.expires_at.is_(None) | (FileRow.expires_at > db_now())
 
 
 def _not_found(file_id: str) -> UploadNotFoundError:
@@ -90,7 +109,7 @@ def page(
     id_prefix: str | None = None,
 ) -> tuple[list[FileRow], bool]:
     """Up to `limit` rows by time of upload beyond the id `after`, and whether there are more."""
-    statement = select(FileRow).where(scope.of(FileRow.project_id)).limit(limit + 1)
+    statement = select(FileRow).where(scope.of(FileRow.project_id), _unexpired()).limit(limit + 1)
     if purpose is not None:
         statement = statement.where(FileRow.purpose == purpose)
     if id_prefix is not None:
@@ -109,12 +128,13 @@ def page(
 
 
 def existing(session: Session, scope: Scope, ids: Iterable[str]) -> set[str]:
-    """Those of `ids` that exist."""
+    """Those of `ids` that exist and have not expired."""
     wanted = sorted(set(ids))
     found: set[str] = set()
     for start in range(0, len(wanted), _IDS_PER_QUERY):
         part = wanted[start : start + _IDS_PER_QUERY]
-        known = select(FileRow.id).where(FileRow.id.in_(part), scope.of(FileRow.project_id))
+        mine = scope.of(FileRow.project_id)
+        known = select(FileRow.id).where(FileRow.id.in_(part), mine, _unexpired())
         found.update(session.scalars(known))
     return found
 
@@ -128,7 +148,8 @@ def use(session: Session, scope: Scope, ids: Iterable[str]) -> None:
     for start in range(0, len(wanted), _IDS_PER_QUERY):
         part = wanted[start : start + _IDS_PER_QUERY]
         # Locked in one order by all, or two of them might wait for each other.
-        locked = select(FileRow.id).where(FileRow.id.in_(part), scope.of(FileRow.project_id))
+        mine = scope.of(FileRow.project_id)
+        locked = select(FileRow.id).where(FileRow.id.in_(part), mine, _unexpired())
         found = set(session.scalars(locked.order_by(FileRow.id).with_for_update()))
         gone = [file_id for file_id in part if file_id not in found]
         if gone:
@@ -146,10 +167,7 @@ def remove(session: Session, scope: Scope, file_id: str) -> str:
     """
     row = None
     if is_id(file_id):
-        # Locked before the jobs are looked through: whoever makes one that needs it comes earlier
-        # and is seen, or later and misses the file.
-        locked = select(FileRow).where(FileRow.id == file_id, scope.of(FileRow.project_id))
-        row = session.scalars(locked.with_for_update()).one_or_none()
+        row = _locked(session, file_id, scope.of(FileRow.project_id), _unexpired())
     if row is None:
         raise _not_found(file_id)
     job_id = _job_that_needs(session, Scope(row.project_id), file_id)
@@ -157,6 +175,32 @@ def remove(session: Session, scope: Scope, file_id: str) -> str:
         raise UploadInUseError(
             f"Job {job_id} has not ended and needs the file; cancel it or wait.", job_id=job_id
         )
+    return _remove(session, file_id)
+
+
+def expired(session: Session, scope: Scope) -> list[str]:
+    """Ids of the files that have expired, the longest expired first."""
+    mine = scope.of(FileRow.project_id)
+    query = select(FileRow.id).where(FileRow.expires_at <= db_now(), mine)
+    return list(session.scalars(query.order_by(FileRow.expires_at, FileRow.id)))
+
+
+def remove_expired(session: Session, scope: Scope, file_id: str) -> str | None:
+    """As `remove`. None while a job that has not ended names the file: the job keeps it."""
+    row = _locked(session, file_id, scope.of(FileRow.project_id), FileRow.expires_at <= db_now())
+    if row is None or _job_that_needs(session, Scope(row.project_id), file_id) is not None:
+        return None
+    return _remove(session, file_id)
+
+
+def _locked(session: Session, file_id: str, *where: ColumnElement[bool]) -> FileRow | None:
+    """Locked before the jobs are looked through: whoever makes one that needs it comes earlier and
+    is seen, or later and misses the file."""
+    query = select(FileRow).where(FileRow.id == file_id, *where)
+    return session.scalars(query.with_for_update()).one_or_none()
+
+
+def _remove(session: Session, file_id: str) -> str:
     session.execute(delete(FileRow).where(FileRow.id == file_id))
     retention.schedule_removal(session, [_path(file_id)])
     return _path(file_id)

@@ -8,11 +8,18 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, literal, select, union_all
 
+from service.contract.predictions import PredictionState
 from service.contract.previews import PreviewState
-from service.contract.routing import CPU_QUEUE, gpus_of, most_for_one_job, usable_gpus
+from service.contract.routing import (
+    CPU_QUEUE,
+    PREDICT_QUEUE,
+    gpus_of,
+    most_for_one_job,
+    usable_gpus,
+)
 from service.contract.states import HELD
 from service.store.database import db_now
-from service.store.models import JobRow, PreviewRow, WorkerRow
+from service.store.models import JobRow, PredictionRow, PreviewRow, WorkerRow
 
 # Without the ORM, which takes longer than the statement.
 _HELD: Final = union_all(
@@ -22,18 +29,25 @@ _HELD: Final = union_all(
     select(PreviewRow.worker_id, literal(CPU_QUEUE)).where(
         PreviewRow.state == PreviewState.RUNNING, PreviewRow.worker_id.is_not(None)
     ),
+    select(PredictionRow.worker_id, literal(PREDICT_QUEUE)).where(
+        PredictionRow.state == PredictionState.RUNNING, PredictionRow.worker_id.is_not(None)
+    ),
 )
-"""Worker and queue of each job and preview that a worker has: a preview takes a slot, and no GPU,
-from whatever queue it was."""
+"""Worker and queue of each job, preview and prediction that a worker has: a preview takes a slot,
+and no GPU, from whatever queue it was; so does a prediction, which leaves its GPU to jobs and has
+a queue of its own here, by which it is known."""
 
 
 @dataclass(frozen=True)
 class LiveWorker:
+    hostname: str
     queues: frozenset[str]
     slots: int
-    """How many stages and previews it runs at once."""
+    """How many stages, previews and predictions it runs at once."""
     running: int
     """How many it runs now."""
+    answers: bool
+    """Whether a prediction is among them, so that the worker is soon free."""
     most_gpus: int
     """The most GPUs that one job can have here."""
     free_gpus: int
@@ -76,7 +90,10 @@ class Fleet:
 
 @cache
 def _live(within_seconds: float) -> Select[Any]:
-    columns = (WorkerRow.id, WorkerRow.queues, WorkerRow.devices, WorkerRow.slots)
+    columns = (
+        *(WorkerRow.id, WorkerRow.hostname, WorkerRow.queues),
+        *(WorkerRow.devices, WorkerRow.slots),
+    )
     return select(*columns).where(WorkerRow.last_seen_at > db_now(-within_seconds))
 
 
@@ -87,9 +104,11 @@ def _live_worker(
     sharing = [other for other, theirs in gpus.items() if theirs & gpus[row.id]]
     taken = _taken(held.get(other, ()) for other in sharing)
     return LiveWorker(
+        hostname=row.hostname,
         queues=frozenset(row.queues),
         slots=row.slots or len(gpus[row.id]) + 1,
         running=len(held.get(row.id, ())),
+        answers=PREDICT_QUEUE in held.get(row.id, ()),
         most_gpus=most_for_one_job(row.devices),
         free_gpus=max(0, len(gpus[row.id]) - taken),
     )

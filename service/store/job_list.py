@@ -34,6 +34,7 @@ class JobFilter:
     task: str | None = None
     name: str | None = None
     metadata: Sequence[tuple[str, str]] = ()
+    has_no_metadata: bool = False
     created_after: datetime | None = None
     created_before: datetime | None = None
     id_prefix: str | None = None
@@ -52,12 +53,23 @@ def as_utc(moment: datetime | None) -> datetime | None:
 
 
 def list_jobs(
-    session: Session, scope: Scope, wanted: JobFilter, *, after: str | None, limit: int
+    session: Session,
+    scope: Scope,
+    wanted: JobFilter,
+    *,
+    after: str | None,
+    limit: int,
+    has_specs: bool = False,
 ) -> tuple[list[JobRow], bool]:
-    """Up to `limit` jobs, newest first, older than the id `after`; and whether there are more."""
-    statement = _newest_first(wanted, after).where(
+    """Up to `limit` jobs, newest first, older than the id `after`; and whether there are more.
+
+    `has_specs`: read their specs and their results, too.
+    """
+    statement = _newest_first(wanted, after, has_specs=has_specs).where(
         scope.of(JobRow.project_id), *_on_row(wanted), *_created(wanted)
     )
+    if wanted.has_no_metadata:
+        statement = statement.where(~exists().where(JobLabelRow.job_id == JobRow.id))
     indexes = list(_indexes(scope, wanted))
     rare = _rarest(session, indexes, wanted, after) if len(indexes) > 1 else None
     if rare is not None:
@@ -82,9 +94,11 @@ def best_metrics(
     }
 
 
-def _newest_first(wanted: JobFilter, after: str | None) -> Select[JobRow]:
+def _newest_first(wanted: JobFilter, after: str | None, *, has_specs: bool) -> Select[JobRow]:
     """All jobs of the page's range; with a label off that label's index."""
-    jobs = select(JobRow).options(defer(JobRow.spec), defer(JobRow.results))
+    jobs = select(JobRow)
+    if not has_specs:
+        jobs = jobs.options(defer(JobRow.spec), defer(JobRow.results))
     labels = list(dict.fromkeys(wanted.metadata))
     if not labels:
         return jobs.where(*_bounds(JobRow.id, wanted, after)).order_by(JobRow.id.desc())

@@ -30,7 +30,7 @@ from service.contract.failures import Failure, FailureCode
 from service.contract.routing import queue_for
 from service.contract.spec import SPEC_VERSION, JobSpec
 from service.contract.states import ENDED, STAGE_ORDER, TRANSITIONS, JobState, Stage
-from service.store import usage
+from service.store import usage, wake_ups, webhook_outbox
 from service.store.audit import Entry as AuditEntry
 from service.store.database import db_now
 from service.store.models import Base, EventRow, JobLabelRow, JobRow
@@ -106,14 +106,15 @@ def insert_all(
     `now`: the database's time. After `due_in` seconds the reconciler sends the messages
     of those that still wait.
     """
-    rows, events = [], []
+    rows, events, submitted = [], [], []
     for one in new:
         row = _new(one, now)
         row.next_publish_at += timedelta(seconds=due_in)
         said = {"to": row.state, "stage": row.stage}
         origins = {"cloned_from": one.cloned_from, "base_job": one.spec.base_job}
         origin = {name: origin for name, origin in origins.items() if origin is not None}
-        events.append(_next_event(row, "submitted", said | origin, now))
+        submitted.append((row, _next_event(row, "submitted", said | origin, now)))
+        events.append(submitted[-1][1])
         events += [_next_event(row, "notice", _of_notice(notice), now) for notice in one.notices]
         rows.append(row)
     labels = [
@@ -127,6 +128,7 @@ def insert_all(
     connection.execute(_INSERT_EVENT, [_columns(event) for event in events])
     if labels:
         connection.execute(_INSERT_LABEL, labels)
+    webhook_outbox.add_all(session, submitted, now)
     return rows
 
 
@@ -200,8 +202,12 @@ def lock(session: Session, scope: Scope, job_id: str, *where: ColumnElement[bool
 def append_event(
     session: Session, row: JobRow, kind: str, data: dict[str, Any], at: datetime
 ) -> None:
-    """The next row of the history. `row` must be locked: the numbers have no gaps."""
-    session.add(_next_event(row, kind, data, at))
+    """The next row of the history, and what webhooks are to be sent of it. `row` must be locked:
+    the numbers have no gaps."""
+    event = _next_event(row, kind, data, at)
+    session.add(event)
+    webhook_outbox.add(session, row, event)
+    wake_ups.note_event(session)
 
 
 def _next_event(row: JobRow, kind: str, data: dict[str, Any], at: datetime) -> EventRow:

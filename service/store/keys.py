@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -159,6 +159,12 @@ def who(connection: Connection, key: str) -> Holder | None:
     if found is None or not hmac.compare_digest(found.sha256, digest):
         return None
     return _holder(found)
+
+
+def holders(connection: Connection, ids: Collection[str]) -> dict[str, Holder]:
+    """By its id, of each of these keys that exists and is not revoked."""
+    found = connection.execute(_HOLDERS.where(ApiKeyRow.id.in_(sorted(ids))))
+    return {row.id: _holder(row) for row in found}
 
 
 def who_in_session(connection: Connection, token: str) -> Holder | None:

@@ -35,12 +35,8 @@ class Source:
 
 def model_of(session: Session, scope: Scope, job_id: str, checkpoint: str | int | None) -> Source:
     """The finished model of a job, or the model of one of its checkpoints. SourceJobError."""
-    row = _finished_job(session, scope, job_id)
-    spec = JobSpec.accepted(row.spec)
-    if not spec.trains:
-        made_no_model = f"job {job_id} made no model: its `mode` is `{spec.mode}`"
-        _refuse("no_model", f"{made_no_model}. Give the job that trained the one it used")
-    peft = spec.peft
+    source = predicted_model(session, scope, job_id, checkpoint)
+    peft = JobSpec.accepted(source.job.spec).peft
     if peft is not None and (checkpoint is not None or not peft.merges):
         what = "finished model" if checkpoint is None else "checkpoint"
         _refuse(
@@ -48,6 +44,18 @@ def model_of(session: Session, scope: Scope, job_id: str, checkpoint: str | int 
             f"the {what} of job {job_id} is an adapter without its base model: train it with "
             "`peft.merge: true` and leave `model.checkpoint` out",
         )
+    return source
+
+
+def predicted_model(
+    session: Session, scope: Scope, job_id: str, checkpoint: str | int | None
+) -> Source:
+    """As `model_of`, but it may also be an adapter. SourceJobError."""
+    row = _finished_job(session, scope, job_id)
+    spec = JobSpec.accepted(row.spec)
+    if not spec.trains:
+        made_no_model = f"job {job_id} made no model: its `mode` is `{spec.mode}`"
+        _refuse("no_model", f"{made_no_model}. Give the job that trained the one it used")
     if checkpoint is not None:
         return _checkpoint(session, row, checkpoint)
     trained = row.results.get(Stage.TRAIN)

@@ -13,11 +13,16 @@ from service.store.owner_models import MemberRow as MemberRow
 from service.store.owner_models import ProjectRow as ProjectRow
 from service.store.owner_models import SessionRow as SessionRow
 from service.store.owner_models import project_column
+from service.store.prediction_models import PredictionRow as PredictionRow
 from service.store.preview_models import PreviewRow as PreviewRow
 from service.store.team_models import AuditRow as AuditRow
 from service.store.team_models import FairShareRow as FairShareRow
 from service.store.team_models import SecretRow as SecretRow
 from service.store.team_models import UsageDayRow as UsageDayRow
+from service.store.upload_models import UploadPartRow as UploadPartRow
+from service.store.upload_models import UploadRow as UploadRow
+from service.store.webhook_models import DeliveryRow as DeliveryRow
+from service.store.webhook_models import WebhookRow as WebhookRow
 
 
 class JobRow(Base):
@@ -259,8 +264,18 @@ class FileRow(Base):
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
     """When a job that names it was last made or retried."""
+    expires_at: Mapped[datetime | None]
+    """From then on only the jobs that named it before still see it."""
 
-    __table_args__ = (Index("ix_files_project_id_id", "project_id", "id"),)
+    __table_args__ = (
+        Index("ix_files_project_id_id", "project_id", "id"),
+        Index(
+            "ix_files_expires_at",
+            "expires_at",
+            sqlite_where=text("expires_at IS NOT NULL"),
+            postgresql_where=text("expires_at IS NOT NULL"),
+        ),
+    )
 
 
 class RemovalRow(Base):
@@ -285,6 +300,22 @@ class IdempotencyRow(Base):
     request_sha256: Mapped[str] = mapped_column(String(64))
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime]
+
+
+class CreateCallRow(Base):
+    """The attempts of a client's call that made the job; written in the same transaction."""
+
+    __tablename__ = "create_calls"
+    __table_args__ = (Index(None, "project_id", "request_sha256"),)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    project_id: Mapped[str] = project_column()
+    request_sha256: Mapped[str] = mapped_column(String(64))
+    first_count: Mapped[int]
+    """How many attempts came before the first and the last one that arrived."""
+    last_count: Mapped[int]
+    created_at: Mapped[datetime]
+    last_at: Mapped[datetime]
 
 
 class WorkerRow(Base):

@@ -6,7 +6,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.errors import SecretNotFoundError
-from service.store import jobs, quotas
+from service.store import jobs, quotas, webhooks
 from service.store.database import insert_or
 from service.store.models import ProjectRow, SecretRow
 from service.store.scope import Scope
@@ -52,10 +52,11 @@ def remove(session: Session, scope: Scope, name: str) -> None:
 
 
 def seal_again(session: Session, again: Callable[[str, str, str], str]) -> int:
-    """Replace every sealed value by `again(project, name, sealed)`; how many there are."""
+    """Replace every sealed value by `again(project, name, sealed)`, those of webhooks included; how
+    many there are."""
     session.execute(select(ProjectRow.id).order_by(ProjectRow.id).with_for_update())
     rows = session.scalars(select(SecretRow)).all()
     for row in rows:
         row.sealed = again(row.project_id, row.name, row.sealed)
     session.flush()
-    return len(rows)
+    return len(rows) + webhooks.seal_again(session, again)

@@ -1,5 +1,6 @@
 """What the API reads about jobs and workers. Nothing here writes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
@@ -170,6 +171,49 @@ def checkpoints(
         .order_by(CheckpointRow.step)
     )
     return _page(session, statement, limit)
+
+
+def kept_checkpoints(
+    session: Session, scope: Scope, job_id: str, *, before: int | None, limit: int
+) -> tuple[list[CheckpointRow], bool]:
+    """Checkpoints that were not pruned, of steps below `before`, newest first; and whether there
+    are more."""
+    statement = (
+        select(CheckpointRow)
+        .where(
+            CheckpointRow.job_id == job_id,
+            CheckpointRow.pruned_at.is_(None),
+            scope.of_job(CheckpointRow.job_id),
+        )
+        .order_by(CheckpointRow.step.desc())
+    )
+    if before is not None:
+        statement = statement.where(CheckpointRow.step < before)
+    return _page(session, statement, limit)
+
+
+def metrics_by_step(session: Session, scope: Scope, job_id: str) -> Iterator[MetricRow]:
+    """All points of the training and of its evaluations, by step; a thousand at once in memory."""
+    query = select(MetricRow).where(
+        MetricRow.job_id == job_id,
+        MetricRow.kind.in_(("train", "eval")),
+        scope.of_job(MetricRow.job_id),
+    )
+    ordered = query.order_by(MetricRow.step, MetricRow.seq)
+    yield from session.scalars(ordered, execution_options={"yield_per": 1000})
+
+
+def metrics_at(
+    session: Session, scope: Scope, job_id: str, steps: list[int]
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """The numbers that were logged at these steps, by kind and step."""
+    query = select(MetricRow.kind, MetricRow.step, MetricRow.values).where(
+        MetricRow.job_id == job_id,
+        MetricRow.kind.in_(("train", "eval")),
+        MetricRow.step.in_(steps),
+        scope.of_job(MetricRow.job_id),
+    )
+    return {(kind, step): values for kind, step, values in session.execute(query)}
 
 
 def checkpoint(session: Session, scope: Scope, job_id: str, step: int) -> CheckpointRow:

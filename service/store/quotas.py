@@ -15,7 +15,15 @@ from service.contract.spec import JobSpec
 from service.contract.states import JobState
 from service.errors import PriorityQuotaError, QueueQuotaError, StorageQuotaError
 from service.store import projects
-from service.store.models import ArtifactRow, CheckpointRow, FileRow, JobRow, ProjectRow
+from service.store.models import (
+    ArtifactRow,
+    CheckpointRow,
+    FileRow,
+    JobRow,
+    ProjectRow,
+    UploadPartRow,
+    UploadRow,
+)
 from service.store.scope import Scope
 
 _WAITING: Final = (JobState.QUEUED, JobState.PAUSED)
@@ -108,8 +116,9 @@ def _counted(number: int, what: str) -> str:
 
 
 def stored_bytes(session: Session, project: str) -> int:
-    """Of its uploads, and of the registered checkpoints and artifacts of its jobs."""
-    return _stored(session, FileRow.project_id == project, JobRow.project_id == project)[project]
+    """Of its files, parts of files, and the registered checkpoints and artifacts of its jobs."""
+    owners = (FileRow.project_id, UploadRow.project_id, JobRow.project_id)
+    return _stored(session, *(owner == project for owner in owners))[project]
 
 
 def all_stored_bytes(session: Session) -> dict[str, int]:
@@ -125,11 +134,17 @@ def stored_by_project(session: Session, scope: Scope) -> dict[str, int]:
 
 
 def _stored(session: Session, *where: ColumnElement[bool]) -> Mapping[str, int]:
-    of_file, of_job = where or (None, None)
+    of_file, of_part, of_job = where or (None, None, None)
     files = select(FileRow.project_id, func.sum(FileRow.bytes)).group_by(FileRow.project_id)
+    parts = (
+        select(UploadRow.project_id, func.sum(UploadPartRow.bytes))
+        .join(UploadPartRow, UploadPartRow.upload_id == UploadRow.id)
+        .group_by(UploadRow.project_id)
+    )
     found: dict[str, int] = defaultdict(int)
     for query, condition in (
         (files, of_file),
+        (parts, of_part),
         (_of_jobs(CheckpointRow, CheckpointRow.pruned_at.is_(None)), of_job),
         (_of_jobs(ArtifactRow, JobRow.workspace_pruned_at.is_(None)), of_job),
     ):

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from service.cli import units
-from service.cli.client import Json
+from service import units
 from service.contract.states import JobState
+
+Json = dict[str, Any]
 
 
 class Narrator:
@@ -22,10 +23,15 @@ class Narrator:
             self._attempts[data.get("stage", "")] += 1
         elif kind in _RESTARTS:
             self._attempts.clear()
-        sentence = SENTENCES.get(kind)
-        if sentence is None:  # of a later release
-            return f"{kind} {json.dumps(data, ensure_ascii=False)}"
-        return sentence(data, self._attempts[data.get("stage", "")])
+        return sentence_of(kind, data, self._attempts[data.get("stage", "")])
+
+
+def sentence_of(kind: str, data: Json, attempt: int) -> str:
+    """An event of this type, which belongs to this attempt of its stage."""
+    sentence = SENTENCES.get(kind)
+    if sentence is None:  # of a later release
+        return f"{kind} {json.dumps(data, ensure_ascii=False)}"
+    return sentence(data, attempt)
 
 
 _RESTARTS: Final = ("retried", "promote_requested", "publish_requested")

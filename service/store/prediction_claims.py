@@ -1,0 +1,295 @@
+"""A claim on a prediction: a lease with an epoch, and what the reconciler repairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.orm import Session
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.predictions import (
+    DEADLINE_SECONDS,
+    UNFINISHED,
+    PredictionRequest,
+    PredictionResult,
+    PredictionState,
+)
+from service.contract.routing import gpus_of
+from service.contract.states import HELD, Stage
+from service.store import claims, jobs, predictions
+from service.store.database import db_now
+from service.store.fleet import Fleet
+from service.store.models import JobRow, PredictionRow, WorkerRow
+from service.store.scope import Scope
+
+MOST_CRASHES: Final = 3
+
+
+@dataclass(frozen=True)
+class PredictionClaim:
+    id: str
+    project_id: str
+    epoch: int
+    crashes: int
+    """Claims before this one that ended because a process did."""
+    worker_id: str
+    model_key: str
+    request: PredictionRequest
+    seconds_left: float
+    """Until the deadline."""
+
+    @property
+    def scope(self) -> Scope:
+        """What it may use."""
+        return Scope(self.project_id)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A queued prediction."""
+
+    id: str
+    project_id: str
+    model_key: str
+    waited_seconds: float
+
+
+# ---- the worker ---------------------------------------------------------------------------------
+
+
+def waiting(session: Session, limit: int) -> list[Waiting]:
+    """The queued predictions of all projects, the oldest first."""
+    columns = (
+        *(PredictionRow.id, PredictionRow.project_id, PredictionRow.model_key),
+        PredictionRow.created_at,
+    )
+    query = select(*columns).where(
+        PredictionRow.state == PredictionState.QUEUED, PredictionRow.deadline_at > db_now()
+    )
+    found = session.execute(query.order_by(PredictionRow.id).limit(limit)).all()
+    now = jobs.clock(session) if found else None
+    return [
+        Waiting(each.id, each.project_id, each.model_key, (now - each.created_at).total_seconds())
+        for each in found
+        if now is not None
+    ]
+
+
+def claim(
+    session: Session, prediction_id: str, worker_id: str, lease_seconds: float
+) -> PredictionClaim | None:
+    """Claim a queued prediction; None: somebody else has it, or it has ended."""
+    row = session.scalars(
+        update(PredictionRow)
+        .where(
+            PredictionRow.id == prediction_id,
+            PredictionRow.state == PredictionState.QUEUED,
+            PredictionRow.deadline_at > db_now(),
+        )
+        .values(
+            state=PredictionState.RUNNING,
+            epoch=PredictionRow.epoch + 1,
+            worker_id=worker_id,
+            lease_until=db_now(lease_seconds),
+        )
+        .returning(PredictionRow),
+        execution_options={"synchronize_session": False, "populate_existing": True},
+    ).one_or_none()
+    if row is None:
+        return None
+    return PredictionClaim(
+        id=row.id,
+        project_id=row.project_id,
+        epoch=row.epoch,
+        crashes=row.crashes,
+        worker_id=worker_id,
+        model_key=row.model_key,
+        request=PredictionRequest.model_validate(row.request),
+        seconds_left=(row.deadline_at - jobs.clock(session)).total_seconds(),
+    )
+
+
+def renew(
+    session: Session, claimed: PredictionClaim, lease_seconds: float, texts: list[str] | None = None
+) -> bool:
+    """Renew the lease, and write how far the `texts` are; False: the claim is lost, perhaps because
+    the user has cancelled the prediction."""
+    written: dict[str, Any] = {} if texts is None else {"texts": texts}
+    return _change(session, claimed, lease_until=db_now(lease_seconds), **written)
+
+
+def release(session: Session, claimed: PredictionClaim, again_in: float = 0.0) -> bool:
+    """Let a worker have it, at once or so many seconds later."""
+    values = _released() | {"next_publish_at": db_now(again_in)}
+    return _change(session, claimed, **values)
+
+
+def crashed(session: Session, claimed: PredictionClaim, failure: Failure) -> bool:
+    """Its process has ended: another try, or the failure if there were too many."""
+    if claimed.crashes + 1 >= MOST_CRASHES:
+        return end(session, claimed, failure)
+    return _change(session, claimed, crashes=PredictionRow.crashes + 1, **_released())
+
+
+def end(session: Session, claimed: PredictionClaim, ended: PredictionResult | Failure) -> bool:
+    """Write the result, or why there is none; False: the claim is lost, and nothing was written."""
+    result, failure = None, None
+    if isinstance(ended, Failure):
+        failure = jobs.jsonable(ended.model_dump(mode="json"))
+    else:
+        result = jobs.jsonable(ended.model_dump(mode="json"))
+    return _change(
+        session,
+        claimed,
+        state=PredictionState.SUCCEEDED if failure is None else PredictionState.FAILED,
+        failure=failure,
+        result=result,
+        ended_at=db_now(),
+        lease_until=None,
+    )
+
+
+def _change(session: Session, claimed: PredictionClaim, **values: Any) -> bool:
+    found = session.scalar(
+        update(PredictionRow)
+        .where(
+            PredictionRow.id == claimed.id,
+            PredictionRow.epoch == claimed.epoch,
+            PredictionRow.state == PredictionState.RUNNING,
+        )
+        .values(**values)
+        .returning(PredictionRow.id),
+        execution_options={"synchronize_session": False},
+    )
+    return found is not None
+
+
+# ---- trainings, which come first --------------------------------------------------------------
+
+
+def training_queues(session: Session, hostname: str) -> list[str]:
+    """The queues of trainings that the workers of this machine serve."""
+    found = session.scalars(select(WorkerRow.queues).where(WorkerRow.hostname == hostname))
+    return sorted({queue for queues in found for queue in queues if gpus_of(queue)})
+
+
+def training_waits(session: Session, queues: Sequence[str], *, with_gpus: bool) -> bool:
+    """Whether a job in one of these queues could be claimed if there were a device for it."""
+    return any(
+        claims.first_of_projects(session, queue, gpus_of(queue) if with_gpus else 0)
+        for queue in queues
+    )
+
+
+def trains_on(session: Session, hostname: str) -> bool:
+    """Whether a worker of this machine runs a training."""
+    here = select(WorkerRow.id).where(WorkerRow.hostname == hostname)
+    training = select(JobRow.id).where(
+        JobRow.state.in_(sorted(HELD)), JobRow.stage == Stage.TRAIN, JobRow.worker_id.in_(here)
+    )
+    return session.scalar(training.limit(1)) is not None
+
+
+def job_waits(session: Session, queues: Sequence[str]) -> bool:
+    """Whether a worker that serves these queues, and has no GPU free, could take a job."""
+    return any(claims.first_of_projects(session, queue, 0) for queue in queues)
+
+
+# ---- the reconciler -----------------------------------------------------------------------------
+
+
+def due(session: Session, limit: int, alive_seconds: float) -> list[jobs.Message]:
+    """Messages of queued predictions that are to be sent, the oldest first."""
+    query = (
+        select(PredictionRow.id)
+        .where(
+            PredictionRow.state == PredictionState.QUEUED,
+            PredictionRow.next_publish_at <= db_now(),
+        )
+        .order_by(PredictionRow.id)
+        .limit(limit)
+    )
+    prediction_ids = session.scalars(query).all()
+    if not prediction_ids:
+        return []
+    return predictions.messages(prediction_ids, Fleet.read(session.connection(), alive_seconds))
+
+
+def mark_sent(session: Session, prediction_ids: Sequence[str], again_in: float) -> None:
+    sent = update(PredictionRow).where(PredictionRow.id.in_(prediction_ids))
+    session.execute(sent.values(next_publish_at=db_now(again_in)))
+
+
+def has_stuck(session: Session) -> bool:
+    """Whether `recover` has anything to do."""
+    return session.scalar(select(PredictionRow.id).where(_IS_LATE | _IS_LOST).limit(1)) is not None
+
+
+def recover(session: Session) -> list[str]:
+    """End those that are late, or whose workers were lost too often; queue the others whose worker
+    was lost. Returns their ids."""
+    unclaimed = PredictionRow.state == PredictionState.QUEUED
+    ended = [
+        *_fail(session, _IS_LATE & unclaimed, _no_worker()),
+        *_fail(session, _IS_LATE, too_slow()),
+        *_fail(session, _IS_LOST & (PredictionRow.crashes + 1 >= MOST_CRASHES), _lost_too_often()),
+    ]
+    again = update(PredictionRow).where(_IS_LOST)
+    again = again.values(crashes=PredictionRow.crashes + 1, **_released())
+    return [*ended, *session.scalars(again.returning(PredictionRow.id))]
+
+
+def forget(session: Session) -> int:
+    """Remove the rows that have expired; how many they were."""
+    gone = delete(PredictionRow).where(PredictionRow.expires_at <= db_now())
+    return len(session.scalars(gone.returning(PredictionRow.id)).all())
+
+
+_IS_LATE: Final = PredictionRow.state.in_(UNFINISHED) & (PredictionRow.deadline_at <= db_now())
+_IS_LOST: Final = (PredictionRow.state == PredictionState.RUNNING) & (
+    PredictionRow.lease_until <= db_now()
+)
+
+
+def _released() -> dict[str, Any]:
+    return {"state": PredictionState.QUEUED, "lease_until": None, "next_publish_at": db_now()}
+
+
+def _fail(session: Session, condition: ColumnElement[bool], failure: Failure) -> list[str]:
+    ended = update(PredictionRow).where(condition)
+    ended = ended.values(
+        state=PredictionState.FAILED,
+        failure=failure.model_dump(mode="json"),
+        ended_at=db_now(),
+        lease_until=None,
+    )
+    return list(session.scalars(ended.returning(PredictionRow.id)))
+
+
+def too_slow() -> Failure:
+    return Failure.of(
+        FailureCode.TIMEOUT,
+        f"The answer was not ready within {DEADLINE_SECONDS:.0f} s.",
+        action="Ask for fewer tokens or rows, or run a job with `mode: predict`, which has more "
+        "time.",
+    )
+
+
+def _no_worker() -> Failure:
+    return Failure.of(
+        FailureCode.TIMEOUT,
+        f"No worker was free to answer within {DEADLINE_SECONDS:.0f} s: trainings come first.",
+        action="Try again when a training has ended (`finetune workers` shows what workers do), or "
+        "have the operator start a worker with `finetune worker --queues predict`, or allow "
+        "answers on the CPU meanwhile (FINETUNE_PREDICTION_CPU_BYTES).",
+    )
+
+
+def _lost_too_often() -> Failure:
+    return Failure.of(
+        FailureCode.CRASH_LIMIT,
+        f"{MOST_CRASHES} workers in a row ended while they answered.",
+        action="Find the reason in the workers' logs, and in the memory of their machines. Then "
+        "try again.",
+    )
