@@ -22,7 +22,8 @@ def main() -> None:
         "--queues",
         default=f"{CPU_QUEUE},{GPU_QUEUE}",
         help="comma-separated; gpu includes the trainings on several GPUs that this host can run; "
-        "preview alone makes previews while the workers of cpu are busy",
+        "preview alone makes previews while the workers of cpu are busy; predict alone answers "
+        "predictions and keeps the model in memory",
     )
     parser.add_argument(
         "--concurrency",

@@ -15,7 +15,7 @@ from service.contract.routing import WAKE_TASK, gpus_of
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import ENDED, JobState
 from service.settings import Settings, get_settings
-from service.store import claims, jobs, previews
+from service.store import claims, jobs, predictions, previews
 from service.store.claims import Claim
 from service.store.database import Database, is_outage
 from service.store.models import JobRow
@@ -25,6 +25,8 @@ from worker.devices.gpu_scheduler import Assignment, GpuScheduler
 from worker.devices.gpus import Device, gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.fork_client import ForkClient
+from worker.processes.spawn import Start
+from worker.supervision.predictions import Predictions
 from worker.supervision.previews import Previews
 from worker.supervision.supervisor import Supervisor
 from worker.tracking import shipper
@@ -67,6 +69,11 @@ class JobRunner:
             except SQLAlchemyError as error:
                 # The row is unchanged or its lease expires: the reconciler enqueues the job again.
                 log.error("database.unreachable", error=str(error.__cause__ or error))
+
+    @property
+    def start(self) -> Start:
+        """Of other processes like stages, from the same fork server."""
+        return _start_of(self.fork_client)
 
     def prepare_fork_server(self) -> None:
         """Start or replace the fork server while no job is waiting for its imports."""
@@ -180,6 +187,10 @@ class JobRunner:
             shipper.sync(self.database, self.tracker, job_id, workspace)
 
 
+def _start_of(client: ForkClient | None) -> Start:
+    return spawn.new_interpreter if client is None else client.start
+
+
 @lru_cache
 def job_runner() -> JobRunner:
     devices = gpus()
@@ -189,7 +200,7 @@ def job_runner() -> JobRunner:
     tracker = shipper.make_tracker(settings)
     publisher = broker.make_app(app.conf.broker_url, publisher=True)
     client = fork_client.make(settings, devices)
-    start = spawn.new_interpreter if client is None else client.start
+    start = _start_of(client)
     return JobRunner(
         settings=settings,
         database=database,
@@ -212,16 +223,27 @@ def _prepare_fork_server(**_: Any) -> None:
 def preview_maker() -> Previews:
     """With the fork server of the process's jobs."""
     jobs_of = job_runner()
-    client = jobs_of.fork_client
-    start = spawn.new_interpreter if client is None else client.start
-    return Previews(jobs_of.database, jobs_of.settings, start=start, shutdown=SHUTDOWN)
+    return Previews(jobs_of.database, jobs_of.settings, start=jobs_of.start, shutdown=SHUTDOWN)
+
+
+@lru_cache
+def predictor() -> Predictions:
+    """With the fork server of the process's jobs."""
+    jobs_of = job_runner()
+    return Predictions(
+        jobs_of.database, jobs_of.settings, jobs_of.gpus, start=jobs_of.start, shutdown=SHUTDOWN
+    )
 
 
 @app.task(name=WAKE_TASK, bind=True)
 def wake(self: Any, job_id: str) -> None:
-    """`job_id`: of a job, or of a preview."""
-    if previews.is_id(job_id):
+    """`job_id`: of a job, of a preview, or of a prediction."""
+    queues = list(app.amqp.queues.consume_from)
+    if predictions.is_id(job_id):
+        predictor().wake(self.request.hostname, queues)
+    elif previews.is_id(job_id):
         preview_maker().wake(job_id, self.request.hostname)
         job_runner().prepare_fork_server()
     else:
-        job_runner().wake(job_id, self.request.hostname, list(app.amqp.queues.consume_from))
+        predictor().close()  # the job may need its device
+        job_runner().wake(job_id, self.request.hostname, queues)

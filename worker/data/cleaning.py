@@ -79,6 +79,8 @@ class BadRow:
     problem: str
     reason: str
     code: FailureCode
+    check: str | None = None
+    """OpenAI's name for the check that the row fails, if it has one."""
 
 
 @dataclass
@@ -88,6 +90,8 @@ class Tally:
     used: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     """Reason → number of bad rows."""
+    checks: dict[str, int] = field(default_factory=dict)
+    """OpenAI's name of a check → number of rows that fail it first."""
     codes: list[FailureCode] = field(default_factory=list)
     """The failure codes of the bad rows, each once."""
     bad_rows: list[BadRow] = field(default_factory=list)
@@ -103,14 +107,16 @@ class Tally:
     def read(self) -> int:
         return self.used + self.bad
 
-    def add(self, table: int, place: str, error: RowError) -> None:
+    def add(self, table: int, place: str, error: RowError, check: str | None = None) -> None:
         self.reasons[error.reason] = self.reasons.get(error.reason, 0) + 1
+        if check is not None:
+            self.checks[check] = self.checks.get(check, 0) + 1
         if error.code not in self.codes:
             self.codes.append(error.code)
         if len(self.bad_rows) < SHOWN:
             problem = mask(str(error))[:_CHARACTERS]
             place = place[: _CHARACTERS // 2]
-            self.bad_rows.append(BadRow(table, place, problem, error.reason, error.code))
+            self.bad_rows.append(BadRow(table, place, problem, error.reason, error.code, check))
 
 
 @dataclass
@@ -124,6 +130,8 @@ class Checking:
     skips: bool
     most_read: int | None = None
     """Most rows to read, however few of them can be used."""
+    openai_checks: Mapping[str, str] = field(default_factory=dict)
+    """See `service.contract.chat_format`."""
     tally: Tally = field(default_factory=Tally)
 
     def rows(self, tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
@@ -153,7 +161,7 @@ class Checking:
                 raise StageError(error.code, f"{place}: {error}", place=place) from error
             except RowError as error:
                 within = place.removeprefix(f"{table.name}, ") if table.name else place
-                self.tally.add(number, within, error)
+                self.tally.add(number, within, error, self.openai_checks.get(error.reason))
             else:
                 self.tally.used += 1
                 yield cleaned

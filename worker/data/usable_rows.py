@@ -64,16 +64,17 @@ class Policy:
             rows_bad=sum(split.tally.bad for split in splits),
             rows_read=sum(split.tally.read for split in splits),
             bad_by_reason=_most_first(reasons),
+            **_by_check(splits),
             bad_rows=[
                 {"split": split.name, **_shown(row, split.tables)}
-                for split, row in _first(splits, SHOWN)
+                for split, row in first_bad(splits, SHOWN)
             ],
             splits={split.name: _counts(split.tally) for split in splits},
         )
 
     def _message(self, splits: Sequence[Split]) -> str:
-        shown = _first(splits, _IN_MESSAGE)
-        rows = "; ".join(f"{place_of(row, split.tables)}: {row.problem}" for split, row in shown)
+        shown = first_bad(splits, _IN_MESSAGE)
+        rows = "; ".join(sentence(row, split.tables) for split, row in shown)
         bad = sum(split.tally.bad for split in splits)
         if bad == 1 and not self.skips:
             return rows
@@ -114,8 +115,14 @@ def place_of(row: BadRow, tables: Sequence[str]) -> str:
     return f"{name}, {row.place}" if name else row.place
 
 
+def sentence(row: BadRow, tables: Sequence[str]) -> str:
+    """Where the row is, what is wrong with it, and OpenAI's name for that if it has one."""
+    check = f" ({row.check})" if row.check else ""
+    return f"{place_of(row, tables)}: {row.problem}{check}"
+
+
 def listed(tally: Tally, tables: Sequence[str]) -> list[dict[str, str]]:
-    """The first bad rows, each with its place, reason and problem."""
+    """The first bad rows, each with its place, reason and problem, and `check` if it has one."""
     return [_shown(row, tables) for row in tally.bad_rows]
 
 
@@ -129,7 +136,16 @@ def _most_first(reasons: Mapping[str, int]) -> dict[str, int]:
 
 
 def _shown(row: BadRow, tables: Sequence[str]) -> dict[str, str]:
-    return {"place": place_of(row, tables), "reason": row.reason, "problem": row.problem}
+    shown = {"place": place_of(row, tables), "reason": row.reason, "problem": row.problem}
+    return shown if row.check is None else {**shown, "check": row.check}
+
+
+def _by_check(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
+    """Nothing if no row fails a check that OpenAI names."""
+    checks: Counter[str] = Counter()
+    for split in splits:
+        checks.update(split.tally.checks)
+    return {"bad_by_check": _most_first(checks)} if checks else {}
 
 
 def _counts(tally: Tally) -> dict[str, Any]:
@@ -145,7 +161,7 @@ def _code(splits: Sequence[Split]) -> FailureCode:
 def _rows_to_fix(splits: Sequence[Split]) -> str:
     """`line 2 of broken.jsonl (train)`, or how many they are."""
     bad = sum(split.tally.bad for split in splits)
-    listed = _first(splits, SHOWN)
+    listed = first_bad(splits, SHOWN)
     if bad > 1:
         shown = "they are" if len(listed) == bad else f"the first {len(listed):,} are"
         return f"the {bad:,} bad rows ({shown} listed)"
@@ -154,7 +170,7 @@ def _rows_to_fix(splits: Sequence[Split]) -> str:
     return f"{row.place}{f' of {table}' if table else ''} ({split.name})"
 
 
-def _first(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:
+def first_bad(splits: Sequence[Split], limit: int) -> list[tuple[Split, BadRow]]:
     """The first bad rows of each split: up to `limit` in total, divided evenly."""
     shares = _shares([len(split.tally.bad_rows) for split in splits], limit)
     return [

@@ -61,7 +61,7 @@ class GpuLocks:
         for gpu in self._instances + self._whole if count == 1 else self._whole:
             if len(gpus) == count:
                 break
-            descriptor = _lock(self._path(gpu))
+            descriptor = try_lock(self._path(gpu))
             if descriptor is not None:
                 gpus.append(gpu)
                 descriptors.append(descriptor)
@@ -91,7 +91,7 @@ class SchedulerLock:
 
     def try_acquire(self) -> bool:
         """Whether this process holds the lock now."""
-        self._descriptor = _lock(self._path)
+        self._descriptor = try_lock(self._path)
         return self._descriptor is not None
 
     def __enter__(self) -> Self:
@@ -116,7 +116,7 @@ def check(folder: Path) -> None:
         ) from error
 
 
-def _lock(path: Path) -> int | None:
+def try_lock(path: Path) -> int | None:
     """The descriptor that holds the exclusive lock; None if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

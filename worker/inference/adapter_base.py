@@ -32,7 +32,10 @@ def assemble(model_dir: Path, source: BaseModelSource, cache_dir: Path, target: 
             f"{model_dir} lacks {_ADAPTER_WEIGHTS} or {BASE_CONFIG_FOLDER}/config.json, which a "
             "finished adapter has",
         )
-    base = _cached(source, cache_dir) or _fetched(source, cache_dir)
+    if source.is_prepared:
+        base = Path(source.name_or_path)
+    else:
+        base = _cached(source, cache_dir) or _fetched(source, cache_dir)
     shutil.rmtree(target, ignore_errors=True)  # of an earlier try that failed
     target.mkdir(parents=True)
     for path in base.glob("model*.safetensors*"):

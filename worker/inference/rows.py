@@ -1,13 +1,27 @@
 """The rows that a user gives, and what the task's prediction files say about them."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from service.contract.failures import FailureCode, StageError
+from service.contract.inference import ROWS_FILE
 from worker.tasks import row_checks
 
 _NBEST = 3
+_PLACE: Final = re.compile(rf"(?:{re.escape(ROWS_FILE)}, line|Row) (\d+)(?: of the test split)?")
+_OF_ROWS: Final = frozenset({FailureCode.MISSING_COLUMN, FailureCode.UNREADABLE_ROW})
+
+
+def refused(error: StageError) -> StageError:
+    """Of rows in a request: `rows[0]` is the first, and there is no job to submit again."""
+    failure = error.failure
+    if failure.code not in _OF_ROWS:
+        return error
+    message = _PLACE.sub(lambda found: f"rows[{int(found[1]) - 1}]", failure.message)
+    return StageError(failure.code, message, action="Correct the rows, and ask again.")
 
 
 def prepared(

@@ -49,6 +49,7 @@ class Child:
         limits: Mapping[int, int] | None = None,
         view: View | None = None,
         group: Path | None = None,
+        nice: int = 0,
     ) -> None:
         self._events, writer = os.pipe()
         os.set_blocking(self._events, False)
@@ -69,6 +70,7 @@ class Child:
                     limits or {},
                     view,
                     group,
+                    nice,
                 )
                 self._process = start(wanted)
         except BaseException:
@@ -95,10 +97,14 @@ class Child:
 
     def read(self, seconds: float) -> list[StageEvent]:
         """Events that have arrived; waits for the first one at most `seconds`."""
+        return _parsed(self.read_lines(seconds))
+
+    def read_lines(self, seconds: float) -> list[bytes]:
+        """As `read`, for a process that reports something else."""
         if self._at_end:
             return []
         ready, _, _ = select.select([self._events], [], [], seconds)
-        return self._parse(self._drain()) if ready else []
+        return self._lines(self._drain()) if ready else []
 
     @property
     def at_end(self) -> bool:
@@ -172,18 +178,22 @@ class Child:
                 break
         return b"".join(chunks)
 
-    def _parse(self, data: bytes) -> list[StageEvent]:
+    def _lines(self, data: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
             log.error("stage_event.too_long", bytes=len(self._rest))
             self._rest = b""
-        events = []
-        for line in lines:
-            try:
-                events.append(STAGE_EVENT.validate_json(line.replace(_NUL, _REPLACEMENT)))
-            except ValidationError as error:
-                log.error("stage_event.invalid", error=str(error)[:500])
-        return events
+        return [line.replace(_NUL, _REPLACEMENT) for line in lines]
+
+
+def _parsed(lines: list[bytes]) -> list[StageEvent]:
+    events = []
+    for line in lines:
+        try:
+            events.append(STAGE_EVENT.validate_json(line))
+        except ValidationError as error:
+            log.error("stage_event.invalid", error=str(error)[:500])
+    return events
 
 
 def _reap(group: int) -> bool:

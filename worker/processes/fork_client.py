@@ -26,8 +26,16 @@ from service.contract.states import Stage
 from service.prctl import adopt_orphans
 from service.settings import Settings
 from worker.devices.gpus import Device
-from worker.processes import control_group, kernel_limits, linux, spawn
-from worker.processes.fork_protocol import FORK, LAUNCHER, MAX_MESSAGE, READY, ForkRequest, lasting
+from worker.processes import control_group, kernel_limits, linux, priority, spawn
+from worker.processes.fork_protocol import (
+    FORK,
+    LAUNCHER,
+    MAX_MESSAGE,
+    PREDICTOR,
+    READY,
+    ForkRequest,
+    lasting,
+)
 from worker.processes.spawn import Launch, Process
 from worker.processes.stage_environment import stage_environment
 
@@ -37,6 +45,7 @@ STAGE_MODULES: Final = (
     *(f"worker.stages.{stage}" for stage in Stage),
     "worker.stages.preview",
     LAUNCHER,
+    PREDICTOR,
 )
 _IMPORT_SECONDS: Final = 60.0
 _FORK_SECONDS: Final = 10.0
@@ -56,13 +65,13 @@ FORKABLE: Final = {
 
 
 # `publish` imports mlflow when it needs it.
-IMPORTS: Final = (*STAGE_MODULES, "mlflow")
+IMPORTS: Final = (*STAGE_MODULES, "worker.inference.text_model", "mlflow")
 # Without bitsandbytes, which peft imports: at import it chooses its library by the visible GPUs,
 # and the server sees none.
 IMPORTS_WITH_GPU: Final = (
     *("torch", "torch._dynamo", "torch.distributed.tensor", "transformers", "datasets"),
     *("accelerate", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
-    *(LAUNCHER, "worker.stages.publish", "mlflow"),
+    *(LAUNCHER, PREDICTOR, "worker.stages.publish", "mlflow"),
 )
 
 
@@ -159,7 +168,7 @@ class ForkClient:
 
     def _why_not_fork(self, wanted: Launch) -> str | None:
         is_module = wanted.command[:3] == [sys.executable, "-P", "-m"]
-        if wanted.stdin != subprocess.DEVNULL or not is_module:
+        if not is_module:
             return "the command is not a stage"
         if wanted.command[3] not in self._modules:
             return f"{wanted.command[3]} is not a stage"
@@ -212,16 +221,19 @@ class _Server:
             command=wanted.command,
             environment=dict(wanted.environment),
             folder=str(wanted.folder),
+            has_stdin=wanted.stdin != subprocess.DEVNULL,
             has_secrets=bool(wanted.secrets),
             view=wanted.view and wanted.view.to_json(),
         )
         spare = self._await_spare()
         kernel_limits.apply(spare.pid, wanted.limits)
+        priority.lower(spare.pid, wanted.nice)
         try:
             control_group.put(spare.pid, wanted.group)
             message = request.model_dump_json().encode()
             with inherited_secrets.pipe(wanted.secrets) as (_, secrets):
-                descriptors = [wanted.output, wanted.events, *secrets, *wanted.locks]
+                stdin = [wanted.stdin] if request.has_stdin else []
+                descriptors = [wanted.output, wanted.events, *stdin, *secrets, *wanted.locks]
                 socket.send_fds(self._gate, [message], descriptors)
         except OSError:  # it was killed, the group is gone, or the message is too long
             spare.end()

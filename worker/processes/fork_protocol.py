@@ -15,13 +15,15 @@ FORK: Final = b"fork"
 
 Once the supervisor has adopted that process, it sends its pid, the pid of the intermediate process,
 and why it cannot be a stage (empty if it can). Then it waits for a ForkRequest, sent with the
-descriptors of the job's log, the event pipe, the pipe with its secrets (if `has_secrets`), and the
-locks on the stage's GPUs."""
+descriptors of the job's log, the event pipe, its stdin (if `has_stdin`), the pipe with its secrets
+(if `has_secrets`), and the locks on the stage's GPUs."""
 MAX_MESSAGE: Final = 1 << 20
-MOST_DESCRIPTORS: Final = 3 + MOST_PROCESSES
+MOST_DESCRIPTORS: Final = 4 + MOST_PROCESSES
 
 LAUNCHER: Final = "worker.stages.launch_ranks"
 """The stage that forks again, to start its ranks."""
+PREDICTOR: Final = "worker.inference.server"
+"""Runs until its stdin ends, and has no result: a process like a stage, but none."""
 
 LATE: Final = frozenset(
     {"HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "HOME"}
@@ -38,6 +40,7 @@ class ForkRequest(BaseModel):
     """As for a new interpreter: `python -P -m <module> <arguments>`; the module has a `main`."""
     environment: dict[str, str]
     folder: str
+    has_stdin: bool = False
     has_secrets: bool = False
     view: str | None = None
     """JSON of a View: what the stage sees; None: it is not confined."""

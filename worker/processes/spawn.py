@@ -9,7 +9,7 @@ from typing import Protocol
 from service import inherited_secrets
 from service.contract.stages import EVENT_FD_VARIABLE
 from service.prctl import adopt_orphans
-from worker.processes import control_group, kernel_limits
+from worker.processes import control_group, kernel_limits, priority
 from worker.sandbox.confined_command import confined
 from worker.sandbox.view import View
 
@@ -20,7 +20,8 @@ class Launch:
     until it has ended) are file descriptors of this process. `secrets` are set in the stage's
     environment, but only once it runs (`service.inherited_secrets`). `limits` are those of
     `worker.processes.kernel_limits`. Without a `view` the stage is not confined. `group` is the
-    folder of the control group that it joins before it can start a process."""
+    folder of the control group that it joins before it can start a process. `nice`: its priority,
+    as `worker.processes.priority` lowers it."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -33,6 +34,7 @@ class Launch:
     limits: Mapping[int, int] = field(default_factory=dict)
     view: View | None = None
     group: Path | None = None
+    nice: int = 0
 
 
 class Process(Protocol):
@@ -71,4 +73,5 @@ def new_interpreter(launch: Launch) -> Process:
             start_new_session=True,
         )
     kernel_limits.apply(process.pid, launch.limits)
+    priority.lower(process.pid, launch.nice)
     return process

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from service.contract.stages import StageRequest
 from service.contract.states import Stage
-from worker.processes.fork_protocol import LAUNCHER
+from worker.processes.fork_protocol import LAUNCHER, PREDICTOR
 
 
 def stage_command(request: StageRequest, request_file: Path) -> list[str]:
@@ -19,6 +19,10 @@ def stage_command(request: StageRequest, request_file: Path) -> list[str]:
 
 def push_command(request_file: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "worker.stages.push", str(request_file)]
+
+
+def predictor_command(request_file: Path) -> list[str]:
+    return [sys.executable, "-P", "-m", PREDICTOR, str(request_file)]
 
 
 def preview_command(request_file: Path) -> list[str]:

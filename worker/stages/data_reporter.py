@@ -1,17 +1,22 @@
 """Decides whether the rows can be used, and tells the user what is wrong with them."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from service.contract import chat_format
 from service.contract.events import Notice
+from service.contract.splits import TRAIN
 from service.contract.stages import StageRequest
-from worker.data import report
+from worker.data import report, usable_rows
 from worker.data.cleaning import Tally
 from worker.data.sources import Data
 from worker.data.usable_rows import Policy, Split
 from worker.stages.prepare_events import Events
 from worker.storage import content_cache
+
+_NAMED: Final = 20
+"""Bad rows that have an event each."""
 
 
 class DataReporter:
@@ -30,13 +35,39 @@ class DataReporter:
         splits = [Split(name, tally, self._data.names(name)) for name, tally in tallies.items()]
         problem = self.policy.problem(splits)
         if problem is not None:
+            self._name_bad_rows(splits)
             self._write(tallies, {})
             raise problem
         for split, tally in tallies.items():
             if counts := {name: count for name, count in report.told(tally).items() if count}:
-                text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+                text = ", ".join(f"{_words(name)} {count:,}" for name, count in counts.items())
                 message = f"Of {tally.read:,} rows of the {split} split: {text}"
                 self._events.notice(Notice(message=message, data={"split": split, **counts}))
+
+        self._warn_of_few_examples(tallies)
+
+    def _name_bad_rows(self, splits: Sequence[Split]) -> None:
+        """An event for each of the first, as a person who corrects a file reads them."""
+        for split, row in usable_rows.first_bad(splits, _NAMED):
+            data = {"split": split.name, "reason": row.reason, "check": row.check}
+            known = {name: value for name, value in data.items() if value is not None}
+            message = usable_rows.sentence(row, split.tables)
+            self._events.notice(Notice(message=message, data=known))
+        more = sum(split.tally.bad for split in splits) - _NAMED
+        if more > 0:
+            message = f"{more:,} more rows cannot be used: `{report.NAME}` lists the first of each"
+            self._events.notice(Notice(message=f"{message} split", data={"rows": more}))
+
+    def _warn_of_few_examples(self, tallies: Mapping[str, Tally]) -> None:
+        found = tallies[TRAIN].used if TRAIN in tallies else None
+        fewest = chat_format.FEWEST_EXAMPLES
+        checked = chat_format.openai_checks(self._request.spec.task.type)
+        if found is not None and found < fewest and checked:
+            message = (
+                f"The train split has {found:,} examples. So few teach little; OpenAI's service "
+                f"takes no fewer than {fewest}."
+            )
+            self._events.notice(Notice(message=message, data={"split": TRAIN, "examples": found}))
 
     def of_entry(self, entry: content_cache.Entry) -> dict[str, Any] | None:
         """None for data prepared by an older release."""
@@ -50,3 +81,8 @@ class DataReporter:
         file.write_text(json.dumps(made, indent=2, ensure_ascii=False), encoding="utf-8")
         self._events.artifact(report.NAME, file, self._request.workspace)
         return made
+
+
+def _words(name: str) -> str:
+    """`no_system_message` as words."""
+    return name.replace("_", " ")

@@ -35,6 +35,7 @@ from worker.processes.fork_protocol import (
     LAUNCHER,
     MAX_MESSAGE,
     MOST_DESCRIPTORS,
+    PREDICTOR,
     READY,
     ForkRequest,
 )
@@ -138,7 +139,10 @@ def run(request: ForkRequest, pools: ThreadpoolController) -> None:
 def _run(module: str, pools: ThreadpoolController) -> None:
     pools.limit(limits=_blas_threads(os.environ), user_api="blas")
     _draw_new_seeds()
-    run_stage(importlib.import_module(module).main)
+    main = importlib.import_module(module).main
+    if module == PREDICTOR:
+        main()
+    run_stage(main)
 
 
 def _fork_rank(pools: ThreadpoolController, words: list[str], variables: Mapping[str, str]) -> int:
@@ -183,6 +187,10 @@ def _wait_for_request(gate: socket.socket, supervisor: int, intermediate: int) -
     request = ForkRequest.model_validate_json(message)
     # The last descriptors are the locks on the stage's GPUs; they stay open until its end.
     output, events, *rest = descriptors
+    if request.has_stdin:
+        stdin = rest.pop(0)
+        os.dup2(stdin, 0)
+        os.close(stdin)
     take_over(request, output, events, secrets=rest[0] if request.has_secrets else None)
     if request.view is not None:
         _confine(View.from_json(request.view))

@@ -1,17 +1,18 @@
 """The data in `prepare`: every row checked, then tokenised into the shared cache."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from service.contract import prepared_data
+from service.contract import chat_format, prepared_data
 from service.contract.events import Notice
 from service.contract.spec import JobSpec
 from service.contract.splits import TEST, TRAIN, VALIDATION, is_validation, kind
 from service.contract.stages import StageRequest
 from service.contract.states import Phase
 from worker.data import report, sources
-from worker.data.cleaning import Checking, Tally
+from worker.data.cleaning import Checking, CountsChanges, Tally
 from worker.data.held_out import HeldOut
 from worker.data.load import Examples
 from worker.data.prepared_size import SizeLimit
@@ -158,6 +159,7 @@ class Preparation:
             limit=self._limit(split),
             skips=self._reporter.policy.skips,
             most_read=self._most_read,
+            openai_checks=chat_format.openai_checks(task),
         )
         examples = Examples(checking, self._task.example_schema(), self._size(split))
         return examples.write(
@@ -173,13 +175,7 @@ class Preparation:
             return clean
         tokenizer = self._model.tokenizer
         tokenized = self._task.row_tokenizer(self._spec, tokenizer, self._max_length, split)
-
-        def check(row: Row) -> dict[str, Any]:
-            cleaned = clean(row)
-            with model_faults.in_tokenizer():
-                return tokenized(cleaned)
-
-        return check
+        return _TokenizingCleaner(clean, tokenized)
 
     def tokenize(self, split: str, folder: Path) -> tuple[dict[str, int], dict[str, Any]]:
         context = PrepareContext(
@@ -203,6 +199,21 @@ class Preparation:
     def _limit(self, split: str) -> int | None:
         limit: int | None = getattr(self._spec.dataset, LIMITS[kind(split)])
         return limit
+
+
+@dataclass(frozen=True)
+class _TokenizingCleaner:
+    clean: Cleaner
+    tokenize: Callable[[dict[str, Any]], dict[str, Any]]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self.clean.counts if isinstance(self.clean, CountsChanges) else {}
+
+    def __call__(self, row: Row) -> dict[str, Any]:
+        cleaned = self.clean(row)
+        with model_faults.in_tokenizer():
+            return self.tokenize(cleaned)
 
 
 def _both(clean: Cleaner, label_check: LabelCheck) -> Cleaner:

@@ -4,23 +4,18 @@ The supervisor starts it as `python -m worker.stages.push <request.json>`, becau
 not have the token. Before its commit it waits for permission on stdin.
 """
 
-import os
 import sys
-from typing import Final
 
 from service.contract.events import ReadyToCommit
 from service.contract.stages import PublishResult, StageRequest
 from worker.publishing import hub_repository
 from worker.stages.base import Channel, Stopped, run_stage
 
-_NICE: Final = 15  # of 19: the training has priority
-
 
 def main(request: StageRequest, channel: Channel) -> PublishResult:
     target = request.hub_target
     assert target is not None, "a push needs a `hub` section"
     (checkpoint,) = request.checkpoints
-    os.nice(_NICE)
     settings = hub_repository.settings_dir(request.attempt_dir)
     files = {
         **hub_repository.model_files(settings, checkpoint),

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Final
 
 import structlog
 from pydantic import ValidationError
@@ -25,6 +26,9 @@ from worker.supervision.limits.stage_limits import StageLimits
 from worker.supervision.limits.written_files import WrittenFiles
 
 log = structlog.get_logger(__name__)
+
+_NICE: Final = 15
+"""Of 19: the training has priority."""
 
 
 class PushProcess:
@@ -61,6 +65,7 @@ class PushProcess:
                     settings, request, environment, private=private, stage=Stage.PUBLISH
                 ),
                 group=group.folder,
+                nice=_NICE,
             )
             started.enter_context(self._child)
             # What this process has adopted may be the training's.

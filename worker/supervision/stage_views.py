@@ -5,7 +5,7 @@ named, `require_own` has found it where the job's files are.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -85,6 +85,38 @@ def of_stage(
         shared_memory_bytes=stage_limits.shared_memory(settings),
         guarded=tuple(_guarded(request, environment)),
     )
+
+
+def of_prediction(
+    settings: Settings,
+    request: StageRequest,
+    environment: Mapping[str, str],
+    private: Path,
+    shown: Iterable[Path],
+) -> View:
+    """`request`: of `train` for a model that a job has trained, of `prepare` for a base model;
+    `shown`: what else it may read. Only a model of the Hub may be downloaded."""
+    name = request.spec.model.name_or_path
+    downloads = request.stage is Stage.PREPARE and not (name or "").startswith("/")
+    write = [private, *(_writable(request, environment, Stage.PREPARE) if downloads else ())]
+    for folder in write:
+        _make(folder)
+    return View(
+        layers.used(settings),
+        read=(*machine.readable(environment), *settings.sandbox_read, *shown),
+        write=(*write, _SHARED_MEMORY),
+        listed=machine.import_folders(),
+        devices=machine.devices(with_gpus=bool(request.gpus)),
+        network=downloads,
+        ports=tuple(_ports(request, environment, request.stage)) if downloads else (),
+        shared_memory_bytes=stage_limits.shared_memory(settings),
+        guarded=tuple(_guarded(request, environment)),
+    )
+
+
+def folders_of(folder: Path, request: StageRequest) -> Iterator[Path]:
+    """`folder` and the files of the job's that its links lead to."""
+    return _with_links(folder, request)
 
 
 def _guarded(request: StageRequest, environment: Mapping[str, str]) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from service.contract import chat_format
 from service.contract.dataset import UploadDataset
 from service.contract.failures import Failure, FailureCode, StageError
 from service.contract.spec import JobSpec
@@ -92,6 +93,7 @@ def _answer(request: Request) -> Answer:
             row_checks.ROW_CHECKS[spec.task.type].cleaner(request.split, spec.task),
             limit=None,
             skips=True,
+            openai_checks=chat_format.openai_checks(spec.task.type),
         )
         for _row in checking.rows([reading.table()]):
             pass

@@ -7,7 +7,7 @@ it writes, its time and its memory are limited here.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import jinja2
@@ -47,6 +47,13 @@ class Template:
     text: str
     variables: Mapping[str, Any]
     """The tokenizer's special tokens by name, such as `bos_token`."""
+
+    def with_variables(self, more: Mapping[str, Any]) -> "Template":
+        """RowError for one that says what the conversation is."""
+        taken = sorted({"messages", "tools", "documents", "add_generation_prompt"} & more.keys())
+        if taken:
+            raise RowError(f"the chat template's `{taken[0]}` is not an option of its own")
+        return replace(self, variables={**self.variables, **more})
 
     @property
     def marks_answers(self) -> bool:

@@ -7,7 +7,7 @@ is rendered up to a turn must begin the whole, and the token that ends a turn mu
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -65,11 +65,17 @@ class Renderer:
             trained[found.start : found.stop] = [not rest] * len(found)
         return Rendered(tokens.ids, trained)
 
-    def prompt(self, conversation: Conversation) -> list[int]:
-        """What comes before the last answer, with the opening of the assistant's turn."""
+    def prompt(
+        self, conversation: Conversation, variables: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """What comes before the last answer, with the opening of the assistant's turn.
+
+        `variables`: more of them for the template, such as `enable_thinking`.
+        """
         form = self._forms[bool(conversation.tools)]
         messages = form.messages(conversation)[: conversation.answer]
-        text, _ = form.template.render(messages, conversation, opens=True)
+        template = form.template.with_variables(variables) if variables else form.template
+        text, _ = template.render(messages, conversation, opens=True)
         return self._tokens(text).ids
 
     def _tokens(self, text: str) -> Tokenized:

@@ -45,6 +45,7 @@ class RowCleaner:
 
     def __init__(self, split: str, parameters: TaskParametersModel) -> None:  # noqa: ARG002
         self._has_answers = split != TEST
+        self.counts = {"no_system_message": 0, "no_user_message": 0}
 
     def __call__(self, row: Row) -> dict[str, Any]:
         given = {column: value for column, value in row.items() if value is not None}
@@ -53,7 +54,16 @@ class RowCleaner:
         turns, prompt = _READERS[form](given, problems)
         if self._has_answers:
             require_answers(turns, _FORMS[form][-1], problems)
-        return cleaned(turns, prompt, given.get("tools"), problems)
+        made = cleaned(turns, prompt, _tools(given, problems), problems)
+        self._count(form, turns)
+        return made
+
+    def _count(self, form: str, turns: list[Turn]) -> None:
+        """What OpenAI's published checks warn of; the other forms have no turns of the system."""
+        if form == "`messages`":
+            roles = {turn.get("role") for turn in turns}
+            self.counts["no_system_message"] += roles.isdisjoint(("system", "developer"))
+            self.counts["no_user_message"] += "user" not in roles
 
     def _form(self, given: Row) -> str:
         """The one form that the row has. Raises RowError without one, or with two."""
@@ -93,6 +103,13 @@ def side(value: Any, name: str, role: str, problems: Problems) -> list[Turn]:
         problems.add(message, "not_a_list")
         return []
     return turns_of(value, name, problems)
+
+
+def _tools(given: Row, problems: Problems) -> Any:
+    """`tools`, or `functions`, which OpenAI had before."""
+    if "tools" in given and "functions" in given:
+        problems.add("the row has both `tools` and `functions`: give `tools`", "malformed_tools")
+    return given.get("tools", given.get("functions"))
 
 
 def _messages(row: Row, problems: Problems) -> tuple[list[Turn], int]:

@@ -1,0 +1,116 @@
+"""The folder of a model that is asked: a finished model, a checkpoint, or a base model."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from service.contract.failures import FailureCode, StageError
+from service.contract.inference import BaseModelSource
+from service.contract.prediction_events import PredictorRequest, TrainedModel
+from worker.base_model import checks
+from worker.inference import adapter_base
+from worker.stages.prepare_model import fetch_model, locate_model
+from worker.tasks import registry
+from worker.tasks.chat import answers
+
+_WEIGHTS: Final = "model.safetensors"
+_ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    weights: Path
+    """Of the model, or of an adapter's base model."""
+    adapter: Path | None
+    config: Any
+    tokenizer: Any
+
+
+def of_text_model(request: PredictorRequest) -> ModelFolder:
+    """StageError if it cannot be used."""
+    stage = request.stage
+    if request.trained is None:
+        task = registry.get(stage.spec.variant())
+        found = fetch_model(stage, locate_model(stage), task, lambda _notice: None)
+        return ModelFolder(found.folder, None, found.config, found.tokenizer)
+    given = of_trained(request.trained, stage.attempt_dir)
+    weights, adapter = given, None
+    if adapter_base.is_adapter(given):
+        assert request.trained.base is not None, "an adapter has a base model"
+        adapter = given
+        source = prepared_base(request.trained.base)
+        target = stage.attempt_dir / "base_model"
+        weights = adapter_base.assemble(given, source, stage.project_cache, target)
+    config = checks.load_config(weights, str(given))
+    task = registry.get(stage.spec.variant())
+    tokenizer = checks.load_tokenizer(given, str(given), task, stage.spec.task)
+    return ModelFolder(weights, adapter, config, tokenizer)
+
+
+def prepared_base(folder: Path) -> BaseModelSource:
+    """The base model of an adapter that a job has trained. StageError if it was removed."""
+    if not any(folder.glob("model*.safetensors")):
+        raise StageError(
+            FailureCode.MODEL_NOT_FOUND,
+            "The adapter's base model was removed from the cache",
+            action="Train the job again, or merge the adapter (`peft.merge: true`).",
+        )
+    return BaseModelSource(name_or_path=str(folder), revision=None, is_prepared=True)
+
+
+def of_trained(trained: TrainedModel, own: Path) -> Path:
+    """A folder as `save_pretrained` writes it; of a checkpoint it is made in `own`, from links."""
+    if not trained.settings:
+        if not trained.folder.is_dir():
+            raise StageError(FailureCode.MODEL_NOT_FOUND, "The files of the model were removed")
+        return trained.folder
+    described = ("config.json", "adapter_config.json")
+    for settings in trained.settings:
+        if any((settings / name).is_file() for name in described):
+            return _joined(settings, trained.folder, own / "checkpoint")
+    raise StageError(
+        FailureCode.MODEL_NOT_FOUND,
+        "The checkpoint was written by a release that did not save a configuration with it",
+    )
+
+
+def _joined(settings: Path, checkpoint: Path, target: Path) -> Path:
+    if target.is_dir():
+        return target
+    target.mkdir(parents=True)
+    if not (checkpoint / _WEIGHTS).is_file():
+        raise StageError(FailureCode.MODEL_NOT_FOUND, "The files of the checkpoint were removed")
+    for path in settings.iterdir():  # files that are read only if they are no links
+        if path.is_dir():
+            shutil.copytree(path, target / path.name)
+        elif not path.name.endswith(".safetensors"):
+            shutil.copy(path, target / path.name)
+    if not (settings / adapter_base.ADAPTER_CONFIG).is_file():
+        (target / _WEIGHTS).symlink_to(checkpoint / _WEIGHTS)
+    elif (checkpoint / _ADAPTER_WEIGHTS).is_file():
+        (target / _ADAPTER_WEIGHTS).symlink_to(checkpoint / _ADAPTER_WEIGHTS)
+    else:
+        save_file(_as_peft_loads_them(checkpoint), target / _ADAPTER_WEIGHTS)
+    return target
+
+
+def _as_peft_loads_them(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """LoRA's weights of a checkpoint that was not made for the Hub: under the names in the model,
+    with buffers of its base model. StageError for what is more than LoRA."""
+    held = load_file(checkpoint / _WEIGHTS)
+    if any(".modules_to_save." in name for name in held) or not any("lora_" in n for n in held):
+        raise StageError(
+            FailureCode.INVALID_OPTION,
+            "The checkpoint holds an adapter that can be asked only when the job has finished",
+            action="Ask the job's finished model, or promote the checkpoint.",
+        )
+    return {n.replace(".default", ""): value for n, value in held.items() if "lora_" in n}
+
+
+def limit_of(config: Any) -> int:
+    """How many positions the model has."""
+    return int(getattr(config, "max_position_embeddings", None) or answers.DEFAULT_LIMIT)

@@ -1,0 +1,181 @@
+"""A process with a model in memory, which answers one prediction after the other."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from service.contract.failures import Failure
+from service.contract.prediction_events import (
+    PREDICTOR_EVENT,
+    Ask,
+    PredictorEvent,
+    Stop,
+)
+from service.contract.states import Stage
+from service.settings import Settings
+from service.store.prediction_claims import PredictionClaim
+from worker import failures
+from worker.devices.gpu_locks import HeldGpus
+from worker.processes import spawn, stage_command
+from worker.processes.child import Child
+from worker.processes.private_folder import private_folder
+from worker.processes.spawn import Start
+from worker.processes.stage_environment import stage_environment, stage_secrets
+from worker.supervision import prediction_request, stage_views
+from worker.supervision.limits.resource_watch import ResourceWatch
+from worker.supervision.limits.stage_group import stage_group
+from worker.supervision.limits.stage_limits import StageLimits
+from worker.supervision.limits.written_files import WrittenFiles
+from worker.supervision.prediction_request import Source
+
+log = structlog.get_logger(__name__)
+
+_LOG: Final = "log"
+_SHOWN: Final = 2000
+_ACTION: Final = (
+    "Ask again. If it repeats itself, the operator finds the reason in the worker's log."
+)
+_NICE: Final = 10
+"""By the scheduler's weights an answer has a tenth of a core that it shares with a training; there
+a token took 14 times as long as alone. With 19 it took 90 times as long; with 0 the training would
+lose half of its speed."""
+
+
+class WarmModel:
+    """Started on the main thread; it may be closed on another one. It keeps `held`, the GPU that it
+    is on, until then."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source,
+        held: HeldGpus,
+        *,
+        start: Start = spawn.new_interpreter,
+    ) -> None:
+        """Raises StageError if it cannot be confined as the operator requires, and OSError."""
+        self.source = source
+        self.on_gpu = bool(held.gpus)
+        with ExitStack() as stack:
+            stack.enter_context(held)
+            stage_views.require_sandbox(settings)
+            self._folder = stack.enter_context(private_folder())
+            limits = StageLimits.of(settings, self._folder)
+            group = stack.enter_context(stage_group(limits))
+            reader, self._orders = os.pipe()
+            os.set_blocking(self._orders, False)
+            stack.callback(os.close, self._orders)
+            try:
+                self._child = stack.enter_context(
+                    self._started(settings, held, limits, group.folder, reader, start)
+                )
+            finally:
+                os.close(reader)
+            written = WrittenFiles([self._folder], limits, fills_caches=source.trained is None)
+            self._watch = stack.enter_context(
+                ResourceWatch(self._child.pid, limits, written, group, goes_first=True)
+            )
+            self._open = stack.pop_all()
+        log.info("model.started", pid=self.pid, gpus=held.gpus)
+
+    def _started(
+        self,
+        settings: Settings,
+        held: HeldGpus,
+        limits: StageLimits,
+        group: Path | None,
+        stdin: int,
+        start: Start,
+    ) -> Child:
+        settings = prediction_request.settings_for(settings, self.source.project_id)
+        request = prediction_request.build(settings, self.source, self._folder, list(held.gpus))
+        file = self._folder / "request.json"
+        file.write_text(request.model_dump_json())
+        stage = Stage(request.stage.stage)
+        shares_cpu = not held.gpus and settings.prediction_cpu_bytes > 0
+        environment = stage_environment(
+            settings, stage, held.gpus, self._folder, self.source.project_id
+        )
+        return Child(
+            stage_command.predictor_command(file),
+            environment,
+            self._folder,
+            self._folder / _LOG,
+            start=start,
+            stdin=stdin,
+            locks=held.descriptors,
+            secrets=stage_secrets(settings, stage),
+            limits=limits.of_kernel(),
+            view=stage_views.of_prediction(
+                settings,
+                request.stage,
+                environment,
+                self._folder,
+                prediction_request.shown(request),
+            ),
+            group=group,
+            nice=_NICE if shares_cpu else 0,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def has_exited(self) -> bool:
+        return self._child.has_exited()
+
+    def ask(self, claimed: PredictionClaim) -> None:
+        """Raises OSError if the process reads no more."""
+        file = self._folder / f"{claimed.id}.json"
+        file.write_text(claimed.request.model_dump_json())
+        self._order(Ask(id=claimed.id, file=file))
+
+    def stop(self, claimed: PredictionClaim) -> None:
+        """Raises OSError if the process reads no more."""
+        self._order(Stop(id=claimed.id))
+
+    def forget(self, claimed: PredictionClaim) -> None:
+        """Remove the request, which nobody reads again."""
+        (self._folder / f"{claimed.id}.json").unlink(missing_ok=True)
+
+    def _order(self, order: BaseModel) -> None:
+        # Shorter than PIPE_BUF, so written whole or not at all.
+        os.write(self._orders, order.model_dump_json().encode() + b"\n")
+
+    def read(self, seconds: float) -> list[PredictorEvent]:
+        """What has arrived; waits for the first one at most `seconds`. Anything of another form is
+        input from a stranger and left out."""
+        events = []
+        for line in self._child.read_lines(seconds):
+            try:
+                events.append(PREDICTOR_EVENT.validate_json(line))
+            except (ValidationError, RecursionError) as error:
+                log.error("prediction_event.invalid", error=str(error)[:500])
+        return events
+
+    def why_ended(self) -> Failure:
+        """After it has exited, or was killed: the reason."""
+        status = self._child.reap()
+        said = (self._folder / _LOG).read_text(errors="replace")[-_SHOWN:]
+        log.warning("model.ended", pid=self.pid, status=status, said=said)
+        if self._watch.breach is not None:
+            return self._watch.breach
+        failure = failures.from_exit(status, oom_killed=self._child.oom_killed())
+        message = failure.message.replace("The stage", "The process with the model")
+        return failure.model_copy(update={"message": message, "action": _ACTION})
+
+    @property
+    def breach(self) -> Failure | None:
+        """Which limit of the machine it has exceeded, if any."""
+        return self._watch.breach
+
+    def close(self) -> None:
+        """End the process, and free its memory and its GPU."""
+        pid = self.pid
+        self._child.kill()
+        self._open.close()
+        log.info("model.closed", pid=pid)
