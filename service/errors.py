@@ -84,8 +84,37 @@ class UploadNotFoundError(DomainError):
     status, code, title = 404, "file_not_found", "File not found"
 
 
+class UploadSessionNotFoundError(DomainError):
+    """Of an upload in parts; `UploadNotFoundError` is about files."""
+
+    status, code, title = 404, "upload_not_found", "Upload not found"
+
+    def __init__(self, upload_id: str) -> None:
+        super().__init__(f"There is no upload {upload_id[:100]!r}.")
+
+
+class UploadNotPendingError(DomainError):
+    status, code, title = 409, "upload_not_pending", "The upload has ended"
+
+
+class UploadPartsError(DomainError):
+    status, code, title = 400, "invalid_parts", "The parts do not make up the file"
+
+
+class ChecksumMismatchError(DomainError):
+    status, code, title = 400, "checksum_mismatch", "The content is not what was sent"
+
+
+class TooManyOpenUploadsError(DomainError):
+    status, code, title = 429, "too_many_open_uploads", "The project has too many open uploads"
+
+
 class UploadInUseError(DomainError):
     status, code, title = 409, "file_in_use", "A job that has not ended needs the file"
+
+
+class ResultFileError(UploadInUseError):
+    title = "The results file belongs to its job"
 
 
 class QuotaExceededError(DomainError):
@@ -98,8 +127,50 @@ class QueueQuotaError(QuotaExceededError):
     title = "The project has too many queued jobs"
 
 
+class PredictionNotFoundError(DomainError):
+    status, code, title = 404, "prediction_not_found", "Prediction not found"
+
+    def __init__(self, prediction_id: str) -> None:
+        super().__init__(
+            f"There is no prediction {prediction_id[:100]!r}. Predictions are removed an hour "
+            "after they were asked for."
+        )
+
+
+class ModelNotFoundError(DomainError):
+    status, code, title = 404, "model_not_found", "Model not found"
+
+
+class InvalidPredictionError(DomainError):
+    status, code, title = 422, "invalid_prediction", "The model cannot answer this"
+
+
+class NoWorkerError(DomainError):
+    status, code, title = 503, "no_worker", "No worker can answer now"
+
+
+class PredictionFailedError(DomainError):
+    status, code, title = 503, "prediction_failed", "The prediction has failed"
+
+
+class PredictionTimeoutError(DomainError):
+    status, code, title = 504, "prediction_timeout", "The answer takes too long"
+
+
+class TooManyPredictionsError(DomainError):
+    status, code, title = (
+        429,
+        "too_many_predictions",
+        "The project has too many unfinished predictions",
+    )
+
+
 class TooManyPreviewsError(DomainError):
     status, code, title = 429, "too_many_previews", "The project has too many unfinished previews"
+
+
+class TooManyWebhooksError(QuotaExceededError):
+    title = "The project has too many webhooks"
 
 
 class RateQuotaError(QuotaExceededError):
@@ -126,6 +197,27 @@ class SecretNotFoundError(DomainError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"The project has no secret {name[:100]!r}.")
+
+
+class WebhookNotFoundError(DomainError):
+    status, code, title = 404, "webhook_not_found", "Webhook not found"
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"There is no webhook {webhook_id[:100]!r}.")
+
+
+class DeliveryNotFoundError(DomainError):
+    status, code, title = 404, "delivery_not_found", "Delivery not found"
+
+    def __init__(self, delivery_id: str) -> None:
+        super().__init__(
+            f"The webhook has no delivery {delivery_id[:100]!r}. Those that have ended are removed "
+            "after 30 days."
+        )
+
+
+class WebhookDisabledError(DomainError):
+    status, code, title = 409, "webhook_disabled", "The webhook is disabled"
 
 
 class SecretsKeyError(DomainError):

@@ -229,6 +229,21 @@ def delete(database: Database, settings: Settings, scope: Scope, job_id: str) ->
     removal.remove_paths(database, settings.home, [folder])
 
 
+def delete_model(database: Database, settings: Settings, scope: Scope, job_id: str) -> None:
+    """Remove the files of an ended job, its model and checkpoints; the job and its log stay.
+
+    Raises JobNotFoundError, WrongStateError for a job that has not ended, and JobInUseError while
+    one that has not ended begins with its model. Asking again changes nothing.
+    """
+    with database.write() as session:
+        row = _locked(session, scope, job_id)
+        _require(row, Action.DELETE, "Only the model of an ended job can be deleted")
+        lineage.require_unused(session, scope, job_id)
+        ended = retention.EndedJob(row.id, row.ended_at or row.updated_at)
+        folders = retention.prune_workspace(session, ended)
+    removal.remove_paths(database, settings.home, folders)
+
+
 def _locked(session: Session, scope: Scope, job_id: str) -> JobRow:
     row = jobs.lock(session, scope, job_id)
     if row is None:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.contract.routing import CPU_QUEUE
 from service.jobs.dispatch import Dispatcher
 from service.settings import Settings
-from service.store import endings, jobs, preview_claims, workers
+from service.store import endings, jobs, prediction_claims, preview_claims, workers
 from service.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -81,6 +81,8 @@ class Reconciler:
         self._remove_silent_workers()
         self._recover_previews()
         self._send_due_previews()
+        self._recover_predictions()
+        self._send_due_predictions()
         self._send_due()
         self._send_untracked()
 
@@ -114,6 +116,23 @@ class Reconciler:
         if sent:
             with self._database.write() as session:
                 preview_claims.mark_sent(session, sent, self._settings.republish_seconds)
+        self._require_all(messages, sent)
+
+    def _recover_predictions(self) -> None:
+        with self._database.read() as session:
+            is_needed = prediction_claims.has_stuck(session)
+        if is_needed:
+            with self._database.write() as session:
+                recovered = prediction_claims.recover(session)
+            log.warning("prediction.recovered", ids=recovered)
+
+    def _send_due_predictions(self) -> None:
+        with self._database.read() as session:
+            messages = prediction_claims.due(session, BATCH, self._settings.alive_seconds)
+        sent = self._send(messages)
+        if sent:
+            with self._database.write() as session:
+                prediction_claims.mark_sent(session, sent, self._settings.republish_seconds)
         self._require_all(messages, sent)
 
     def _send_due(self) -> None:

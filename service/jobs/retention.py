@@ -14,11 +14,23 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from service import locked_folder
 from service.contract import prepared_data, project_cache
 from service.errors import UploadInUseError, UploadNotFoundError
 from service.jobs import disk_space, removal
 from service.settings import Settings
-from service.store import audit, files, jobs, preview_claims, quotas, retention, usage
+from service.store import (
+    audit,
+    deliveries,
+    files,
+    jobs,
+    prediction_claims,
+    preview_claims,
+    quotas,
+    retention,
+    uploads,
+    usage,
+)
 from service.store.database import Database
 from service.store.retention import EndedJob
 from service.store.scope import EVERYTHING
@@ -97,6 +109,8 @@ class Retention:
         removal.remove_paths(self._database, self._settings.home, scheduled_removals)
         self._account()
         self._prune_workspaces()
+        self._remove_expired_files()
+        self._expire_uploads()
         self._prune_uploads()
         self._prune_prepared("prepared data", prepared_data.FOLDER)
         self._prune_prepared("compiled code", prepared_data.COMPILED)
@@ -104,12 +118,15 @@ class Retention:
         disk_space.make_reserve(self._settings)
 
     def _account(self) -> None:
-        """Note what projects store, and forget old entries of the audit log and old previews."""
+        """Note what projects store, and forget what is old: entries of the audit log, previews,
+        predictions, deliveries of webhooks."""
         with self._database.write() as session:
             stored = quotas.all_stored_bytes(session)
             usage.note_bytes(session, stored, jobs.clock(session))
             audit.forget(session, self._settings.audit_days)
             preview_claims.forget(session)
+            prediction_claims.forget(session)
+            deliveries.forget(session)
 
     # ---- workspaces ---------------------------------------------------------------------------
 
@@ -169,6 +186,35 @@ class Retention:
             return True
         removal.remove_paths(self._database, self._settings.home, [path])
         return True
+
+    def _remove_expired_files(self) -> None:
+        with self._database.read() as session:
+            expired = files.expired(session, EVERYTHING)
+        gone = []
+        for file_id in expired:
+            with self._database.write() as session:
+                path = files.remove_expired(session, EVERYTHING, file_id)
+            if path is not None:
+                removal.remove_paths(self._database, self._settings.home, [path])
+                gone.append(file_id)
+        _log_removed("expired file", gone)
+
+    def _expire_uploads(self) -> None:
+        """End the uploads in parts that have expired, but none that is being completed."""
+        with self._database.read() as session:
+            expired = uploads.expired(session, EVERYTHING)
+        gone = []
+        for upload_id in expired:
+            with locked_folder.if_free(self._settings.uploads_dir / upload_id) as is_free:
+                if not is_free:
+                    continue
+                with self._database.write() as session:
+                    path = uploads.expire(session, EVERYTHING, upload_id)
+            removal.remove_paths(self._database, self._settings.home, [path])
+            gone.append(upload_id)
+        _log_removed("expired upload", gone)
+        with self._database.write() as session:
+            uploads.forget(session, EVERYTHING)
 
     # ---- prepared data ------------------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Generic, TypeVar
 
@@ -17,7 +20,8 @@ from service.contract.routing import queue_for
 from service.contract.spec import JobSpec
 from service.contract.states import STAGE_ORDER
 from service.jobs.dispatch import Dispatcher
-from service.store import audit, files, idempotency, jobs, lineage, queries, quotas
+from service.store import audit, create_calls, files, idempotency, jobs, lineage, queries, quotas
+from service.store.create_calls import Attempt
 from service.store.database import Database, is_outage
 from service.store.jobs import New
 from service.store.models import JobRow
@@ -32,7 +36,7 @@ Made = TypeVar("Made")
 class Submitted:
     job_id: str
     job: JobRow | None = None
-    """None when an earlier request with the same idempotency key made it."""
+    """None when another request with the same idempotency key, or of the same call, made it."""
     place: queries.Place | None = None
 
     @property
@@ -55,13 +59,15 @@ class Submissions:
         *,
         idempotency_key: str | None = None,
         request_sha256: str | None = None,
+        attempt: Attempt | None = None,
         cloned_from: str | None = None,
         notices: Sequence[Notice] = (),
     ) -> Submitted:
         """Make a job, whose history begins with `notices`; without `request_sha256` the spec itself
         is compared.
 
-        Raises IdempotencyKeyReusedError, IdempotencyInFlightError, DataGoneError when a file that
+        Another attempt of the same call may have made the job: `Submitted.job` is None then. Raises
+        IdempotencyKeyReusedError, IdempotencyInFlightError, DataGoneError when a file that
         the spec names does not exist, SourceJobError when another job's model does not, and
         QuotaExceededError and ProjectArchivedError where the project takes no such job.
         """
@@ -70,7 +76,18 @@ class Submissions:
         if by is not None:
             by.target, by.project_id = new.job_id, project_id
         if idempotency_key is not None:
-            made = self._make_once(new, idempotency_key, request_sha256 or _digest(spec))
+            key, digest = idempotency_key, request_sha256 or _digest(spec)
+            made = self._make_once(
+                new,
+                partial(idempotency.earlier_job, key=key, request_sha256=digest),
+                partial(idempotency.remember, key=key, request_sha256=digest),
+            )
+        elif attempt is not None:
+            made = self._make_once(
+                new,
+                partial(create_calls.earlier_job, attempt=attempt),
+                partial(create_calls.remember, attempt=attempt),
+            )
         elif uploads(spec) or lineage.sources(spec):  # may wait for a removal
             (made,) = self._make([new])
         else:
@@ -88,13 +105,37 @@ class Submissions:
         with self._database.read() as session:
             return idempotency.job_of(session, project_id, key, request_sha256)
 
-    def _make_once(self, new: New, key: str, digest: str) -> Submitted:
+    def attempt(self, request_sha256: str, count: int, received_at: float) -> Attempt:
+        """An attempt after `count` earlier ones of the same call; `received_at` is by
+        time.monotonic()."""
+        with self._database.read() as session:
+            now = jobs.clock(session)
+        # How long it waited is measured after the clock was read, so that it never seems to have
+        # begun later than it did: a later attempt may have made the job while this one waited.
+        return Attempt(
+            request_sha256, count, now - timedelta(seconds=time.monotonic() - received_at)
+        )
+
+    def job_of_call(self, project_id: str, attempt: Attempt) -> str | None:
+        """The job that an earlier attempt made; called before the body is validated, as `earlier`
+        is."""
+        if not attempt.count:
+            return None
         with self._database.write(audited=False) as session:
-            earlier = idempotency.earlier_job(session, new.project_id, key, digest)
+            return create_calls.earlier_job(session, project_id, attempt)
+
+    def _make_once(
+        self,
+        new: New,
+        earlier_job: Callable[[Session, str], str | None],
+        remember: Callable[..., None],
+    ) -> Submitted:
+        with self._database.write(audited=False) as session:
+            earlier = earlier_job(session, new.project_id)
             if earlier is not None:
                 return Submitted(earlier)
             (made,) = self._insert(session, [new])
-            idempotency.remember(session, new.project_id, key, digest, new.job_id)
+            remember(session, new.project_id, job_id=new.job_id)
         return made
 
     def _make(self, new: Sequence[New]) -> list[Submitted]:

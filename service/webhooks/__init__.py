@@ -1,0 +1,1 @@
+"""Sends webhooks: which addresses may be reached, how requests are signed, and the sender."""
