@@ -2,16 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, Final
 
 import structlog
 from anyio import to_thread
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from service import logging
 from service.api import (
@@ -31,20 +31,35 @@ from service.api import (
     metrics,
     model,
     openapi,
+    prediction_watch,
+    predictions,
     previews,
     project_secrets,
     projects,
     tasks,
     usage,
+    webhooks,
     workers,
 )
 from service.api.accounting import Accounting, RefusalLog, note
+from service.api.connection_limits import affordable
 from service.api.dependencies import Services
 from service.api.errors import add_handlers
-from service.api.limits import ConcurrencyLimit, UploadSlots, Waiters
+from service.api.key_use import KeyUse
+from service.api.limits import ConcurrencyLimit, StreamSlots, UploadSlots, Waiters
+from service.api.live import routes as live
+from service.api.live.feed import Feed
 from service.api.middleware import Authentication, BodyLimit, RequestContext
 from service.api.mlflow_proxy import PREFIX, MlflowProxy
 from service.api.mlflow_visitors import MlflowVisitors
+from service.api.openai import (
+    completions,
+    fine_tuning_history,
+    fine_tuning_jobs,
+    not_offered,
+    uploads,
+)
+from service.api.openai import models as openai_models
 from service.api.other_sites import CORS, OtherSites
 from service.api.query_parameters import refuse_unknown
 from service.jobs import disk_space
@@ -61,20 +76,29 @@ _DESCRIPTION: Final = (
 _ROUTERS: Final = (
     jobs,
     previews,
+    predictions,
+    completions,
     actions,
     artifacts,
     model,
     history,
+    live,
     checkpoints,
     files,
     file_checks,
+    uploads,
     tasks,
     workers,
     projects,
     keys,
     project_secrets,
+    webhooks,
     usage,
     audit,
+    fine_tuning_jobs,
+    fine_tuning_history,
+    openai_models,
+    not_offered,
 )
 # Probes and scrapers may add parameters of their own.
 _OPEN_ROUTERS: Final = (health, metrics, docs, login)
@@ -96,7 +120,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("finetune-service"),
         description=_DESCRIPTION,
         lifespan=_lifespan,
-        generate_unique_id_function=_operation_id,
+        routes=_routes(),
         # A redirect would be an answer that no document declares.
         redirect_slashes=False,
         # FastAPI's own pages load their scripts from another host.
@@ -106,11 +130,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.services = services
     app.state.metrics = counters
     app.state.upload_slots = UploadSlots(settings.max_uploads)
+    connections = affordable(settings.max_connections)
+    app.state.stream_slots = StreamSlots(max(1, min(settings.max_streams, connections * 3 // 4)))
+    app.state.feed = Feed(database, settings.workspace)
     app.state.preview_waiters = Waiters(previews.MOST_WAITING)
+    app.state.prediction_waiters = Waiters(prediction_watch.MOST_WAITING)
+    app.state.key_use = KeyUse(database)
     add_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(Accounting)
-    app.add_middleware(Authentication, database=services.database, auth=settings.auth)
+    app.add_middleware(
+        Authentication, database=database, auth=settings.auth, key_use=app.state.key_use
+    )
     app.add_middleware(RefusalLog, database=services.database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     if settings.cors_origins:
@@ -118,18 +149,25 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(OtherSites, settings=settings)
     app.add_middleware(ConcurrencyLimit, most=settings.max_requests)
     app.add_middleware(RequestContext, metrics=counters)
-    for room in _ROUTERS:
-        app.include_router(
-            room.router, dependencies=[Depends(_admit)], responses=openapi.problems(422)
-        )
-    for room in _OPEN_ROUTERS:
-        app.include_router(room.router)
     app.state.mlflow_visitors = MlflowVisitors(settings, database)
     app.state.mlflow_proxy = MlflowProxy(settings, app.state.mlflow_visitors)
     for path in (PREFIX, f"{PREFIX}/{{path:path}}"):
         app.router.routes.append(Route(path, app.state.mlflow_proxy))
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All apps of a process share them: FastAPI prepares a route once, when it is first used."""
+    together = APIRouter(generate_unique_id_function=_operation_id)
+    for room in _ROUTERS:
+        together.include_router(
+            room.router, dependencies=[Depends(_admit)], responses=openapi.problems(422)
+        )
+    for room in _OPEN_ROUTERS:
+        together.include_router(room.router)
+    return together.routes
 
 
 # One dependency for both: each makes 90 of the 3,100 function calls that a GET takes. A coroutine,
@@ -143,12 +181,14 @@ async def _admit(request: Request) -> None:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     settings = services.settings
-    await to_thread.run_sync(leftovers.sweep, settings.files_dir)
+    for folder in (settings.files_dir, settings.uploads_dir):
+        await to_thread.run_sync(leftovers.sweep, folder)
     await to_thread.run_sync(disk_space.make_reserve, settings)
     try:
         yield
     finally:
         await app.state.mlflow_proxy.close()
+        await app.state.key_use.close()
         services.dispatcher.close()
         services.database.dispose()
 

@@ -19,6 +19,7 @@ from service.api.errors import (
     RequestTimeoutError,
     render,
 )
+from service.api.limits import LIVE_STREAM
 from service.errors import DomainError
 
 _NO_HOST_BEFORE: Final = "1.1"
@@ -62,6 +63,12 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._gate.leave(self)
+
+    def shutdown(self) -> None:
+        """Called when the server stops. A live stream would not end by itself."""
+        super().shutdown()
+        if not self._is_answered() and (feed := self.cycle.scope["state"].get(LIVE_STREAM)):
+            feed.close()
 
     # ---- the parser's callbacks -----------------------------------------------------------------
 

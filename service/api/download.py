@@ -56,15 +56,21 @@ class _OpenFileResponse(FileResponse):
 def send_file(request: Request, root: Path, path: str, name: str, sha256: str) -> Response:
     """The regular file `path` under `root`, or the part of it that the request wants. Raises
     RangeNotSatisfiableError."""
-    headers = {"ETag": f'"{sha256}"', "X-Content-Type-Options": "nosniff"}
-    if sha256 in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
     try:
         file = open_inside(root, path)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         raise ArtifactNotFoundError("The file is no longer on this server.") from error
+    return send_open(request, file, name, sha256)
+
+
+def send_open(request: Request, file: BinaryIO, name: str, sha256: str) -> Response:
+    """As `send_file`; closes the file."""
+    headers = {"ETag": f'"{sha256}"', "X-Content-Type-Options": "nosniff"}
+    if sha256 in request.headers.get("if-none-match", ""):
+        file.close()
+        return Response(status_code=304, headers=headers)
     stat = os.fstat(file.fileno())
     try:
         _check_range(request.headers.get("range"), stat.st_size)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from service import escaping
 from service.api.faults import constraints
+from service.api.openai import errors as openai_errors
 from service.api.problem_message import message_of
 from service.api.redaction import cut, shown
 from service.api.schemas.problems import Fault, Problem
@@ -130,6 +131,10 @@ class TooManyUploadsError(DomainError):
     status, code, title = 429, "too_many_uploads", "Too many files are being uploaded"
 
 
+class TooManyStreamsError(DomainError):
+    status, code, title = 429, "too_many_streams", "Too many live streams are open"
+
+
 class InsufficientStorageError(DomainError):
     status, code, title = 507, "insufficient_storage", "There is not enough space on the disk"
 
@@ -176,11 +181,19 @@ def render(
     request_path: str, request_id: str, error: DomainError, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     """The error as a response."""
+    problem = problem_of(request_path, request_id, error)
+    content = problem.model_dump(mode="json", exclude_none=True)
+    status, media_type = error.status, PROBLEM_JSON
+    if openai_errors.is_face(request_path):
+        content, media_type = {"error": openai_errors.envelope(problem)}, "application/json"
+        status = openai_errors.status_of(status)
+    elif openai_errors.is_shared(request_path):
+        content["error"] = openai_errors.envelope(problem)
     return JSONResponse(
-        problem_of(request_path, request_id, error).model_dump(mode="json", exclude_none=True),
-        status_code=error.status,
+        content,
+        status_code=status,
         headers={**_headers_for(error), **(headers or {})},
-        media_type=PROBLEM_JSON,
+        media_type=media_type,
     )
 
 
@@ -194,6 +207,9 @@ def _headers_for(error: DomainError) -> dict[str, str]:
         return {"Retry-After": "30"}
     if error.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return {"Retry-After": "2"}
+    if error.status == HTTPStatus.GATEWAY_TIMEOUT:
+        # The openai client would ask, and wait, two more times.
+        return {"x-should-retry": "false"}
     if error.status == HTTPStatus.CONFLICT and not isinstance(error, IdempotencyInFlightError):
         # The openai client retries a 409, which does not help with a state conflict.
         return {"x-should-retry": "false"}

@@ -1,23 +1,34 @@
 """Uploaded data sets, in the shapes of the OpenAI files API."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import ValidationError
 
 from service.api import leftovers, upload
 from service.api.dependencies import DatabaseDep, SettingsDep
-from service.api.download import DOWNLOAD_RESPONSES, send_file
-from service.api.errors import InvalidRequestError
+from service.api.download import DOWNLOAD_RESPONSES, send_file, send_open
+from service.api.errors import InvalidRequestError, parameter_fault
 from service.api.faults.names import nearest
 from service.api.limits import UploadSlots
+from service.api.openai import result_files
 from service.api.openapi import problems
 from service.api.redaction import shown
-from service.api.schemas.files import FileDeleted, FileList, FileObject, Purpose
+from service.api.schemas.files import (
+    ExpiresAfter,
+    FileDeleted,
+    FileList,
+    FileObject,
+    ListedPurpose,
+    Purpose,
+)
 from service.api.schemas.problems import Fault
 from service.api.visitor import FilesRead, FilesWrite
 from service.contract import patterns
+from service.errors import ResultFileError
 from service.jobs import removal
 from service.jobs.disk_space import space, with_reserve
 from service.settings import Settings
@@ -38,6 +49,12 @@ _FORM: Final[dict[str, Any]] = {
                     "properties": {
                         "file": {"type": "string", "format": "binary"},
                         "purpose": {"type": "string", "enum": list(get_args(Purpose))},
+                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                        "expires_after[seconds]": {
+                            "type": "integer",
+                            "minimum": 3600,
+                            "maximum": 30 * 86400,
+                        },
                     },
                     "additionalProperties": False,
                 },
@@ -46,6 +63,8 @@ _FORM: Final[dict[str, Any]] = {
         },
     }
 }
+_EXPIRY: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
+"""Fields of the form, as OpenAI's clients name them, and those of `ExpiresAfter`."""
 After = Annotated[
     str | None,
     Query(pattern=patterns.FILE_ID, description="The last id of the previous page."),
@@ -93,7 +112,7 @@ def _store(
     """The file gets its name, then its row. Where there is none in the end, or nobody knows because
     COMMIT got no answer, SQL decides about the file, a day later."""
     try:
-        purpose = _purpose(received.fields)
+        fields = _fields(received.fields)
         with database.write(audited=False) as session:
             projects.require_open(session, [project_id])
             quotas.require_room(session, project_id, received.size)
@@ -107,9 +126,10 @@ def _store(
                 project_id,
                 file_id=file_id,
                 filename=received.filename,
-                purpose=purpose,
+                purpose=fields.purpose,
                 size=received.size,
                 sha256=received.sha256,
+                expires_after=fields.expires_after,
             )
     except BaseException:
         upload.remove_if_there(received.path)
@@ -117,37 +137,52 @@ def _store(
     return FileObject.of(row)
 
 
-def _purpose(fields: dict[str, str]) -> str:
-    purposes = get_args(Purpose)
+@dataclass(frozen=True)
+class _Fields:
+    purpose: str
+    expires_after: int | None
+    """Seconds after the file's creation."""
+
+
+def _fields(given: dict[str, str]) -> _Fields:
+    """The form without the file. Raises InvalidRequestError with every fault."""
     faults = [
         Fault(path=f"body.{name}", code="unknown_field", message="unknown field")
-        for name in fields
-        if name != "purpose"
+        for name in given
+        if name not in ("purpose", *_EXPIRY)
     ]
-    purpose = fields.get("purpose")
-    if purpose is None:
-        faults.append(
-            Fault(
-                path="body.purpose",
-                code="missing_field",
-                message="required, but not given",
-                allowed=list(purposes),
-            )
-        )
-    elif purpose not in purposes:
-        faults.append(
-            Fault(
-                path="body.purpose",
-                code="invalid_value",
-                message="must be one of the allowed values",
-                given=shown("purpose", purpose),
-                allowed=list(purposes),
-                suggestion=nearest(purpose, purposes),
-            )
-        )
+    faults += _purpose_faults(given.get("purpose"))
+    expires_after = None
+    if any(field in given for field in _EXPIRY):
+        values = {name: given[field] for field, name in _EXPIRY.items() if field in given}
+        try:
+            expires_after = ExpiresAfter.model_validate(values).seconds
+        except ValidationError as error:
+            for one in error.errors():
+                path = ("body", f"expires_after[{one['loc'][0]}]")
+                faults.append(parameter_fault({**one, "loc": path}))
     if faults:
         raise InvalidRequestError(faults)
-    return str(purpose)
+    return _Fields(given["purpose"], expires_after)
+
+
+def _purpose_faults(purpose: str | None) -> list[Fault]:
+    purposes = list(get_args(Purpose))
+    if purpose is None:
+        message = "required, but not given"
+        return [Fault(path="body.purpose", code="missing_field", message=message, allowed=purposes)]
+    if purpose in purposes:
+        return []
+    return [
+        Fault(
+            path="body.purpose",
+            code="invalid_value",
+            message="must be one of the allowed values",
+            given=shown("purpose", purpose),
+            allowed=purposes,
+            suggestion=nearest(purpose, purposes),
+        )
+    ]
 
 
 @router.get("", summary="List the files", responses=problems(401, 422, 503))
@@ -157,7 +192,7 @@ def list_files(
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     order: Literal["asc", "desc"] = "desc",
-    purpose: Purpose | None = None,
+    purpose: ListedPurpose | None = None,
     id_prefix: Annotated[
         str | None,
         Query(pattern=patterns.FILE_ID_PREFIX, description="Files whose ids begin with it."),
@@ -181,7 +216,12 @@ def list_files(
 def get_file(visitor: FilesRead, file_id: str, database: DatabaseDep) -> FileObject:
     """Its name, size and hash."""
     with database.read() as session:
-        return FileObject.of(files.get(session, visitor.scope, file_id))
+        job_id = result_files.job_of(file_id)
+        if job_id is None:
+            return FileObject.of(files.get(session, visitor.scope, file_id))
+        made = result_files.make(session, visitor.scope, job_id)
+    made.content.close()
+    return made.about
 
 
 @router.get(
@@ -194,7 +234,11 @@ def get_file_content(
     visitor: FilesRead, file_id: str, request: Request, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
     """Streamed; takes Range, If-Range and If-None-Match."""
+    job_id = result_files.job_of(file_id)
     with database.read() as session:
+        if job_id is not None:
+            made = result_files.make(session, visitor.scope, job_id)
+            return send_open(request, made.content, made.about.filename, made.about.sha256)
         row = files.get(session, visitor.scope, file_id)
     return send_file(request, settings.files_dir, row.id, row.filename, row.sha256)
 
@@ -203,7 +247,13 @@ def get_file_content(
 def delete_file(
     visitor: FilesWrite, file_id: str, database: DatabaseDep, settings: SettingsDep
 ) -> FileDeleted:
-    """Refused with 409 while a job that has not ended needs the file."""
+    """Refused with 409 while a job that has not ended needs the file, and for the results file of a
+    job, which is deleted with it."""
+    job_id = result_files.job_of(file_id)
+    if job_id is not None:
+        with database.read() as session:
+            result_files.require(session, visitor.scope, job_id)
+        raise ResultFileError(f"Delete the job {job_id} instead.", job_id=job_id)
     with_reserve(settings, lambda: _remove(database, settings, visitor.scope, file_id))
     return FileDeleted(id=file_id)
 

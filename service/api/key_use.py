@@ -12,6 +12,8 @@ from service.store import keys
 from service.store.database import Database
 
 _EVERY: Final = 60.0
+_LAST_SECONDS: Final = 2.0
+"""At the end of the process."""
 _log = structlog.stdlib.get_logger(__name__)
 
 
@@ -32,6 +34,12 @@ class KeyUse:
         task = asyncio.create_task(self._write(key_id))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
+
+    async def close(self) -> None:
+        """Wait for what is being written, so that the database can be closed; not for long, as it
+        may be unreachable."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=_LAST_SECONDS)
 
     async def _write(self, key_id: str) -> None:
         await to_thread.run_sync(self._note, key_id, limiter=self._one_at_a_time)

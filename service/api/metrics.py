@@ -15,7 +15,7 @@ from service.api.openapi import problems
 from service.api.visitor import NEEDS_METRICS
 from service.contract.routing import CPU_QUEUE, GPU_QUEUE
 from service.contract.states import ENDED, JobState
-from service.store import fair_shares, job_counts, previews, projects, queries
+from service.store import fair_shares, job_counts, predictions, previews, projects, queries
 from service.store.database import Database
 from service.store.scope import EVERYTHING
 
@@ -58,6 +58,7 @@ class _JobCollector(Collector):
             jobs = job_counts.by_project(session, EVERYTHING)
             depths = job_counts.queue_depths(session, EVERYTHING)
             unfinished = previews.unfinished(session, EVERYTHING)
+            asked = predictions.unfinished(session, EVERYTHING)
             workers = len(queries.live_workers(session, self.live_seconds))
             gpus = fair_shares.gpus_in_use(session.connection())
             names = {row.id: row.name for row in projects.list_all(session, EVERYTHING)}
@@ -66,6 +67,7 @@ class _JobCollector(Collector):
         yield _gauge("finetune_jobs", "Jobs by state.", "state", states)
         yield _gauge("finetune_queue_depth", "Jobs that wait, by queue.", "queue", queues)
         yield _gauge("finetune_previews", "Unfinished previews by state.", "state", unfinished)
+        yield _gauge("finetune_predictions", "Unfinished predictions by state.", "state", asked)
         yield GaugeMetricFamily("finetune_workers", "Live workers.", value=workers)
         labels = _labels(names, jobs)
         yield _jobs_by_project(jobs, labels)
@@ -130,7 +132,7 @@ def get_prometheus_metrics(
     request: Request, database: DatabaseDep, settings: SettingsDep
 ) -> Response:
     """Requests by route and status, jobs by state and by project, queue depths, unfinished
-    previews, live workers."""
+    previews and predictions, live workers."""
     metrics: Metrics = request.app.state.metrics
     jobs = CollectorRegistry(auto_describe=False)
     jobs.register(_JobCollector(database, settings.alive_seconds))

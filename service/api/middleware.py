@@ -30,7 +30,7 @@ from service.errors import DomainError, ProjectNotFoundError
 from service.settings import Auth
 from service.store.database import Database, is_outage
 
-UPLOAD_PATH: Final = "/v1/files"
+_UPLOAD: Final = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
 # MLflow's pages ask for a key or a session themselves.
 _OPEN: Final = frozenset({"/", "/redoc", PAGE_PATH, LOGIN_PATH, SCRIPT_PATH, PREFIX})
 _OPEN_PREFIXES: Final = ("/health/", ASSETS_PATH, f"{PREFIX}/")
@@ -56,7 +56,8 @@ class RequestContext:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        state = scope.setdefault("state", {})
+        state["request_id"], state["received_at"] = request_id, time.monotonic()
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             await self._observed(scope, receive, send, request_id)
 
@@ -68,7 +69,10 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                # OpenAI's header for the time until the answer began.
+                headers["openai-processing-ms"] = str(round((time.perf_counter() - started) * 1000))
             await send(message)
 
         try:
@@ -105,7 +109,7 @@ class BodyLimit:
         self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == UPLOAD_PATH:
+        if scope["type"] != "http" or _UPLOAD.fullmatch(scope["path"]):
             await self.app(scope, receive, send)
             return
         error = BodyTooLargeError(f"A body may have at most {self.limit} bytes.")
@@ -133,13 +137,13 @@ def _is_open(path: str) -> bool:
 class Authentication:
     """Every path but health and `/docs` requires a valid key, whatever the database holds."""
 
-    def __init__(self, app: ASGIApp, database: Database, auth: Auth) -> None:
+    def __init__(self, app: ASGIApp, database: Database, auth: Auth, key_use: KeyUse) -> None:
         self.app = app
         self.database = database
         self._is_off = auth == "off"
         # A lookup takes half the time of a small request.
         self._visitors = SingleFlight(self._look_up)
-        self._key_use = KeyUse(database)
+        self._key_use = key_use
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_open(scope["path"]):

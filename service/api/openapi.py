@@ -4,10 +4,16 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
+from service.api.openai import errors as openai_errors
+from service.api.openai.chat_request import ChatCompletionRequest
+from service.api.openai.completion_request import CompletionRequest
+from service.api.openai.schemas.fine_tuning import OpenAIError
 from service.api.openapi_access import add_access
 from service.api.openapi_names import name_models, reference
 from service.api.problem_examples import example_of
+from service.api.schemas.predictions import PredictRequest
 from service.api.schemas.problems import Problem
 from service.contract.spec import JobSpec
 
@@ -26,6 +32,7 @@ _DESCRIPTIONS: Final[dict[int, str]] = {
     422: "The request can be read but is wrong; `errors` names every fault.",
     429: "Too many of these requests at once; try again in a moment.",
     503: "The database is unreachable, a component is missing, or the service is busy.",
+    504: "It takes too long.",
     507: "The file does not fit on the disk.",
 }
 
@@ -176,6 +183,9 @@ def _body(content: dict[str, Any], *json_types: str) -> dict[str, Any]:
 
 
 SPEC_BODY: Final = _body({"schema": reference("JobSpec"), "examples": EXAMPLE_JOBS})
+PREDICT_BODY: Final = _body({"schema": reference("PredictRequest")})
+CHAT_BODY: Final = _body({"schema": reference("ChatCompletionRequest")})
+COMPLETION_BODY: Final = _body({"schema": reference("CompletionRequest")})
 _JOB_PATCH: Final = {
     "type": "object",
     "description": "The fields in which the new spec differs from the `spec` of the original.",
@@ -224,6 +234,13 @@ def _problem_response(status: int) -> dict[str, Any]:
     return response
 
 
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    *(JobSpec, Problem, OpenAIError),
+    *(PredictRequest, ChatCompletionRequest, CompletionRequest),
+)
+"""Which no route declares: their bodies are read before they are checked."""
+
+
 def build(app: FastAPI) -> dict[str, Any]:
     """The document: FastAPI's, with the spec, the problems, the key and the common header."""
     document = get_openapi(
@@ -235,7 +252,7 @@ def build(app: FastAPI) -> dict[str, Any]:
     )
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    for model in (JobSpec, Problem):
+    for model in _MODELS:
         schema = model.model_json_schema(ref_template=_REF)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
@@ -252,6 +269,7 @@ def build(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             _complete(operation, is_open=path.startswith("/health/"))
     add_access(app, document)
+    openai_errors.describe(document)
     return document
 
 

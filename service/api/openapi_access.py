@@ -1,10 +1,11 @@
 """Adds to the OpenAPI document which key each operation needs, and the header that names a
 project."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from service.api.problem_examples import example_of
 from service.api.visitor import PROJECT_HEADER, needs_of
@@ -23,19 +24,23 @@ _PROJECT_PARAMETER: Final[Schema] = {
 
 
 def add_access(app: FastAPI, document: Schema) -> None:
-    document["components"]["parameters"] = {"Project": _PROJECT_PARAMETER}
     problem = {"$ref": "#/components/schemas/Problem"}
-    for route in app.routes:
-        if not isinstance(route, APIRoute) or not route.include_in_schema:
-            continue
+    for route in documented_routes(app):
         for permission in needs_of(route.dependant):
             for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 _add(operation, permission, problem)
 
 
+def documented_routes(app: FastAPI) -> Iterator[RouteContext]:
+    """Also those of included routers, which FastAPI keeps apart from `app.routes`."""
+    for context in iter_route_contexts(app.routes):
+        if isinstance(context.route, APIRoute) and context.include_in_schema:
+            yield context
+
+
 def _add(operation: Schema, permission: Permission | None, problem: Schema) -> None:
-    operation.setdefault("parameters", []).append({"$ref": "#/components/parameters/Project"})
+    operation.setdefault("parameters", []).append(_PROJECT_PARAMETER)
     responses = operation["responses"]
     if "404" not in responses:
         responses["404"] = _response(404, "There is no such project.", problem)

@@ -54,7 +54,8 @@ def _pascal(field: str) -> str:
 
 
 def _named_members(name: str, schema: Schema) -> dict[str, Schema]:
-    """The enums and objects in the unions of `schema`, replaced there by references to them."""
+    """The enums and objects in the unions of `schema`, and in lists there, replaced by references
+    to them."""
     if MODEL in schema:
         schema |= reference(schema.pop(MODEL))
     found: dict[str, Schema] = {}
@@ -63,13 +64,20 @@ def _named_members(name: str, schema: Schema) -> dict[str, Schema]:
             if isinstance(member.get("const"), str):
                 # openapi-python-client takes such a member for the only one.
                 member["enum"] = [member.pop("const")]
-            if "enum" in member or member.get("type") == "object":
+            if _is_inline(member):
                 assert name not in found, f"two members of {name} need a title"
                 found[name] = {"title": name, **member}
                 schema[union][place] = reference(name)
+            elif _is_inline(member.get("items", {})):
+                found[f"{name}Item"] = {"title": f"{name}Item", **member["items"]}
+                member["items"] = reference(f"{name}Item")
             else:
                 found |= _named_members(name, member)
     return found
+
+
+def _is_inline(schema: Schema) -> bool:
+    return "enum" in schema or schema.get("type") == "object"
 
 
 def _extend(schemas: dict[str, Schema], name: str, base: str) -> None:

@@ -10,6 +10,7 @@ from service.errors import (
     ForbiddenError,
     JobEndedError,
     JobNotFoundError,
+    PredictionTimeoutError,
 )
 
 _JOB: Final = "job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"
@@ -34,6 +35,7 @@ _ERRORS: Final[dict[int, DomainError]] = {
         errors.RangeNotSatisfiableError("The content has 1024 bytes."),
         errors.TooManyChecksError("4 files are being checked. Try again in a moment."),
         errors.DatabaseUnavailableError("Try again in a moment."),
+        PredictionTimeoutError("The answer was not ready within 300 s."),
         errors.InsufficientStorageError(
             "The disk has 300 MiB of 100,000 MiB free, and the last 256 MiB are kept for jobs and "
             "the database: delete files or jobs."

@@ -35,12 +35,23 @@ def refuse_unknown(request: Request) -> None:
     declared = get_flat_params(request.scope["route"].dependant)
     fields = [field for field in declared if isinstance(field.field_info, Query)]
     known = [field.alias for field in fields]
-    unknown = [name for name in request.query_params if name not in known][:_MOST]
+    deep = deep_objects(request)
+    unknown = [
+        name
+        for name in request.query_params
+        if name not in known and name.partition("[")[0] not in deep
+    ][:_MOST]
     if not unknown:
         return
     _, errors = request_params_to_args(fields, request.query_params)
     faults = [_unknown(name, request.query_params[name], known) for name in unknown]
     raise InvalidRequestError([*faults, *(parameter_fault(error) for error in errors)])
+
+
+def deep_objects(request: Request) -> list[str]:
+    """Parameters of the route that come as `name[key]=value`."""
+    described = (request.scope["route"].openapi_extra or {}).get("parameters", ())
+    return [each["name"] for each in described if each.get("style") == "deepObject"]
 
 
 def _unknown(name: str, value: str, known: list[str]) -> Fault:

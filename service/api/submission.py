@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import Header
@@ -22,6 +22,8 @@ from service.contract import patterns
 from service.contract.spec import JobSpec
 from service.errors import PriorityQuotaError, ProjectArchivedError, QuotaExceededError
 from service.store import queries, quotas
+from service.store.create_calls import Attempt
+from service.store.models import JobRow
 from service.store.scope import Scope
 
 CREATED: dict[int | str, dict[str, Any]] = {
@@ -64,6 +66,64 @@ def as_allowed(services: Services, project: str, spec: JobSpec) -> tuple[JobSpec
             return spec, [Fault(path=path, code=error.code, message=error.detail)]
 
 
+@dataclass(frozen=True)
+class Creation:
+    job_id: str
+    job: JobRow | None
+    """None when another request made it."""
+    place: queries.Place | None
+    warned: list[SpecWarning] | None
+    """None when another request made it."""
+
+
+def valid_spec(spec: Any, services: Services, project_id: str) -> JobSpec:
+    """Raises InvalidSpecError with every fault."""
+    findings = examine(spec, services, Scope(project_id))
+    if findings.faults or findings.spec is None:
+        raise InvalidSpecError(findings.faults)
+    return findings.spec
+
+
+def create(
+    services: Services,
+    project_id: str,
+    make_spec: Callable[[], JobSpec],
+    key: str | None,
+    request: Any,
+    *,
+    attempt: Attempt | None = None,
+    cloned_from: str | None = None,
+) -> Creation:
+    """Create a job from the spec that `make_spec` returns, or find the one that `key`, or another
+    attempt of the same call, created.
+
+    `request` must be the same when the key is used again. `attempt` is for a request without a key.
+    Raises what `make_spec` raises, and the errors of service.jobs.submissions.
+    """
+    digest = None
+    if attempt is not None:
+        earlier = services.submissions.job_of_call(project_id, attempt)
+        if earlier:
+            return Creation(earlier, None, None, None)
+    if key is not None:
+        digest = digest_of(request)
+        earlier = services.submissions.earlier(project_id, key, digest)
+        if earlier:
+            return Creation(earlier, None, None, None)
+    spec = make_spec()
+    found = warnings.warnings(spec, services.settings, services.database)
+    made = services.submissions.submit(
+        spec,
+        project_id,
+        notices=warnings.notices(found),
+        idempotency_key=key,
+        request_sha256=digest,
+        attempt=attempt,
+        cloned_from=cloned_from,
+    )
+    return Creation(made.job_id, made.job, made.place, found if made.job is not None else None)
+
+
 def submit(
     services: Services,
     project_id: str,
@@ -73,36 +133,20 @@ def submit(
     *,
     cloned_from: str | None = None,
 ) -> Response:
-    """Create a job from `spec`, or find the one that `key` created; answer with its page.
-
-    `request` must be the same when the key is used again. Raises InvalidSpecError with
-    every fault, and the errors of service.jobs.submissions.
-    """
-    scope = Scope(project_id)
-    page: Job | None = None
-    warned: list[SpecWarning] | None = None
-    digest = job_id = None
-    if key is not None:
-        digest = _digest(request)
-        job_id = services.submissions.earlier(project_id, key, digest)
-    if not job_id:
-        findings = examine(spec, services, scope)
-        if findings.faults or findings.spec is None:
-            raise InvalidSpecError(findings.faults)
-        found = warnings.warnings(findings.spec, services.settings, services.database)
-        made = services.submissions.submit(
-            findings.spec,
-            project_id,
-            notices=warnings.notices(found),
-            idempotency_key=key,
-            request_sha256=digest,
-            cloned_from=cloned_from,
-        )
-        job_id = made.job_id
-        if made.job is not None:
-            page = page_of_new(services.database, made.job, made.place, services.settings)
-            warned = found
-    page = page or read_page(services.database, scope, job_id, services.settings)
+    """As `create`; answers with the job's page. Raises InvalidSpecError with every fault."""
+    made = create(
+        services,
+        project_id,
+        lambda: valid_spec(spec, services, project_id),
+        key,
+        request,
+        cloned_from=cloned_from,
+    )
+    scope, job_id, warned = Scope(project_id), made.job_id, made.warned
+    if made.job is not None:
+        page: Job = page_of_new(services.database, made.job, made.place, services.settings)
+    else:
+        page = read_page(services.database, scope, job_id, services.settings)
     if warned is None:
         with services.database.read() as session:
             warned = warnings.of_events(queries.notices_of_submission(session, scope, job_id))
@@ -110,7 +154,7 @@ def submit(
     return answer(submitted, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
 
 
-def _digest(request: Any) -> str:
+def digest_of(request: Any) -> str:
     """A hash of its meaning: white space and the order of fields do not matter."""
     # default: numbers that no field will take (service/api/body.py)
     text = json.dumps(request, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""Writes a multipart body to disk as it arrives: a file and its purpose, complete or not at all."""
+"""Writes a multipart body to disk as it arrives: a file and short fields, whole or not at all."""
 
 import errno
 import hashlib
@@ -56,8 +56,16 @@ class Upload:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-async def receive(request: Request, path: Path, limit: int, space: Callable[[], Space]) -> Upload:
-    """Write the part `file` of the body to `path`, at most `limit` bytes of it.
+async def receive(
+    request: Request,
+    path: Path,
+    limit: int,
+    space: Callable[[], Space],
+    *,
+    name: str = "file",
+    has_filename: bool = True,
+) -> Upload:
+    """Write the part `name` of the body to `path`, at most `limit` bytes of it.
 
     Raises the errors of this module's imports; then nothing is left at `path`.
     """
@@ -70,15 +78,17 @@ async def receive(request: Request, path: Path, limit: int, space: Callable[[], 
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with leftovers.create(path) as file:
-            form = _Form(boundary, file, limit, Upload(path), space)
+            form = _Form(boundary, file, limit, Upload(path), space, name)
+            form.has_filename = has_filename
             await _pump(request, form)
             await to_thread.run_sync(_sync, file)
         return form.finish()
     except OSError as error:
         remove_if_there(path)
-        if error.errno not in _FULL:
+        full = storage_error(error, space())
+        if full is None:
             raise
-        raise InsufficientStorageError(_capitalized(space())) from error
+        raise full from error
     except BaseException:  # also after cancelled and disconnected requests
         remove_if_there(path)
         raise
@@ -137,7 +147,10 @@ class _Form:
         limit: int,
         upload: Upload,
         space: Callable[[], Space],
+        name: str,
     ) -> None:
+        self._name = name
+        self.has_filename = True
         self._file = file
         self._space = space
         self._parts = 0
@@ -179,7 +192,7 @@ class _Form:
         if not self._ended:
             raise InvalidMultipartError("The form is incomplete: its closing boundary is missing.")
         if not self._files:
-            raise _missing("file")
+            raise _missing(self._name)
         self._upload.sha256 = self._digest.hexdigest()
         return self._upload
 
@@ -203,17 +216,18 @@ class _Form:
     def _headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         self._part = options.get(b"name", b"").decode("utf-8", "replace")
-        if self._part != "file":
+        if self._part != self._name:
             self._sink = self._keep
             return
         self._files += 1
         if self._files > 1:
-            raise InvalidMultipartError("The form has more than one part `file`.")
-        self._upload.filename = _clean_filename(options.get(b"filename", b""))
+            raise InvalidMultipartError(f"The form has more than one part `{self._name}`.")
+        if self.has_filename:
+            self._upload.filename = _clean_filename(options.get(b"filename", b""))
         self._sink = self._write
 
     def _part_end(self) -> None:
-        if self._part != "file":
+        if self._part != self._name:
             self._upload.fields[cut(self._part)] = self._text.decode("utf-8", "replace")
 
     def _end(self) -> None:
@@ -243,6 +257,11 @@ def _clean_filename(raw: bytes) -> str:
 def _missing(name: str, message: str = "required, but not given") -> InvalidRequestError:
     fault = Fault(path=f"body.{name}", code="missing_field", message=message)
     return InvalidRequestError([fault])
+
+
+def storage_error(error: OSError, space: Space) -> InsufficientStorageError | None:
+    """The error for a full disk; None if `error` is another one."""
+    return InsufficientStorageError(_capitalized(space)) if error.errno in _FULL else None
 
 
 def commit(source: Path, target: Path) -> None:

@@ -137,16 +137,25 @@ FilesRead = Annotated[Visitor, Depends(Needs(Permission.FILES_READ))]
 FilesWrite = Annotated[Visitor, Depends(Needs(Permission.FILES_WRITE))]
 SecretsRead = Annotated[Visitor, Depends(Needs(Permission.SECRETS_READ))]
 SecretsWrite = Annotated[Visitor, Depends(Needs(Permission.SECRETS_WRITE))]
+WebhooksRead = Annotated[Visitor, Depends(Needs(Permission.WEBHOOKS_READ))]
+WebhooksWrite = Annotated[Visitor, Depends(Needs(Permission.WEBHOOKS_WRITE))]
 AuditRead = Annotated[Visitor, Depends(Needs(Permission.AUDIT_READ))]
 KeysAdmin = Annotated[Visitor, Depends(Needs(Permission.KEYS_ADMIN))]
 ProjectsAdmin = Annotated[Visitor, Depends(Needs(Permission.PROJECTS_ADMIN))]
 # Of routes that have no use for the visitor itself.
 NEEDS_KEY: Final = Depends(Needs(None))
+NEEDS_JOBS_READ: Final = Depends(Needs(Permission.JOBS_READ))
+NEEDS_JOBS_WRITE: Final = Depends(Needs(Permission.JOBS_WRITE))
 NEEDS_PROJECTS_ADMIN: Final = Depends(Needs(Permission.PROJECTS_ADMIN))
 NEEDS_METRICS: Final = Depends(Needs(Permission.METRICS_READ))
 
 
 def needs_of(dependant: Dependant) -> list[Any]:
-    """What a route declares to need: one of them for each route that is not open."""
-    found = [each.call for each in dependant.dependencies if isinstance(each.call, Needs)]
-    return [need.permission for need in found]
+    """What a route declares to need, itself or in what it depends on: one for each route that is
+    not open."""
+    found = dict.fromkeys(
+        need
+        for each in dependant.dependencies
+        for need in ([each.call.permission] if isinstance(each.call, Needs) else needs_of(each))
+    )
+    return list(found)

@@ -27,6 +27,7 @@ from service.settings import Settings
 from service.store import files, lineage, project_secrets, queries
 from service.store.database import Database
 from service.store.scope import Scope
+from service.webhooks.addresses import Allowed, ReceiverNotAllowedError, check_url
 
 _MODEL_FIELDS = ("name_or_path", "tokenizer_name", "config_name")
 _PATH_STARTS = ("/", ".", "~")
@@ -65,6 +66,7 @@ def check(
         _resumed_job(job, faulty, store),
         _secrets(job, store),
         _hub_token(job, settings, store),
+        _webhooks(job, settings, store),
         _timeout(job, settings),
         _data(job, given, faulty, settings, store, pending_files),
     )
@@ -177,6 +179,24 @@ def _secrets(job: JobSpec, store: _Store) -> Iterator[Fault]:
     if name not in known:
         message = "the project has no such secret: set it with `finetune secrets set`"
         yield _fault(("secrets", "hub_token"), "secret_not_found", message, name)
+
+
+def _webhooks(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Fault]:
+    given = _known(lambda: [(each.url, each.secret) for each in job.webhooks])
+    if not given:
+        return
+    allowed = Allowed.of(settings.webhook_allow)
+    with store.database.read() as session:
+        known = {row.name for row in project_secrets.list_all(session, store.scope)}
+    for place, (url, secret) in enumerate(given):
+        try:
+            check_url(url, allowed)
+        except ReceiverNotAllowedError as error:
+            yield _fault(("webhooks", place, "url"), "receiver_not_allowed", str(error), url)
+        if secret not in known:
+            message = "the project has no such secret: set it with `finetune secrets set`"
+            path = ("webhooks", place, "secret")
+            yield _fault(path, "secret_not_found", message, secret)
 
 
 def _hub_token(job: JobSpec, settings: Settings, store: _Store) -> Iterator[Fault]:

@@ -2,12 +2,23 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.contract.failures import Failure
 from service.store.models import FileRow
 
 Purpose = Literal["fine-tune", "evals", "user_data", "assistants", "batch", "vision"]
+ListedPurpose = Literal[Purpose, "fine-tune-results", "batch_output", "assistants_output"]
+"""OpenAI's lists can be filtered by the purposes of what its service makes, too."""
+
+
+class ExpiresAfter(BaseModel):
+    """When a file is removed by itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=3600, le=30 * 86400, description="From one hour to 30 days.")
 
 
 class FileObject(BaseModel):
@@ -20,7 +31,7 @@ class FileObject(BaseModel):
     purpose: str
     status: Literal["processed"] = "processed"
     status_details: str | None = None
-    expires_at: int | None = None
+    expires_at: int | None = Field(None, description="Unix seconds; null: it does not expire.")
     sha256: str = Field(description="Of the content, in hex.")
 
     @classmethod
@@ -32,6 +43,7 @@ class FileObject(BaseModel):
             created_at=int(row.created_at.timestamp()),
             filename=row.filename,
             purpose=row.purpose,
+            expires_at=None if row.expires_at is None else int(row.expires_at.timestamp()),
             sha256=row.sha256,
         )
 
@@ -58,6 +70,11 @@ class BadRow(BaseModel):
     place: str = Field(examples=["file-0199a0b1c2d3e4f5a6b7c8d9, line 3"])
     reason: str = Field(examples=["answer_not_found"], description="Rows are counted by it.")
     problem: str = Field(description="What is wrong with it, for a person.")
+    check: str | None = Field(
+        None,
+        description="OpenAI's name for the check that the row fails, if it publishes one.",
+        examples=["message_unrecognized_key"],
+    )
 
 
 class FileCheck(BaseModel):

@@ -1,0 +1,129 @@
+"""What the requests for text have in common: parameters of OpenAI's API, checked one by one.
+
+A parameter that would change nothing about the answer is accepted; any other that this service does
+not have is refused by its name.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
+
+from service.api.errors import InvalidRequestError
+from service.api.redaction import shown
+from service.api.request_faults import faults_of
+from service.api.schemas.problems import Fault
+from service.contract import patterns
+from service.contract.predictions import MOST_BYTES, MOST_CHOICES, MOST_NEW_TOKENS, MOST_STOPS
+
+_SEED: Final = 2**63
+RequestT = TypeVar("RequestT", bound="TextRequest")
+LongText = Annotated[str, StringConstraints(max_length=MOST_BYTES)]
+ShortText = Annotated[str, StringConstraints(max_length=512, pattern=patterns.NO_NUL)]
+Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Number = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
+
+
+class Part(BaseModel):
+    """Of a request. Null is as good as leaving a parameter out, as it is for OpenAI."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(Part):
+    include_usage: bool | None = Field(
+        None, description="A last chunk without choices has the usage of all."
+    )
+    include_obfuscation: bool | None = Field(
+        None, description="Accepted: no chunk is padded with random characters."
+    )
+
+
+class TextRequest(Part):
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    """Parameters that OpenAI's API has and this one has not → why, and what to do."""
+
+    model: Annotated[
+        str, StringConstraints(min_length=1, max_length=512, pattern=patterns.NO_NUL)
+    ] = Field(
+        description="A fine-tuned model or a checkpoint (`ft:…`), the id of a job, or a base "
+        "model: a Hub id, or an absolute path under the operator's FINETUNE_MODEL_ROOTS.",
+        examples=["ft:smollm2:default:rivers:job-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
+    )
+    temperature: Temperature | None = Field(None, description="0: the likeliest token each time.")
+    top_p: Share | None = None
+    top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Not in OpenAI's API: sample from so many of the likeliest tokens."
+    )
+    n: Number | None = Field(None, description="How many answers.")
+    seed: Annotated[int, Field(ge=-_SEED, lt=_SEED)] | None = Field(
+        None, description="The same seed on the same machine gives the same text."
+    )
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    max_tokens: Tokens | None = None
+    stream: bool | None = Field(None, description="Server-sent events, ended by `data: [DONE]`.")
+    stream_options: StreamOptions | None = None
+    user: ShortText | None = Field(None, description="Accepted; changes nothing.")
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong with parameters that are each valid."""
+        if self.stream_options is not None and not self.stream:
+            yield conflict("stream_options", "is only allowed with `stream: true`")
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Those of `GenerationOptions` that were given."""
+        names = ("temperature", "top_p", "top_k", "n", "seed")
+        given = {name: getattr(self, name) for name in (*names, *_PENALTIES)}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @classmethod
+    def of(cls, body: Any) -> Self:
+        """Raises InvalidRequestError with every fault."""
+        return _checked(cls, body)
+
+
+_PENALTIES: Final = ("presence_penalty", "frequency_penalty")
+JsonObject = Annotated[dict[str, JsonValue], Field(max_length=1000)]
+
+
+def conflict(path: str, message: str) -> Fault:
+    return Fault(path=path, code="conflict", message=message)
+
+
+def unsupported(path: str, value: Any, why: str) -> Fault:
+    return Fault(path=path, code="unsupported_option", message=why, given=shown(path, value))
+
+
+def _checked(kind: type[RequestT], body: Any) -> RequestT:
+    if not isinstance(body, dict):
+        raise InvalidRequestError(
+            [Fault(path="", code="invalid_type", message="the body must be an object")]
+        )
+    refused = [
+        unsupported(name, body[name], why)
+        for name, why in kind.REFUSED.items()
+        if not _is_absent(body.get(name))
+    ]
+    try:
+        request = kind.model_validate({k: v for k, v in body.items() if k not in kind.REFUSED})
+    except ValidationError as error:
+        raise InvalidRequestError([*refused, *faults_of(kind, error)]) from None
+    if faults := [*refused, *request.faults()]:
+        raise InvalidRequestError(faults)
+    return request
+
+
+def _is_absent(value: Any) -> bool:
+    """Clients send the empty value of what their user has not set."""
+    return value is None or value in ([], {})

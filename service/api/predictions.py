@@ -1,0 +1,166 @@
+"""What a job's model answers to a few rows: a worker computes it, and the request waits a while."""
+
+import re
+import time
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import ValidationError
+
+from service.api import prediction_watch
+from service.api.dependencies import JobId, ParsedBody, Services, ServicesDep
+from service.api.errors import InvalidRequestError
+from service.api.faults.names import nearest
+from service.api.openapi import PREDICT_BODY, problems
+from service.api.prediction_watch import Asked, WaitersDep
+from service.api.request_faults import faults_of
+from service.api.schemas.predictions import Prediction, PredictRequest
+from service.api.schemas.problems import Fault
+from service.api.visitor import JobsRead, JobsWrite
+from service.contract import predicted_rows
+from service.contract.predicted_rows import Lack
+from service.contract.predictions import (
+    UNFINISHED,
+    PredictedModel,
+    PredictionRequest,
+    PredictionState,
+    RowsInput,
+)
+from service.contract.spec import JobSpec
+from service.errors import PredictionNotFoundError
+from service.store import predictions, queries
+from service.store.scope import Scope
+
+router = APIRouter(tags=["predictions"])
+
+_LONGEST_WAIT: Final = 60.0
+_MOST_FAULTS: Final = 20
+_SHOWN: Final = 50
+_PREDICTION_ID: Final = re.compile(r"pred-[0-9a-f]{1,35}")
+_LOCATION: Final = {"Location": {"required": True, "schema": {"type": "string"}}}
+_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "The prediction has ended.", "headers": _LOCATION},
+    202: {
+        "description": "It has not ended yet: ask for it at `Location`.",
+        "model": Prediction,
+        "headers": _LOCATION,
+    },
+}
+
+
+async def _prediction_id(
+    prediction_id: Annotated[
+        str,
+        Path(
+            description="Id of the prediction.",
+            examples=["pred-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"],
+        ),
+    ],
+) -> str:
+    # What cannot be an id must not reach SQL: Postgres refuses a NUL in any text.
+    if not _PREDICTION_ID.fullmatch(prediction_id):
+        raise PredictionNotFoundError(prediction_id)
+    return prediction_id
+
+
+@router.post(
+    "/v1/jobs/{job_id}/predict",
+    response_model=Prediction,
+    summary="Ask a job's model about a few rows",
+    openapi_extra=PREDICT_BODY,
+    responses={**_ANSWERS, **problems(400, 401, 404, 409, 410, 413, 415, 422, 429, 503)},
+)
+async def predict_rows(
+    visitor: JobsWrite,
+    job_id: JobId,
+    body: ParsedBody,
+    request: Request,
+    services: ServicesDep,
+    waiters: WaitersDep,
+    wait: Annotated[
+        float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the answers.")
+    ] = 30.0,
+) -> Response:
+    """A worker loads the finished model, or that of a checkpoint, and answers the rows as
+    `mode: predict` would. A project has at most 16 unfinished predictions, and each is kept for an
+    hour."""
+    rows = _valid(body)
+    asked = await to_thread.run_sync(_begin, services, visitor.scope, job_id, rows)
+    found = await to_thread.run_sync(_read, services, asked.scope, asked.ids[0])
+    # Without a worker there is nothing to wait for.
+    until = time.monotonic() + (wait if found.waiting is None else 0.0)
+    with waiters.take() as has_room:
+        if has_room and time.monotonic() < until:
+            async for _ in prediction_watch.progress(asked, request):
+                if time.monotonic() >= until:
+                    break
+            found = await to_thread.run_sync(_read, services, asked.scope, asked.ids[0])
+    status = HTTPStatus.ACCEPTED if found.state in UNFINISHED else HTTPStatus.OK
+    headers = {"Location": f"/v1/predictions/{found.id}"}
+    return Response(found.model_dump_json(), status, headers, media_type="application/json")
+
+
+@router.get(
+    "/v1/predictions/{prediction_id}",
+    response_model=Prediction,
+    summary="One prediction",
+    responses=problems(401, 404, 422, 503),
+)
+def get_prediction(
+    visitor: JobsRead,
+    prediction_id: Annotated[str, Depends(_prediction_id)],
+    services: ServicesDep,
+) -> Prediction:
+    """Its answers, once it has ended."""
+    return _read(services, visitor.scope, prediction_id)
+
+
+def _valid(body: Any) -> PredictRequest:
+    """Raises InvalidRequestError."""
+    try:
+        return PredictRequest.model_validate(body)
+    except ValidationError as error:
+        raise InvalidRequestError(faults_of(PredictRequest, error)) from None
+
+
+def _begin(services: Services, scope: Scope, job_id: str, wanted: PredictRequest) -> Asked:
+    with services.database.read() as session:
+        job = queries.get_job(session, scope, job_id)
+        project, spec = job.project_id, JobSpec.accepted(job.spec)
+    _require_columns(wanted.rows, spec)
+    model = PredictedModel(job=job_id, step=wanted.step)
+    request = PredictionRequest(model=model, input=RowsInput(rows=wanted.rows))
+    return prediction_watch.begin(services, project, [request], needs_worker=False)
+
+
+def _require_columns(rows: list[dict[str, Any]], spec: JobSpec) -> None:
+    """Before a model is loaded for them. Raises InvalidRequestError."""
+    faults = [
+        _fault(number, row, lack)
+        for number, row in enumerate(rows)
+        for lack in predicted_rows.lacks(spec.task.type, row, spec.columns)
+    ]
+    if faults:
+        raise InvalidRequestError(faults[:_MOST_FAULTS])
+
+
+def _fault(number: int, row: dict[str, Any], lack: Lack) -> Fault:
+    """A row without any of several columns is at fault as a whole."""
+    place, (name, *others) = f"rows[{number}]", lack.columns
+    if lack.is_given:
+        path = f"{place}.{name}"
+        return Fault(path=path, code="invalid_type", message=lack.message, allowed="text")
+    near = next(filter(None, (nearest(each, row) for each in lack.columns)), None)
+    hint = f"; rename `{near[:_SHOWN]}` if that is it" if near else ""
+    path = place if others else f"{place}.{name}"
+    return Fault(path=path, code="missing_field", message=lack.message + hint)
+
+
+def _read(services: Services, scope: Scope, prediction_id: str) -> Prediction:
+    """Raises PredictionNotFoundError."""
+    with services.database.read() as session:
+        row = predictions.get(session, scope, prediction_id)
+    is_queued = row.state == PredictionState.QUEUED
+    return Prediction.of(row, prediction_watch.why_waiting(services) if is_queued else None)
