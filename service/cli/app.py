@@ -27,6 +27,7 @@ from service.cli import (
     preview,
     projects,
     secrets,
+    serve_command,
     servers,
     submit,
     tasks,
@@ -35,6 +36,7 @@ from service.cli import (
     usage,
     validate,
     watch,
+    webhooks,
     workers,
 )
 from service.cli.client import GIVEN_PROJECT, ApiError, UnreachableError
@@ -101,6 +103,7 @@ _CLIENT_COMMANDS: dict[str, Callable[..., None]] = {
     "events": logs.show_events,
     "download": download.download,
     "try": try_model.try_model,
+    "serve-command": serve_command.serve_command,
     "checkpoints": checkpoints.show_checkpoints,
     "promote": checkpoints.promote_checkpoint,
     "publish": checkpoints.publish_job,
@@ -125,6 +128,7 @@ app.add_typer(files.app, name="files", rich_help_panel=_CLIENT)
 app.add_typer(projects.app, name="projects", rich_help_panel=_CLIENT)
 app.add_typer(projects.members_app, name="members", rich_help_panel=_CLIENT)
 app.add_typer(secrets.app, name="secrets", rich_help_panel=_CLIENT)
+app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_CLIENT)
 for _name, _command in _SERVER_COMMANDS.items():
     app.command(_name, rich_help_panel=_SERVERS)(_command)
 app.command(

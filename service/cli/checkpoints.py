@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli import output, whole_folder
+from service.cli import checkpoint_model, output, whole_folder
 from service.cli.client import Client, Json
+from service.cli.exit_codes import UsageError
 
 
 def show_checkpoints(
@@ -48,10 +49,21 @@ def _download(client: Client, job_id: str, step: int, to: Path, *, json: bool) -
         output.print_line(str(target))
 
 
-def promote_checkpoint(job_id: str, step: int, *, json: output.AsJson = False) -> None:
+def promote_checkpoint(
+    job_id: str,
+    step: Annotated[
+        int | None, typer.Argument(help="Not needed after the name of a checkpoint.")
+    ] = None,
+    *,
+    json: output.AsJson = False,
+) -> None:
     """Make a checkpoint the model of an ended job, and publish it as before."""
     with Client.from_environment() as client:
-        _show(client.promote(client.job_id(job_id), step), json=json)
+        named = client.model(job_id)
+        wanted = checkpoint_model.step_of(named, None if step is None else str(step))
+        if wanted is None:
+            raise UsageError(f"which checkpoint? `finetune checkpoints {named.job_id}` lists them")
+        _show(client.promote(named.job_id, int(wanted)), json=json)
 
 
 def publish_job(

@@ -1,59 +1,37 @@
-"""Client of the service's HTTP API: JSON in, JSON out, errors as exceptions."""
+"""The client of the commands: finetune_client's transport and requests, answers as JSON."""
 
-import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import quote
+from typing import Any, TypeVar
 
-import httpx
+from finetune_client import calls, downloads, flows, local_stack, streams
+from finetune_client.errors import APIConnectionError as UnreachableError
+from finetune_client.errors import APIError as ApiError
+from finetune_client.errors import FineTuneError, InvalidArgumentError
+from finetune_client.errors import UnexpectedAnswerError as AnotherServerError
+from finetune_client.transport import SyncTransport
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.cli import ids
 from service.cli.exit_codes import UsageError
-from service.cli.stack import local_key, lock
+from service.cli.stack import local_key
+from service.contract.model_names import FineTuned
 from service.contract.states import Action
 from service.settings import Settings
 
+__all__ = ["AnotherServerError", "ApiError", "Client", "UnreachableError"]
+
+_T = TypeVar("_T")
 Json = dict[str, Any]
-RETRY_WAITS = (0.5, 1.0, 2.0)
-"""Seconds before the second, third and fourth try of a request that may be repeated."""
-_PASSING = (429, 502, 503, 504)
-"""Statuses worth another try."""
-_PAGE = 100
-_BLOCK = 1024 * 1024
-_LAST_PORT = 65535
+ANSWER_SECONDS = 30.0
+MAX_RETRIES = 3
+LONGEST_WAIT = 10.0
+"""Seconds that a command waits silently because the service asks it to."""
 GIVEN_PROJECT: ContextVar[str | None] = ContextVar("given_project", default=None)
 """Of `finetune --project`."""
-
-
-class ApiError(Exception):
-    """The service answered with an error; `problem` is its RFC 9457 document."""
-
-    def __init__(self, status: int, problem: Json) -> None:
-        parts = (problem.get(name) for name in ("message", "detail", "title"))
-        super().__init__(next(filter(None, parts), f"HTTP {status}"))
-        self.status = status
-        self.problem = problem
-
-    @property
-    def code(self) -> str:
-        return str(self.problem.get("code", ""))
-
-
-class UnreachableError(Exception):
-    """No answer from the service."""
-
-
-class AnotherServerError(UnreachableError):
-    """Something answers, but not the service."""
-
-
-class WrongContentError(UnreachableError):
-    """A download arrived whole, but not as the service announced it."""
 
 
 class ClientSettings(BaseSettings):
@@ -65,10 +43,11 @@ class ClientSettings(BaseSettings):
 
     def base_url(self) -> str:
         """FINETUNE_URL, else where `finetune up` of this home listens, else the default port."""
-        if self.url:
-            return self.url.rstrip("/")
-        address = lock.read_address(Settings().home)
-        return address.url if address else "http://127.0.0.1:8000"
+        return local_stack.find_url(self.url, Settings().home)
+
+
+def _policy(url: str) -> flows.Policy:
+    return flows.Policy(url, MAX_RETRIES, LONGEST_WAIT)
 
 
 class Client:
@@ -79,17 +58,9 @@ class Client:
     ) -> None:
         """UsageError for an address, a key or a project that cannot be used."""
         self.project = project
-        url = _checked_url(base_url)
-        self._shown_url = str(url.copy_with(userinfo=b""))
-        self._http = httpx.Client(
-            base_url=url,
-            headers=_headers(api_key, project),
-            timeout=httpx.Timeout(30, connect=5),
-            # Proxy settings are for the internet, not for the service.
-            trust_env=False,
-            # Loading the certificates takes 30 ms of each command; a plain address needs none.
-            verify=url.scheme == "https",
-        )
+        with _usage():
+            self._transport = SyncTransport(base_url, api_key, project, ANSWER_SECONDS, _policy)
+        self._policy = self._transport.policy
 
     @classmethod
     def from_environment(cls, project: str | None = None) -> "Client":
@@ -102,28 +73,33 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
-
-    # ---- calls --------------------------------------------------------------------------------
+        self._transport.close()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        return self._json(self._repeat(lambda: self._send("GET", path, params=params)))
+        return self._json(calls.get(path, params))
 
     def pages(
         self, path: str, cursor: str = "id", params: Mapping[str, Any] | None = None
     ) -> Iterator[Json]:
         """Every item of a paged list; `cursor` names the field that the next page starts after."""
-        after: dict[str, Any] = {}
-        while True:
-            page = self.get(path, {"limit": _PAGE, **(params or {}), **after})
-            yield from page["data"]
-            if not page["has_more"]:
-                return
-            after = {"after": page["data"][-1][cursor]}
+        call = calls.get(path, {"limit": calls.PAGE, **(params or {})})
+        return self._transport.iterate(flows.pages(self._policy, call, cursor, lambda item: item))
+
+    def messages(
+        self, path: str, place: streams.Place, lost: Callable[[FineTuneError], None]
+    ) -> Iterator[streams.Message]:
+        """Those of a live stream after `place`, to the one that ends it; `lost` is called while
+        the service does not answer. ApiError that `streams.has_no_stream` knows: poll instead."""
+        flow = streams.messages(self._policy, path, place, lambda message: message, lost)
+        return self._transport.iterate(flow)
 
     def job_id(self, text: str) -> str:
-        """The id of the job that `text` names: an id, or the beginning of one."""
-        return ids.find(self.get, ids.JOB, text)
+        """The id of the job that `text` names: an id, the beginning of one, or a model's name."""
+        return ids.find_job(self.get, text)
+
+    def model(self, text: str) -> FineTuned:
+        """As `job_id`, for a command that can do with a checkpoint: its step as well."""
+        return ids.find_model(self.get, text)
 
     def file_id(self, text: str) -> str:
         """The id of the uploaded file that `text` names, as `job_id`."""
@@ -132,240 +108,87 @@ class Client:
     def validate(self, spec: Json, pending_file: str | None = None) -> Json:
         """What the service says about a spec, without making a job; `pending_file` is an id that
         counts as uploaded."""
-        params = {"pending_file": pending_file} if pending_file else None
-        return self._json(
-            self._repeat(lambda: self._send("POST", "/v1/jobs/validate", json=spec, params=params))
-        )
+        return self._json(calls.validate_job(spec, pending_file))
 
     def preview(self, spec: Json, rows: int, shown: int) -> Json:
-        """A preview, which may not have ended yet. Asking twice makes two, which does no harm."""
-        params = {"rows": rows, "shown": shown}
-        timeout = httpx.Timeout(60, connect=5)
-        return self._json(
-            self._repeat(
-                lambda: self._send(
-                    "POST", "/v1/jobs/preview", json=spec, params=params, timeout=timeout
-                )
-            )
-        )
+        """A preview, which may not have ended yet."""
+        return self._json(calls.preview_job(spec, {"rows": rows, "shown": shown}))
 
     def submit(self, spec: Json, idempotency_key: str) -> Json:
-        """The new job. Repeated with the same key after a lost answer, so it makes one job."""
-        return self._create("/v1/jobs", spec, idempotency_key)
+        """The new job."""
+        return self._json(calls.create_job(spec, idempotency_key))
 
     def clone(self, job_id: str, patch: Json, idempotency_key: str) -> Json:
-        """The new job; repeated like `submit`."""
-        return self._create(f"/v1/jobs/{job_id}/clone", patch, idempotency_key)
-
-    def _create(self, path: str, body: Json, idempotency_key: str) -> Json:
-        headers = {"Idempotency-Key": idempotency_key}
-        return self._json(
-            self._repeat(lambda: self._send("POST", path, json=body, headers=headers))
-        )
+        """The new job."""
+        return self._json(calls.clone_job(job_id, patch, idempotency_key))
 
     def act(self, job_id: str, action: Action) -> Json:
-        """Pause, resume or cancel: asking twice changes nothing more."""
-        return self._json(self._repeat(lambda: self._send("POST", f"/v1/jobs/{job_id}/{action}")))
+        """Pause, resume or cancel."""
+        return self._json(calls.act(job_id, action))
 
     def retry(self, job_id: str) -> Json:
-        """Not repeated: after a lost answer the job may have failed again meanwhile."""
-        return self._json(self._send("POST", f"/v1/jobs/{job_id}/{Action.RETRY}"))
+        return self._json(calls.retry_job(job_id))
 
     def promote(self, job_id: str, step: int) -> Json:
-        """Asking twice changes nothing more."""
-        path = f"/v1/jobs/{job_id}/checkpoints/{step}/{Action.PROMOTE}"
-        return self._json(self._repeat(lambda: self._send("POST", path)))
+        return self._json(calls.promote(job_id, step))
 
     def publish(self, job_id: str, hub: Json) -> Json:
-        """Asking twice pushes nothing that is there already."""
-        path = f"/v1/jobs/{job_id}/{Action.PUBLISH}"
-        return self._json(self._repeat(lambda: self._send("POST", path, json=hub)))
+        return self._json(calls.publish_job(job_id, hub))
 
     def delete_job(self, job_id: str) -> Json:
-        return self._json(self._send("DELETE", f"/v1/jobs/{job_id}"))
+        return self.change("DELETE", calls.job(job_id))
 
     def upload(
-        self, path: Path, purpose: str, progress: Callable[[int], None] | None = None
+        self,
+        path: Path,
+        purpose: str,
+        progress: Callable[[int], None] | None = None,
+        expires_after: int | None = None,
     ) -> Json:
-        """Not repeated: a lost answer may have left a file, and a second one costs space.
-
-        `progress` is called with the number of bytes of each part that is sent.
-        """
+        """`progress` is called with the number of bytes of each part that is sent; the file is
+        removed by itself after so many seconds."""
         with path.open("rb") as opened:
-            file = opened if progress is None else _Counted(opened, progress)
-            answer = self._send(
-                "POST",
-                "/v1/files",
-                files={"file": (path.name, file)},
-                data={"purpose": purpose},
-                timeout=httpx.Timeout(600, connect=5),
-            )
-        return self._json(answer)
+            upload = calls.Upload(path.name, opened, purpose, progress, calls.expiry(expires_after))
+            return self._json(calls.create_file(upload))
 
     def check_file(self, file_id: str, parameters: Json) -> Json:
-        """Repeated while other files are being checked."""
-        return self._json(
-            self._repeat(
-                lambda: self._send(
-                    "POST",
-                    f"/v1/files/{file_id}/check",
-                    params=parameters,
-                    timeout=httpx.Timeout(60, connect=5),
-                )
-            )
-        )
+        return self._json(calls.check_file(file_id, parameters))
 
     def change(self, method: str, path: str, body: Json | None = None) -> Json:
-        """Not repeated."""
-        return self._json(self._send(method, path, json=body))
+        """Not sent again after a lost answer."""
+        return self._json(calls.change(method, path, body))
 
     def set_secret(self, name: str, value: str) -> Json:
-        """Asking twice changes nothing more."""
-        path = f"/v1/secrets/{quote(name, safe='')}"
-        return self._json(self._repeat(lambda: self._send("PUT", path, json={"value": value})))
+        return self._json(calls.set_secret(name, value))
 
     def delete_secret(self, name: str) -> Json:
-        return self._json(self._send("DELETE", f"/v1/secrets/{quote(name, safe='')}"))
+        return self._json(calls.delete_secret(name))
 
     def delete_file(self, file_id: str) -> Json:
-        return self._json(self._send("DELETE", f"/v1/files/{file_id}"))
+        return self.change("DELETE", calls.file(file_id))
 
     def download(self, path: str, target: Path, sha256: str | None = None) -> None:
         """Write what `path` answers to `target`, which appears only when it is complete. Raises
-        WrongContentError if it has another sha256 than the given one."""
-        digest = hashlib.sha256()
-        partial = target.with_name(target.name + ".part")
-        try:
-            with self._http.stream("GET", path) as answer:
-                if answer.is_error:
-                    answer.read()
-                _raise_for_problem(answer)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with partial.open("wb") as file:
-                    for block in answer.iter_bytes(_BLOCK):
-                        digest.update(block)
-                        file.write(block)
-            if sha256 not in (None, digest.hexdigest()):
-                raise WrongContentError(
-                    f"{path} arrived with another sha256 than it was announced with: the job has "
-                    "changed it meanwhile, or it is damaged on the server. Try again."
-                )
-            partial.replace(target)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        finally:
-            partial.unlink(missing_ok=True)
+        UnreachableError if it has another sha256 than the given one."""
+        self._run(downloads.file(self._policy, path, target, sha256, keeps_partial=False))
 
-    # ---- how they are sent --------------------------------------------------------------------
+    def _json(self, call: calls.Call) -> Json:
+        return self._run(flows.json(self._policy, call))
 
-    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        try:
-            request = self._http.build_request(method, path, **arguments)
-        except UnicodeEncodeError as error:
-            wrong = error.object[error.start : error.end]
-            raise UsageError(f"the request holds {wrong!r}, which is not Unicode text") from error
-        except ValueError as error:
-            raise UsageError("NaN and the infinities are not numbers of JSON") from error
-        try:
-            answer = self._http.send(request)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        _raise_for_problem(answer)
-        return answer
+    def _run(self, flow: flows.Flow[_T]) -> _T:
+        with _usage():
+            return self._transport.run(flow)
 
-    def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
-        return UnreachableError(
-            f"no answer from {self._shown_url} ({error}). Start it with `finetune up`, or set "
-            "FINETUNE_URL."
-        )
 
-    def _json(self, answer: httpx.Response) -> Json:
-        if answer.has_redirect_location:
-            raise AnotherServerError(
-                f"{self._shown_url} redirects to {answer.headers['Location']}: set FINETUNE_URL to "
-                "the address of the service itself"
-            )
-        try:
-            content = answer.json()
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise AnotherServerError(
-                f"{self._shown_url} does not answer like the service: does FINETUNE_URL name "
-                "another server?"
-            )
-        return content
-
-    def _repeat(self, call: Callable[[], httpx.Response]) -> httpx.Response:
-        """Only for requests that change nothing, or nothing more, when they arrive twice."""
-        for wait in RETRY_WAITS:
-            try:
-                return call()
-            except UnreachableError:
-                time.sleep(wait)
-            except ApiError as error:
-                if error.code != "idempotency_in_flight" and error.status not in _PASSING:
-                    raise
-                time.sleep(wait)
-        return call()
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What cannot be sent is an error of the command's arguments."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise UsageError(str(error)) from error
 
 
 def chosen_project() -> str | None:
     """Of `finetune --project`, else FINETUNE_PROJECT; None: the key's own."""
     return GIVEN_PROJECT.get() or ClientSettings().project
-
-
-def _headers(key: SecretStr | None, project: str | None) -> dict[str, str]:
-    headers = {"Authorization": f"Bearer {_checked_key(key)}"} if key else {}
-    if project is not None:
-        if not (project.isascii() and project.isprintable()):
-            raise UsageError("--project holds a character that no project's name has")
-        headers["FineTune-Project"] = project
-    return headers
-
-
-class _Counted:
-    """A file that reports what is read of it; httpx needs its descriptor for the length."""
-
-    def __init__(self, file: BinaryIO, progress: Callable[[int], None]) -> None:
-        self._file = file
-        self._progress = progress
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._file.read(size)
-        self._progress(len(block))
-        return block
-
-
-def _raise_for_problem(answer: httpx.Response) -> None:
-    if not answer.is_error:
-        return
-    try:
-        problem = answer.json()
-    except (ValueError, RecursionError):
-        problem = None
-    if not isinstance(problem, dict):  # a proxy's page, not ours
-        problem = {"title": answer.reason_phrase, "detail": answer.text[:500]}
-    raise ApiError(answer.status_code, {"status": answer.status_code, **problem})
-
-
-def _checked_url(text: str) -> httpx.URL:
-    """UsageError without the text, which may hold a password."""
-    try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        raise UsageError(f"FINETUNE_URL is not a URL: {error}") from error
-    if url.scheme not in ("http", "https") or not url.host or (url.port or 0) > _LAST_PORT:
-        raise UsageError("FINETUNE_URL must be http://HOST:PORT or https://HOST")
-    return url
-
-
-def _checked_key(key: SecretStr) -> str:
-    """Without the line's end of the file that it was read from. An error of httpx would show it."""
-    text = key.get_secret_value().strip()
-    if not (text.isascii() and text.isprintable()):
-        raise UsageError("FINETUNE_API_KEY holds a character that no key has")
-    return text

@@ -3,21 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
+from finetune_client import calls, downloads
 
 from service import escaping
-from service.cli import output, whole_folder
+from service.cli import checkpoint_model, output, whole_folder
+from service.cli.checkpoint_model import ADAPTER, MODEL
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.folder_names import folder_name
 from service.cli.transfer import file_size
 from service.contract.states import ENDED
 
-MODEL: Final = "model/"
 _CARD: Final = "model/README.md"
-_ADAPTER: Final = "model/adapter_config.json"
 _AUTO_MODELS: Final = {
     "question-answering": "AutoModelForQuestionAnswering",
     "causal-lm": "AutoModelForCausalLM",
@@ -41,6 +40,10 @@ def download(
         Path | None,
         typer.Option(help="Folder; made if it is missing. Default: one with the job's name."),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="Its model alone: a step, `best` or `last`."),
+    ] = None,
     *,
     force: Annotated[
         bool, typer.Option("--force", help="Replace what an earlier download wrote there.")
@@ -52,9 +55,15 @@ def download(
     The folder appears when everything has arrived and its sha256 is right.
     """
     with Client.from_environment() as client:
-        job = client.get(f"/v1/jobs/{client.job_id(job_id)}")
+        named = client.model(job_id)
+        checkpoint = checkpoint_model.step_of(named, checkpoint)
+        job = client.get(f"/v1/jobs/{named.job_id}")
         found = artifacts(client, job["id"])
-        if names:
+        if checkpoint is not None:
+            if names:
+                raise UsageError("give either names of artifacts or --checkpoint")
+            _model_of(client, job, found, checkpoint, to, force=force, json=json)
+        elif names:
             _some(client, job["id"], _named(job["id"], found, names), to, force=force, json=json)
         else:
             _all(client, job, found, to, force=force, json=json)
@@ -68,7 +77,7 @@ def fetch(client: Client, job_id: str, wanted: Sequence[Json], to: Path) -> list
     """Download artifacts to their names under `to`; which, where and how large."""
     targets = whole_folder.paths([artifact["name"] for artifact in wanted], to)
     for artifact in wanted:
-        path = f"/v1/jobs/{job_id}/artifacts/{quote(artifact['name'])}"
+        path = calls.artifact(job_id, artifact["name"])
         client.download(path, targets[artifact["name"]], artifact["sha256"])
     return [
         {"name": each["name"], "path": str(targets[each["name"]]), "bytes": each["bytes"]}
@@ -96,18 +105,52 @@ def _all(
         return
     with whole_folder.writing(target, job["id"], force=force) as folder:
         fetch(client, job["id"], found, folder)
-    written = [
-        {"name": each["name"], "path": str(target / each["name"]), "bytes": each["bytes"]}
-        for each in found
-    ]
+    _report(job, found, target, json=json)
+    if job["state"] not in ENDED and not json:
+        output.note(f"The job is still {job['state']}: what it makes from now on is not here.")
+
+
+def checkpoint_folder(job: Json, step: int) -> Path:
+    """Where the model of a checkpoint is downloaded unless another folder is given."""
+    return Path(f"{folder_name(job['name'], job['id'])}-checkpoint-{step}")
+
+
+def _model_of(
+    client: Client,
+    job: Json,
+    found: list[Json],
+    wanted: str,
+    to: Path | None,
+    *,
+    force: bool,
+    json: bool,
+) -> None:
+    """Download the model of a checkpoint as if it were the job's finished model."""
+    page = checkpoint_model.chosen(client, job["id"], wanted)
+    names = {each["name"] for each in found}
+    checkpoint_model.require_settings(job, page["step"], names)
+    target = to if to is not None else checkpoint_folder(job, page["step"])
+    settings = checkpoint_model.settings(found)
+    with whole_folder.writing(target, job["id"], force=force) as folder:
+        fetch(client, job["id"], settings, folder)
+        weights = checkpoint_model.fetch_weights(
+            client, job["id"], page, folder / MODEL, is_adapter=ADAPTER in names
+        )
+        size = weights.stat().st_size
+    _report(job, [*settings, {"name": f"{MODEL}{weights.name}", "bytes": size}], target, json=json)
+
+
+def _report(job: Json, found: Sequence[Json], target: Path, *, json: bool) -> None:
     if json:
+        written = [
+            {"name": each["name"], "path": str(target / each["name"]), "bytes": each["bytes"]}
+            for each in found
+        ]
         output.print_json({"path": str(target), "data": written})
         return
     number = f"{len(found)} file{'s' if len(found) > 1 else ''}"
     size = file_size(sum(each["bytes"] for each in found))
     output.print_line(f"{target}: {number}, {size}, every sha256 checked")
-    if job["state"] not in ENDED:
-        output.note(f"The job is still {job['state']}: what it makes from now on is not here.")
     if line := how_to_load(job, {each["name"] for each in found}, target):
         output.print_line(line)
 
@@ -118,7 +161,7 @@ def how_to_load(job: Json, names: set[str], folder: Path) -> str | None:
         return None
     task: Any = job["spec"]["task"]
     auto_model = _AUTO_MODELS.get(task["type"])
-    is_plain = _ADAPTER not in names and task.get("head") in (None, "span")
+    is_plain = ADAPTER not in names and task.get("head") in (None, "span")
     if auto_model is not None and is_plain:
         literal = escaping.python_literal(str(folder / "model"))
         return f"Load it: transformers.{auto_model}.from_pretrained({literal})"
@@ -146,12 +189,8 @@ def _require_no_other(job_id: str, wanted: list[Json], folder: Path, *, force: b
         raise UsageError(f"{folder} holds a download of {owner}: give another folder with --to")
     for artifact in wanted:
         target = targets[artifact["name"]]
-        if target.exists() and not force and not _is_same(target, artifact):
+        if target.exists() and not force and not downloads.is_same(target, artifact["sha256"]):
             raise UsageError(
                 f"{target} exists with other content: give another folder with --to, or replace "
                 "it with --force"
             )
-
-
-def _is_same(target: Path, artifact: Json) -> bool:
-    return target.is_file() and whole_folder.file_sha256(target) == artifact["sha256"]

@@ -1,12 +1,13 @@
 """`finetune files`: the data sets that jobs are trained on."""
 
+from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.cli import output
+from service.cli import durations, output
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.contract.dataset import MAX_BAD_FRACTION
@@ -18,12 +19,17 @@ app = typer.Typer(no_args_is_help=True, help="Uploaded data sets.")
 def upload(
     path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)],
     purpose: str = "fine-tune",
+    expires_after: Annotated[
+        str | None,
+        typer.Option(help="Remove it so long after the upload: 1h to 30d. Default: never."),
+    ] = None,
     *,
     json: output.AsJson = False,
 ) -> None:
     """Upload a file; prints the id that a spec names in `dataset`."""
+    lifetime = None if expires_after is None else durations.seconds(expires_after)
     with Client.from_environment() as client:
-        uploaded = client.upload(path, purpose)
+        uploaded = client.upload(path, purpose, expires_after=lifetime)
     if json:
         output.print_json(uploaded)
     else:
@@ -38,7 +44,13 @@ def list_files(*, json: output.AsJson = False) -> None:
     if json:
         output.print_json({"data": files})
     else:
-        output.print_table(("id", "filename", "bytes", "purpose"), files)
+        columns = ("id", "filename", "bytes", "purpose", "expires")
+        output.print_table(columns, [{**file, "expires": _expiry(file)} for file in files])
+
+
+def _expiry(file: Json) -> str | None:
+    at = file.get("expires_at")
+    return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @app.command()

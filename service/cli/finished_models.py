@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from service.cli import download, whole_folder
+from service.cli import checkpoint_model, download, whole_folder
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
 from service.cli.folder_names import folder_name
@@ -56,7 +56,7 @@ def _downloaded(client: Client, job: Json, cache: Path) -> Path:
     files = [
         artifact
         for artifact in download.artifacts(client, job["id"])
-        if artifact["name"].startswith(download.MODEL)
+        if artifact["name"].startswith(checkpoint_model.MODEL)
     ]
     weights = (job["result"] or {}).get("weights_sha256")
     if not files or weights is None:
@@ -70,7 +70,7 @@ def _downloaded(client: Client, job: Json, cache: Path) -> Path:
         with whole_folder.writing(target, job["id"], force=False) as folder:
             download.fetch(client, job["id"], files, folder)
     (target / whole_folder.MANIFEST).touch()  # when it was last used
-    return target / download.MODEL
+    return target / checkpoint_model.MODEL
 
 
 def _make_room(cache: Path) -> None:

@@ -3,11 +3,9 @@
 import unicodedata
 from typing import Final
 
+from finetune_client.downloads import RESERVED
+
 _MOST_BYTES: Final = 100
-RESERVED: Final = frozenset(
-    ["con", "prn", "aux", "nul"] + [f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10)]
-)
-"""Devices on Windows, whose disks may be mounted here."""
 
 
 def folder_name(name: str | None, otherwise: str) -> str:

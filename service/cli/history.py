@@ -4,12 +4,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from service.cli import output, units
+from service import units
+from service.cli import output
 from service.cli.client import ApiError, Client, Json, UnreachableError
+from service.cli.job_streams import Changes
 from service.contract.states import ENDED
 
 _T = TypeVar("_T")
 POLL_SECONDS = 1.0
+REFRESH_SECONDS = 10.0
+"""Why a job waits, and the memory that it uses, change without an event."""
 UNREACHABLE_SECONDS = 120.0
 """How long to wait for a service that does not answer: it may be restarting."""
 _PAGE: Final = 1000
@@ -53,6 +57,11 @@ class History:
         self._read("events")
         return self._taken(self._unread["events"], [])
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether the next call has something even if nothing happens until then."""
+        return bool(self._unread["events"])
+
     def _taken(self, events: list[Json], kept: list[Json]) -> list[Json]:
         """These events and all unread metrics, in order; `kept` remains for the next call."""
         metrics = self._unread["metrics"]
@@ -76,10 +85,26 @@ def _order(item: Json) -> tuple[Any, int]:
     return units.moment(item["at"]), rank
 
 
+class Outage:
+    """Says that the service does not answer, once in UNREACHABLE_SECONDS: otherwise what was shown
+    last looks as if it were current."""
+
+    def __init__(self, say: Callable[[str], None] = output.note) -> None:
+        self._say = say
+        self._said_at: float | None = None
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._said_at is None or now - self._said_at > UNREACHABLE_SECONDS:
+            patience = units.duration(UNREACHABLE_SECONDS)
+            self._say(f"The service does not answer; trying again for {patience}.")
+            self._said_at = now
+
+
 def patiently(read: Callable[[], _T], say: Callable[[str], None] = output.note) -> _T:
     """What `read` returns, once the service answers. Raises after UNREACHABLE_SECONDS."""
     began = time.monotonic()
-    is_told = False
+    outage = Outage(say)
     while True:
         try:
             return read()
@@ -87,24 +112,35 @@ def patiently(read: Callable[[], _T], say: Callable[[str], None] = output.note) 
             is_passing = isinstance(error, UnreachableError) or error.status >= 500
             if not is_passing or time.monotonic() - began > UNREACHABLE_SECONDS:
                 raise
-            if not is_told:  # otherwise what was shown last looks as if it were current
-                patience = units.duration(UNREACHABLE_SECONDS)
-                say(f"The service does not answer; trying again for {patience}.")
-                is_told = True
+            outage()
             time.sleep(POLL_SECONDS)
 
 
 def follow(
     client: Client, job_id: str, say: Callable[[str], None] = output.note
 ) -> Iterator[tuple[Json, list[Json]]]:
-    """The job's page and what is new in its history, until it has ended; `say` is told when the
-    service does not answer."""
+    """The job's page and what is new in its history, each second until it has ended; `say` is told
+    when the service does not answer. Asks the service only when the job's live stream says that
+    something has changed, or it has no stream."""
     history = History(client, job_id)
-    while True:
-        job = patiently(lambda: client.get(f"/v1/jobs/{job_id}"), say)
-        # The page is read first: the history then has all that led to an end.
-        ended = job["state"] in ENDED
-        yield job, patiently(history.rest if ended else history.new, say)
-        if ended:
-            return
-        time.sleep(POLL_SECONDS)
+    with Changes(client, job_id) as changes:
+        while True:
+            read_at = time.monotonic()
+            job = patiently(lambda: client.get(f"/v1/jobs/{job_id}"), say)
+            # The page is read first: the history then has all that led to an end.
+            ended = job["state"] in ENDED
+            yield job, patiently(history.rest if ended else history.new, say)
+            if ended:
+                return
+            while not _is_time(changes, read_at, has_kept=history.has_kept):
+                yield job, []  # what counts down is shown anew
+
+
+def _is_time(changes: Changes, read_at: float, *, has_kept: bool) -> bool:
+    """Whether to read again; waits for a second at most, so that nothing is read more often."""
+    changed = changes.happened(POLL_SECONDS)
+    since = time.monotonic() - read_at
+    if not (changed or has_kept or since > REFRESH_SECONDS):
+        return False
+    time.sleep(max(0.0, POLL_SECONDS - since))
+    return True

@@ -1,4 +1,5 @@
-"""What a person types for a job or a file: its id, or the first characters of it."""
+"""What a person types for a job or a file: its id, or the first characters of it, or the name that
+OpenAI's API gives to the job's model."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.cli.exit_codes import UsageError
+from service.contract import model_names
+from service.contract.model_names import FineTuned
 
 Json = dict[str, Any]
 Get = Callable[[str, Mapping[str, Any]], Json]
@@ -29,6 +32,25 @@ class Kind:
 
 JOB: Final = Kind("job", "job-", 32, "/v1/jobs", "finetune list", "name")
 FILE: Final = Kind("file", "file-", 32, "/v1/files", "finetune files list", "filename")
+
+
+def find_job(get: Get, text: str) -> str:
+    """The id of the job that `text` names. UsageError, also for the name of a checkpoint: what the
+    command does would be done to the whole job."""
+    found = find_model(get, text)
+    if found.step is not None:
+        raise UsageError(
+            f"{text} is the name of a checkpoint, and a job is wanted here: give {found.job_id}"
+        )
+    return found.job_id
+
+
+def find_model(get: Get, text: str) -> FineTuned:
+    """The job, and the step if `text` is the name of a checkpoint. UsageError."""
+    named = model_names.parse(text.strip())
+    if named is None:
+        return FineTuned(find(get, JOB, text), None)
+    return FineTuned(find(get, JOB, named.job_id), named.step)
 
 
 def find(get: Get, kind: Kind, text: str) -> str:

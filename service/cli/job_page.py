@@ -7,12 +7,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from service.cli import live_display, output, units
+from service import units
+from service.cli import live_display, output
 from service.cli.client import Json
-from service.cli.event_sentences import Narrator
 from service.cli.result import STATE_STYLES, short_id, show_outcome
 from service.contract import splits
 from service.contract.states import ENDED, JobState
+from service.event_sentences import Narrator
 
 _SAMPLES: Final = 3
 _SAMPLE_TEXT: Final = 70

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from service import escaping
-from service.cli import units, waiting
+from service import escaping, units
+from service.cli import waiting
 from service.cli.client import Json
 from service.contract.states import JobState
 

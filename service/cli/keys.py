@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import local_database, output, project_keys
+from service.cli import durations, local_database, output, project_keys
 from service.cli.client import Json, chosen_project
 from service.cli.exit_codes import UsageError
 from service.contract.roles import Permission
@@ -58,7 +58,7 @@ def create(
 
     Without a project it is an operator's, and is written to the database itself.
     """
-    lifetime = None if expires is None else project_keys.seconds(expires)
+    lifetime = None if expires is None else durations.seconds(expires)
     owner = project or chosen_project()
     if owner is not None:
         given = {"role": role, "member": member, "expires_in_seconds": lifetime}
@@ -135,7 +135,7 @@ def rotate(
     json: output.AsJson = False,
 ) -> None:
     """Make a key with the same rights; the old one works until the grace time is over."""
-    seconds = project_keys.seconds(grace)
+    seconds = durations.seconds(grace)
     owner = project or chosen_project()
     if owner is not None:
         made = project_keys.rotate(owner, key, seconds)

@@ -10,12 +10,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from service.cli import output, units
+from service import units
+from service.cli import output
 from service.cli.client import Json
-from service.cli.event_sentences import Narrator, of_metric
 from service.cli.result import STATE_STYLES
 from service.cli.waiting import activity
 from service.contract.states import ENDED, JobState
+from service.event_sentences import Narrator, of_metric
 
 _TOLD: Final = {
     "notice": "dim",

@@ -6,11 +6,14 @@ from datetime import date, datetime
 from typing import Annotated, Final
 
 import typer
+from finetune_client.streams import has_no_stream
 
-from service.cli import history, output, units
-from service.cli.client import Client, Json
-from service.cli.event_sentences import Narrator, of_metric
+from service import units
+from service.cli import history, output
+from service.cli.client import ApiError, Client, Json
+from service.cli.job_streams import log_parts
 from service.contract.states import Phase
+from service.event_sentences import Narrator, of_metric
 
 FOLLOW_SECONDS = 1.0
 _SHOWN_BY_RESULT: Final = (Phase.TRAINING, Phase.EVALUATING, Phase.SAVING)
@@ -88,19 +91,33 @@ def _shown(items: Iterable[Json], *, json: bool) -> Iterable[Json]:
 
 
 def _show_text(client: Client, job_id: str, *, follow: bool, json: bool) -> None:
-    offset = 0
+    offset, has_stream = 0, True
     while True:
         part = _read_part(client, job_id, offset)
-        if part["content"] and json:
-            output.print_json(part)
-        elif part["content"]:
-            output.print_text(part["content"])
-        offset = part["next_offset"]
+        offset = _show_part(part, json=json)
         if offset < part["size"]:
             continue
         if part["eof"] or not follow:
             return
-        time.sleep(FOLLOW_SECONDS)
+        if not has_stream:
+            time.sleep(FOLLOW_SECONDS)
+            continue
+        try:
+            for live in log_parts(client, job_id, offset, history.Outage()):
+                offset = _show_part(live, json=json)
+        except ApiError as error:
+            if not has_no_stream(error):
+                raise
+            has_stream = False
+
+
+def _show_part(part: Json, *, json: bool) -> int:
+    """The byte behind it."""
+    if part["content"] and json:
+        output.print_json(part)
+    elif part["content"]:
+        output.print_text(part["content"])
+    return int(part["next_offset"])
 
 
 def _read_part(client: Client, job_id: str, offset: int) -> Json:

@@ -1,12 +1,9 @@
 """Keys of a project, through the API."""
 
-import re
 from typing import Any
 
 from service.cli.client import Client, Json
 from service.cli.exit_codes import UsageError
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def create(project: str, name: str, given: dict[str, Any]) -> Json:
@@ -45,11 +42,3 @@ def _the_one(client: Client, project: str, key: str) -> str:
     if len(ids) > 1:
         raise UsageError(f"several keys are called {key!r}; give the id of one: {', '.join(ids)}")
     return str(ids[0])
-
-
-def seconds(text: str) -> int:
-    """`24h`, `30d`, `90m` or a number of seconds."""
-    match = re.fullmatch(r"(\d{1,9})([smhd]?)", text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is not a length of time such as 24h, 30d or 90m")
-    return int(match[1]) * _UNITS[match[2] or "s"]

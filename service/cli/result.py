@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from service.cli import download, output, units
+from service import units
+from service.cli import download, output
 from service.cli.client import Json
 from service.cli.folder_names import folder_name
 from service.contract.states import JobState

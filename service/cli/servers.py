@@ -22,9 +22,10 @@ from service.jobs.retention import Retention
 from service.settings import get_settings
 from service.store import schema
 from service.store.database import Database
+from service.webhooks.sender import WebhookSender
 
 REMOVAL_SECONDS = 5
-"""The same for a removal in progress; the next reconciler continues it."""
+"""The same for a removal or a webhook in progress; the next reconciler continues it."""
 
 
 def api(
@@ -62,7 +63,7 @@ def api(
 
 
 def reconciler() -> None:
-    """Dispatch queued jobs, detect lost workers, apply retention; until SIGTERM."""
+    """Dispatch queued jobs, detect lost workers, apply retention, send webhooks; until SIGTERM."""
     process_start.begin()
     settings = get_settings()
     make_private(settings.home)
@@ -75,13 +76,17 @@ def reconciler() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         output.print_line(reconciler_mark(os.getpid()))
-        # On a thread of its own: removing a large folder must not delay wake-up messages.
-        retention = threading.Thread(
-            target=Retention(database, settings).run, args=(stop,), daemon=True
-        )
-        retention.start()
+        # On threads of their own: neither removing a large folder nor a receiver of webhooks must
+        # delay wake-up messages.
+        others = [
+            threading.Thread(target=each.run, args=(stop,), daemon=True)
+            for each in (Retention(database, settings), WebhookSender(database, settings))
+        ]
+        for thread in others:
+            thread.start()
         Reconciler(database, dispatcher, settings).run(stop)
-        retention.join(REMOVAL_SECONDS)
+        for thread in others:
+            thread.join(REMOVAL_SECONDS)
     finally:
         dispatcher.close()
         database.dispose()

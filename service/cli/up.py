@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from finetune_client import local_stack
 from pydantic import SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
@@ -24,7 +25,7 @@ from service.cli.stack.addresses import check_address, local_url
 from service.cli.stack.devices import visible_gpus
 from service.cli.stack.linux import StopEvent
 from service.cli.stack.processes import Part, PartFailedError, ProcessManager
-from service.contract.routing import CPU_QUEUE, GPU_QUEUE, PREVIEW_QUEUE
+from service.contract.routing import CPU_QUEUE, GPU_QUEUE, PREDICT_QUEUE, PREVIEW_QUEUE
 from service.home import make_private
 from service.settings import Settings, get_settings
 from service.store import schema
@@ -33,7 +34,7 @@ from service.store.database import Database
 LOOPBACK = "127.0.0.1"
 WORKER_SPARE_SECONDS = 20.0
 """What a worker has, beyond the grace of its stage, to hand the job back and leave."""
-_FOR_PREVIEWS: Final = {"FINETUNE_WARM_START": "0", "FINETUNE_DOCTOR_AT_START": "0"}
+_SPARE: Final = {"FINETUNE_WARM_START": "0", "FINETUNE_DOCTOR_AT_START": "0"}
 """A worker that is needed only while the others are busy leaves the memory to them, and has the
 same machine."""
 
@@ -217,7 +218,7 @@ def _access(stack: Stack, database: Database) -> Iterator[str]:
     folder = stack.settings.home
     done = "made" if local_key.ensure(folder, database) else "found"
     yield f"{done} this user's API key: `finetune` sends it by itself, curl with"
-    header = shlex.quote(str(local_key.header_file(folder)))
+    header = shlex.quote(str(local_stack.key_file(folder)))
     yield f"  curl --header @{header} {stack.api_url}/v1/jobs"
 
 
@@ -242,8 +243,9 @@ def _tiers(stack: Stack, database: Database, announce: Callable[[], None]) -> It
         + stack.settings.stop_grace_seconds
         + WORKER_SPARE_SECONDS,
     )
-    for_previews = worker("worker-preview", PREVIEW_QUEUE, environ=_FOR_PREVIEWS)
+    for_previews = worker("worker-preview", PREVIEW_QUEUE, environ=_SPARE)
     gpus = visible_gpus(layout.environ)
+    for_predictions = worker("worker-predict", PREDICT_QUEUE, gpus=gpus, environ=_SPARE)
     if gpus:
         yield [
             worker("worker-cpu", CPU_QUEUE),
@@ -252,9 +254,10 @@ def _tiers(stack: Stack, database: Database, announce: Callable[[], None]) -> It
                 for name, group in grouped(gpus, stack.settings.gpus_per_worker or len(gpus))
             ),
             for_previews,
+            for_predictions,
         ]
     else:
-        yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}"), for_previews]
+        yield [worker("worker", f"{CPU_QUEUE},{GPU_QUEUE}"), for_previews, for_predictions]
 
 
 def grouped(gpus: list[str], size: int) -> Iterator[tuple[str, list[str]]]:

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli import output, units
+from service import units
+from service.cli import output
 from service.cli.client import Client
 
 _COLUMNS = (

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from service.cli import units
+from service import units
 from service.cli.client import Json
 from service.contract.states import JobState
 

@@ -5,16 +5,17 @@ import hashlib
 import json
 import os
 import shutil
-import unicodedata
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from finetune_client import downloads
+from finetune_client.errors import UnsafeNameError
+
 from service import escaping
 from service.cli.exit_codes import UsageError
-from service.cli.folder_names import RESERVED
 
 MANIFEST: Final = ".finetune-download.json"
 """Lists what the download wrote: `--force` replaces that and nothing else."""
@@ -154,33 +155,20 @@ def _remove_leftovers(place: Path, partials: str) -> None:
             os.close(descriptor)
 
 
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def paths(names: Iterable[str], to: Path) -> Mapping[str, Path]:
+def paths(names: Sequence[str], to: Path) -> Mapping[str, Path]:
     """Where each of the service's names lies under `to`.
 
-    UsageError for a name outside of it, and for two names that a file system may take for one. The
-    service may be anybody's.
+    UsageError for a name outside of it, for one of ours, and for two names that a file system may
+    take for one. The service may be anybody's.
     """
-    found: dict[str, Path] = {}
-    folded: dict[str, str] = {}
     for name in names:
-        path = Path(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise UsageError(f"the service names an artifact {name!r}, which is outside {to}")
-        if not all(map(_is_usable, path.parts)):
-            raise UsageError(f"the service names an artifact {name!r}, which is not a file's name")
-        other = folded.setdefault(unicodedata.normalize("NFC", path.as_posix()).casefold(), name)
-        if other != name:
-            raise UsageError(f"the service names two artifacts {other!r} and {name!r} alike")
-        found[name] = to / path
-    return found
+        if not all(map(_is_usable, Path(name).parts)):
+            raise UsageError(f"the service names {name!r}, which is not a file's name")
+    try:
+        return downloads.paths(names, to)
+    except UnsafeNameError as error:
+        raise UsageError(str(error)) from error
 
 
 def _is_usable(part: str) -> bool:
-    """No device of Windows, no name that `_is_ours`, and no characters that nobody can see."""
-    is_device = part.partition(".")[0].rstrip().lower() in RESERVED
-    return part == escaping.line(part) and not is_device and not _is_ours(part)
+    return part == escaping.line(part) and not _is_ours(part)

@@ -7,29 +7,24 @@ in the list of processes.
 from pathlib import Path
 from typing import Final
 
+from finetune_client import local_stack
 from pydantic import SecretStr
 
 from service import private_file
 from service.cli import local_database
-from service.cli.stack import lock
 from service.login_links import make_link
 from service.store import keys
 from service.store.database import Database
 
 NAME: Final = "up"
-_PREFIX: Final = "Authorization: Bearer "
-
-
-def header_file(home: Path) -> Path:
-    return home / "authorization"
 
 
 def ensure(home: Path, database: Database) -> bool:
     """Make a key unless the one in the home still works; whether a new one was made."""
-    kept = _read(home)
+    kept = local_stack.read_key(home)
     if kept is not None:
         with database.connect() as connection:
-            holder = keys.who(connection, kept.get_secret_value())
+            holder = keys.who(connection, kept)
         if holder is not None and not holder.is_expired:
             return False
     with database.write() as session:
@@ -42,8 +37,8 @@ def ensure(home: Path, database: Database) -> bool:
 
 def find(home: Path, url: str) -> SecretStr | None:
     """The key for `url`: only while the stack of this home runs and is what listens there."""
-    address = lock.read_address(home)
-    return _read(home) if address is not None and address.url == url else None
+    key = local_stack.find_key(home, url)
+    return SecretStr(key) if key else None
 
 
 def login_url(home: Path, url: str) -> str | None:
@@ -52,14 +47,5 @@ def login_url(home: Path, url: str) -> str | None:
     return f"{url}/login#once={make_link(home, key.get_secret_value())}" if key else None
 
 
-def _read(home: Path) -> SecretStr | None:
-    try:
-        text = header_file(home).read_text("utf-8")
-    except (OSError, ValueError):
-        return None
-    key = text.removeprefix(_PREFIX).strip()
-    return SecretStr(key) if key and text.startswith(_PREFIX) else None
-
-
 def _write(home: Path, key: str) -> None:
-    private_file.write(header_file(home), f"{_PREFIX}{key}\n")
+    private_file.write(local_stack.key_file(home), f"{local_stack.KEY_PREFIX}{key}\n")

@@ -7,25 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from finetune_client.local_stack import StackAddress, address_file, read_address
 
 from service.cli.exit_codes import UsageError
 
-
-class StackAddress(BaseModel):
-    """What `up.json` holds; no secrets."""
-
-    pid: int
-    url: str
-    mlflow_url: str | None
+__all__ = [
+    "StackAddress",
+    "StackRunningError",
+    "hold",
+    "read_address",
+    "remove_address",
+    "write_address",
+]
 
 
 class StackRunningError(UsageError):
     """Another `finetune up` is running in this home."""
-
-
-def _address_file(home: Path) -> Path:
-    return home / "up.json"
 
 
 @contextmanager
@@ -60,23 +57,8 @@ def _acquire(path: Path, home: Path) -> int:
 def write_address(home: Path, address: StackAddress) -> None:
     partial = home / "up.json.tmp"
     partial.write_text(json.dumps(address.model_dump(), indent=2) + "\n")
-    partial.replace(_address_file(home))
+    partial.replace(address_file(home))
 
 
 def remove_address(home: Path) -> None:
-    _address_file(home).unlink(missing_ok=True)
-
-
-def read_address(home: Path) -> StackAddress | None:
-    """Where the stack of this home listens; None when none runs."""
-    try:
-        address = StackAddress.model_validate_json(_address_file(home).read_bytes())
-    except (OSError, ValidationError):
-        return None
-    try:
-        os.kill(address.pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:  # it runs as another user
-        pass
-    return address
+    address_file(home).unlink(missing_ok=True)
