@@ -48,6 +48,8 @@ def compiled(uv: str, name: str) -> list[str]:
         source, text = ["-"], "\n".join(_build_packages())
     options = ["--universal", "--python-version", PYTHON.get(name, "3.11"), "--generate-hashes"]
     plain = ["--quiet", "--no-emit-index-url", "--no-annotate", "--no-header"]
+    # Like the service itself, it is installed from this repository.
+    plain += ["--no-emit-package", "finetune-client"]
     made = subprocess.run(
         [uv, "pip", "compile", *source, "-c", "constraints.txt", *options, *plain],
         cwd=ROOT,
