@@ -15,6 +15,7 @@ NAMES: Final = (
     "gsm8k",
     "list_jobs",
     "memory",
+    "predictions",
     "preview",
     "quality",
     "releases",
@@ -23,9 +24,11 @@ NAMES: Final = (
     "sharing",
     "start",
     "training_speed",
+    "webhooks",
     "trl_losses",
     "trl_masks",
     "trl_speed",
+    "watchers",
     "whole_job",
 )
 

@@ -18,11 +18,15 @@ from chaos import (
     lineage,
     mlflow_weather,
     postgres,
+    predictions,
     races,
     repeats,
     retention_pressure,
     sandbox,
     saving,
+    uploads,
+    watchers,
+    webhooks,
 )
 from chaos.rows import Attack
 
@@ -30,6 +34,7 @@ PROCESSES: Final[dict[str, Attack]] = {
     "kills": kills.run,
     "gpu-slots": gpu_slots.run,
     "freezes": freezes.run,
+    "predictions": predictions.run,
     "postgres-outages": postgres.outages,
     "mlflow": mlflow_weather.run,
 }
@@ -40,6 +45,9 @@ REQUESTS: Final[dict[str, Attack]] = {
     "repeats": repeats.run,
     "forgeries": forgeries.run,
     "sandbox": sandbox.run,
+    "uploads": uploads.run,
+    "webhooks": webhooks.run,
+    "watchers": watchers.run,
 }
 TRAININGS: Final[dict[str, Attack]] = {
     "hub": hub_weather.run,
