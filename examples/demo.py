@@ -23,7 +23,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from service.cli import history, live_display, result, spec_check, units, watch
+from service import units
+from service.cli import history, live_display, result, spec_check, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
 from service.cli.spec_file import read_spec
