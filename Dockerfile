@@ -37,7 +37,7 @@ RUN pip install --require-hashes --no-deps -r requirements/service.txt
 FROM dependencies AS wheel
 COPY . .
 RUN pip install --require-hashes --no-deps -r requirements/build.txt \
-    && pip wheel --no-build-isolation --no-deps --wheel-dir /wheel .
+    && pip wheel --no-build-isolation --no-deps --wheel-dir /wheel ./client .
 
 # ---- worker: torch and the rest of the ML stack -------------------------------------------------
 FROM dependencies AS worker

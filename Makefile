@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers cgroups bench docs site \
+.PHONY: help demo up test coverage heavy deepspeed lint chaos mutants containers cgroups bench docs client-types site \
 	constraints locks sbom audit pin-images clean
 
 VENV := .venv
@@ -21,11 +21,15 @@ DEEPSPEED := $(CURDIR)/$(VENV)/deepspeed
 # For a test. In a separate folder, because it asks for an older typer than the service has; the
 # other packages that it needs are those of the tests.
 CLIENT_GENERATOR := openapi-python-client ruamel.yaml
+# Older releases of the client, each in a folder of its own: the tests' own packages have the newest.
+OPENAI_CLIENTS := $(wildcard tests/openai_clients/openai-*.txt)
+# Makes client/finetune_client/types.py; `make constraints` keeps their versions.
+TYPES_GENERATOR := datamodel-code-generator argcomplete genson inflect jaraco.functools more-itertools typeguard
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Run
 
@@ -45,7 +49,7 @@ test: $(VENV)/.dev ## Run the tests; ARGS="tests/cli -k watch" runs some of them
 
 # A target of its own, because tracing lines takes 45 % more time where Python is older than 3.12.
 coverage: $(VENV)/.dev ## Run the tests and print the lines that they do not run in their own process
-	$(MAKE) test ARGS="--cov=service --cov=worker --cov-report=term-missing:skip-covered $(ARGS)"
+	$(MAKE) test ARGS="--cov=service --cov=worker --cov=finetune_client --cov-report=term-missing:skip-covered $(ARGS)"
 
 heavy: $(VENV)/.dev ## Run the tests that take too long for every change
 	$(BIN)/python -m pytest -m heavy $(ARGS)
@@ -80,6 +84,10 @@ bench: $(VENV)/.dev ## Run a benchmark; without NAME, list them. NAME=training_s
 docs: $(VENV)/.dev ## Regenerate docs/training-options.md from the tables in service/contract
 	$(BIN)/python scripts/training_options.py > docs/training-options.md
 
+client-types: $(VENV)/.dev ## Regenerate client/finetune_client/types.py from the OpenAPI document
+	$(BIN)/python -m scripts.client_types > types.new
+	mv types.new client/finetune_client/types.py
+
 site: $(VENV)/.docs ## Build the documentation as a website in site/; OPEN=1 serves it on port 8001
 	$(BIN)/zensical build --clean
 	$(BIN)/python scripts/check_site.py docs site
@@ -91,9 +99,9 @@ constraints: ## Regenerate constraints.txt from the newest versions that install
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 1; }
 	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(PYTHON) -m venv "$$folder"; \
-	"$$folder/bin/python" -m pip install --quiet -e '.[dev,docs]'; \
+	"$$folder/bin/python" -m pip install --quiet -e ./client -e '.[dev,docs]'; \
 	"$$folder/bin/python" -m pip check; \
-	"$$folder/bin/python" -m pip install --quiet --no-deps $(CLIENT_GENERATOR); \
+	"$$folder/bin/python" -m pip install --quiet --no-deps $(CLIENT_GENERATOR) $(TYPES_GENERATOR); \
 	{ grep '^#' constraints.txt; \
 	  "$$folder/bin/python" -m pip freeze --exclude-editable | sed 's/+.*//'; } > constraints.new; \
 	mv constraints.new constraints.txt
@@ -133,19 +141,23 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Stamps: a second call installs nothing. The packages for tests include those for the demo.
-$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.demo: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV); this takes about two minutes."
-	$(INSTALL) -e '.[worker,embedded,demo]'
+	$(INSTALL) -e ./client -e '.[worker,embedded,demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml client/pyproject.toml constraints.txt $(OPENAI_CLIENTS) | $(BIN)/python
 	@echo "Installing into $(VENV); this takes about two minutes."
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e ./client -e '.[dev]'
 	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/openapi-python-client" $(CLIENT_GENERATOR)
+	for file in $(OPENAI_CLIENTS); do \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+		--target "$(CURDIR)/$(VENV)/clients/$$(basename $$file .txt)" -r $$file || exit 1; done
+	$(INSTALL) --no-deps --upgrade --target "$(CURDIR)/$(VENV)/datamodel-code-generator" $(TYPES_GENERATOR)
 	@touch $(VENV)/.demo $@
 
-$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[docs]'
+$(VENV)/.docs: pyproject.toml client/pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e ./client -e '.[docs]'
 	@touch $@
 
 # Without its compiled parts, which the worker does not use, and without a second torch.
