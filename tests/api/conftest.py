@@ -1,6 +1,5 @@
 """A real uvicorn on a real database and broker."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from service.api.server import options
 from service.settings import Settings
 from service.store.database import Database
 from tests.support import services
+from tests.support.quick_server import serving
 
 
 @dataclass
@@ -33,16 +33,8 @@ def running(settings: Settings, limits: Limits | None = None) -> Iterator[str]:
     config = uvicorn.Config(
         create_app(settings), port=0, lifespan="on", **options(settings, limits)
     )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        services.wait_until(lambda: server.started, 10, "uvicorn")
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
+    with serving(config) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

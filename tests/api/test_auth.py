@@ -1,5 +1,6 @@
 """Every path but health and `/docs` needs a key that works, whatever the database holds."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,16 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import delete
+from sqlalchemy.pool import QueuePool
 
+from service.api import key_use
+from service.api.app import create_app
 from service.settings import Settings
 from service.store import keys
 from service.store.database import Database
 from service.store.models import ApiKeyRow
 from tests.api.conftest import Server, running
+from tests.support.databases import on_sqlite
 from tests.support.services import wait_until
 
 PATHS = ["/v1/jobs", "/v1/files", "/v1/tasks", "/metrics", "/openapi.json", "/nowhere"]
@@ -114,3 +119,51 @@ class TestAuthentication:
         (line,) = lines()
         assert line["key"] == row.id
         assert 0.1 < line["ms"] < 60_000
+
+
+@on_sqlite
+class TestKeyUseAtTheEnd:
+    """The use of a key is written after its request: also after the last one."""
+
+    @staticmethod
+    async def end_with_locked(
+        api_settings: Settings, database: Database, key_id: str, seconds: float
+    ) -> tuple[int, bool]:
+        """Lock the database for so long and end the app meanwhile: the connections that it had
+        when it closed its database, and whether the use was written by then."""
+        app, found = create_app(api_settings), []
+        own: Database = app.state.services.database
+        close = own.dispose
+
+        def dispose() -> None:
+            with database.read() as reading:
+                used_at = reading.get_one(ApiKeyRow, key_id).last_used_at
+            assert isinstance(own.engine.pool, QueuePool)
+            found.append((own.engine.pool.checkedout(), used_at is not None))
+            close()
+
+        own.dispose = dispose  # type: ignore[method-assign]
+        lifespan = app.router.lifespan_context(app)
+        await lifespan.__aenter__()
+        with database.write() as session:
+            session.connection()  # now the lock is held
+            app.state.key_use.note(key_id)
+            ending = asyncio.create_task(lifespan.__aexit__(None, None, None))
+            await asyncio.sleep(seconds)
+        await ending
+        return found[0]
+
+    def test_it_is_waited_for(self, api_settings: Settings, database: Database) -> None:
+        with database.write() as session:
+            row, _ = keys.create(session, "ci")
+        ended = self.end_with_locked(api_settings, database, row.id, 0.2)
+        assert asyncio.run(ended) == (0, True)
+
+    def test_but_not_for_long(
+        self, api_settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(key_use, "_LAST_SECONDS", 0.05)
+        with database.write() as session:
+            row, _ = keys.create(session, "ci")
+        ended = self.end_with_locked(api_settings, database, row.id, 0.3)
+        assert asyncio.run(ended) == (1, False)

@@ -17,6 +17,12 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
     "response_headers_conformance,response_schema_conformance"
 )
+# Without a worker nobody answers a question: 503 is what the document declares for that.
+CONFIGURATION = """
+[[operations]]
+include-path-regex = "completions$"
+checks.not_a_server_error.expected-statuses = ["2xx", "4xx", 503]
+"""
 
 
 class TestConformance:
@@ -36,10 +42,15 @@ class TestConformance:
 
 def run(server: Server, folder: Path, *options: str) -> None:
     add_job(server.database)
+    configuration = folder / "schemathesis.toml"
+    configuration.write_text(CONFIGURATION)
     command = [
-        *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(configuration)),
+        *("run", f"{server.url}/openapi.json"),
         *("--checks", CHECKS, "--mode", "all", *options),
         *("--seed", "1", "--generation-database", "none"),
+        # A stream of a job that waits has no end.
+        *("--exclude-path-regex", "/stream$"),
         *("--request-timeout", "20", "--continue-on-failure", "--no-color"),
     ]
     done = subprocess.run(

@@ -129,12 +129,18 @@ class TestCreateFile:
         answer = server.client.post(
             "/v1/files",
             files={"file": ("a", b"x")},
-            data={"purpose": "fine-tuning", "expires_after[anchor]": "created_at"},
+            data={
+                "purpose": "fine-tuning",
+                "expires_after[seconds]": "3599",
+                "expires_after": "1 h",
+            },
         )
         assert answer.status_code == 422
         assert [(fault["path"], fault.get("suggestion")) for fault in answer.json()["errors"]] == [
-            ("body.expires_after[anchor]", None),
+            ("body.expires_after", None),
             ("body.purpose", "fine-tune"),
+            ("body.expires_after[anchor]", None),
+            ("body.expires_after[seconds]", None),
         ]
         assert left(server) == []
 

@@ -50,16 +50,16 @@ def generate(url: str, folder: Path) -> None:
 @pytest.fixture
 def client(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The generated package."""
-    folder = tmp_path / "finetune_client"
+    folder = tmp_path / "finetune_api"
     generate(server.url, folder)
     monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("finetune_client")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "finetune_client"]:
+    yield importlib.import_module("finetune_api")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "finetune_api"]:
         del sys.modules[name]
 
 
 def operation(tag: str, name: str) -> Any:
-    return importlib.import_module(f"finetune_client.api.{tag}.{name}").sync
+    return importlib.import_module(f"finetune_api.api.{tag}.{name}").sync
 
 
 @on_sqlite
@@ -70,7 +70,7 @@ class TestGeneratedClient:
         source = "".join(file.read_text() for file in Path(client.__path__[0]).rglob("*.py"))
         assert ANONYMOUS.findall(source) == []
         models, types = (
-            importlib.import_module(f"finetune_client.{part}") for part in ("models", "types")
+            importlib.import_module(f"finetune_api.{part}") for part in ("models", "types")
         )
         with client.Client(base_url=server.url, raise_on_unexpected_status=True) as api:
             file = operation("files", "create_file")(

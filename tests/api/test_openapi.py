@@ -27,8 +27,8 @@ SHORT_FORMS: list[Json] = [
     {"resources": {"strategy": "fsdp"}},
 ]
 VERBS = (
-    "add cancel change check clone create delete get list pause preview promote publish read "
-    "remove resume retry revoke rotate set validate"
+    "add cancel change check clone complete create delete get list pause predict preview "
+    "promote publish read remove replay resume retry revoke rotate send set stream validate"
 )
 OLD_IDS = (
     "cancel_job check_file clone_job create_file create_job delete_file delete_job get_artifact "

@@ -4,7 +4,6 @@ import importlib
 import logging
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json import loads
@@ -14,12 +13,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from finetune_client import retries
 
-from service.cli import client
 from service.cli.app import main
 from service.settings import Settings, get_settings
 from service.store.database import Database
-from tests.support.services import free_port, wait_until
+from tests.support.quick_server import serving
+from tests.support.services import free_port
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path)
     home.mkdir()
     shutil.copy(sqlite_template, home / "finetune.db")
     monkeypatch.setenv("FINETUNE_HOME", str(home))
-    monkeypatch.setattr(client, "RETRY_WAITS", (0.05, 0.05, 0.05))
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.05)
     get_settings.cache_clear()
     yield home
     get_settings.cache_clear()
@@ -99,19 +99,12 @@ def api(
     # anyio loads its parts when first used. Under pytest's import hook that fails on the server's
     # deep stack (CPython 3.11: "AST constructor recursion depth mismatch"), so it is done here.
     importlib.import_module("anyio._core._fileio")
-    port = free_port()
     auth = getattr(request, "param", "off")
     settings = Settings(home=home, auth=auth, redis_url=f"redis://127.0.0.1:{free_port()}/0")
     app = _without_its_logging(create_app, settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    url = f"http://127.0.0.1:{port}"
-    monkeypatch.setenv("FINETUNE_URL", url)
-    wait_until(lambda: server.started, 20, "the API")
-    yield url
-    server.should_exit = True
-    thread.join(20)
+    with serving(uvicorn.Config(app, port=0, log_config=None, lifespan="on")) as url:
+        monkeypatch.setenv("FINETUNE_URL", url)
+        yield url
 
 
 def _without_its_logging(create_app: Callable[[Settings], Any], settings: Settings) -> Any:

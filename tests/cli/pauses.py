@@ -5,12 +5,22 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from finetune_client.errors import NotFoundError
+
+from service.cli import client, history
 
 
 def in_pauses(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, *happens: Callable[[], None]
 ) -> None:
-    """A command's waits between two requests are replaced by these actions, one each."""
+    """A command's waits between two requests are replaced by these actions, one each. The service
+    is one without live streams, so that the command polls."""
+
+    def refuse(*_: object) -> None:
+        raise NotFoundError(404, {"code": "route_not_found"})
+
+    monkeypatch.setattr(client.Client, "messages", refuse)
+    monkeypatch.setattr(history, "POLL_SECONDS", 0.05)
     coming = iter(happens)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: next(coming)())
     monkeypatch.setattr(module, "time", clock)

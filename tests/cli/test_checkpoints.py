@@ -6,33 +6,10 @@ from typing import Any
 
 from service.contract.states import JobState
 from service.settings import Settings
-from service.store.database import Database, db_now
-from service.store.models import CheckpointRow
+from service.store.database import Database
 from tests.cli.conftest import Cli
+from tests.cli.job_files import add_checkpoint
 from tests.cli.job_rows import end
-from worker.storage import atomic_dir
-
-
-def add(store: Database, home: Path, job: str, step: int, *, pruned: bool = False) -> None:
-    path = f"attempts/1/checkpoints/{step}"
-    folder = Settings(home=home).workspace(job) / path
-    with atomic_dir.writing(folder) as partial:
-        (partial / "model.safetensors").write_bytes(b"weights")
-    with store.write() as session:
-        session.add(
-            CheckpointRow(
-                job_id=job,
-                step=step,
-                epoch=1,
-                path=path,
-                bytes=7,
-                manifest_sha256=atomic_dir.manifest_sha256(folder),
-                metric=0.5,
-                best=step == 10,
-                created_at=db_now(),
-                pruned_at=db_now() if pruned else None,
-            )
-        )
 
 
 class TestCheckpoints:
@@ -44,8 +21,8 @@ class TestCheckpoints:
         job_id: str,
         tmp_path: Path,
     ) -> None:
-        add(store, home, job_id, 10)
-        add(store, home, job_id, 20, pruned=True)
+        add_checkpoint(store, home, job_id, 10)
+        add_checkpoint(store, home, job_id, 20, pruned=True)
         rows = cli("checkpoints", job_id, "--json").json()["data"]
         assert [(row["step"], row["best"]) for row in rows] == [(10, True), (20, False)]
         assert "best" in cli("checkpoints", job_id).out
@@ -66,7 +43,7 @@ class TestCheckpoints:
 class TestFollowUps:
     def ended(self, store: Database, home: Path, job: str) -> None:
         """With a checkpoint and a finished model."""
-        add(store, home, job, 10)
+        add_checkpoint(store, home, job, 10)
         output = Settings(home=home).workspace(job) / "attempts/1/output"
         prepared: dict[str, Any] = {
             "prepared_dir": str(output),
@@ -88,6 +65,20 @@ class TestFollowUps:
         again = cli("promote", job_id, "10", "--json").json()
         assert (again["state"], again["follow_up"]["step"]) == ("queued", 10)
         assert cli("promote", job_id, "11").status == 2
+
+    def test_promote_by_the_name_of_a_checkpoint(
+        self, cli: Cli, store: Database, home: Path, job_id: str
+    ) -> None:
+        self.ended(store, home, job_id)
+        name = f"ft:model:default:mine:{job_id}"
+        for given in ((name,), (f"{name}:ckpt-step-10", "11")):
+            refused = cli("promote", *given)
+            assert (refused.status, refused.out) == (2, "")
+        assert cli("promote", job_id).err == (
+            f"finetune: which checkpoint? `finetune checkpoints {job_id}` lists them\n"
+        )
+        promoted = cli("promote", f"{name}:ckpt-step-10", "--json").json()
+        assert promoted["follow_up"]["step"] == 10
 
     def test_publish(self, cli: Cli, store: Database, home: Path, job_id: str) -> None:
         self.ended(store, home, job_id)

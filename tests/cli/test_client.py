@@ -1,101 +1,26 @@
 """The client against a server that loses answers, like a broken connection."""
 
-import datetime
-import ipaddress
 import os
 import ssl
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from finetune_client import retries
 from pydantic import SecretStr
 
-from service.cli import client as client_module
 from service.cli.client import ApiError, Client, ClientSettings, UnreachableError
 from service.cli.exit_codes import UsageError
 from service.cli.stack.lock import StackAddress, write_address
-
-
-class Service(ThreadingHTTPServer):
-    """Sends `answers` one after the other: a status and a body, or None for a lost answer."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: list[tuple[int, str] | None] = []
-        self.headers_seen: list[dict[str, str]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Service
-
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.headers_seen.append(dict(self.headers))
-        answer = self.server.answers.pop(0)
-        if answer is None:
-            self.close_connection = True
-            return
-        status, body = answer
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body.encode())))
-        if 300 <= status < 400:
-            self.send_header("Location", "https://elsewhere/")
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    do_GET = do_POST = _answer
-
-    def log_message(self, *_: object) -> None:
-        return
+from tests.support.scripted_service import Service, certificate_of_nobody, serving
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    monkeypatch.setattr(client_module, "RETRY_WAITS", (0.01, 0.01, 0.01))
-    server = Service()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def _certificate_of_nobody(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 and its key, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(address, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "certificate.pem"
-    file.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return file
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
+    with serving() as server:
+        yield server
 
 
 class TestCertificates:
@@ -104,7 +29,7 @@ class TestCertificates:
         self, service: Service, tmp_path: Path, scheme: str
     ) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(_certificate_of_nobody(tmp_path))
+        context.load_cert_chain(certificate_of_nobody(tmp_path))
         service.socket = context.wrap_socket(service.socket, server_side=True)
         url = f"{scheme}://127.0.0.1:{service.server_address[1]}"
         with (
@@ -205,7 +130,7 @@ class TestBaseUrl:
             Client(url)
 
     def test_a_password_in_it_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(client_module, "RETRY_WAITS", ())
+        monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)
         client = Client("http://joe:secret@127.0.0.1:9")
         with client, pytest.raises(UnreachableError) as failed:
             client.get("/v1/jobs")

@@ -1,6 +1,5 @@
 """`finetune download`."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -13,9 +12,10 @@ import pytest
 from service.cli import folder_names, whole_folder
 from service.cli.exit_codes import UsageError
 from service.settings import Settings
-from service.store.database import Database, db_now
-from service.store.models import ArtifactRow, JobRow
+from service.store.database import Database
+from service.store.models import JobRow
 from tests.cli.conftest import Cli
+from tests.cli.job_files import add_artifacts, content
 from tests.cli.job_rows import end
 from tests.support.services import wait_until
 
@@ -25,32 +25,6 @@ SPEC: dict[str, Any] = {
     "dataset": {"source": "hub", "name": "org/data"},
 }
 FILES = {"predictions.json": b"{}", "model/config.json": b'{"a": 1}', "model/README.md": b"card"}
-
-
-def add(store: Database, home: Path, job_id: str, files: dict[str, bytes]) -> None:
-    """Artifacts of the job."""
-    for name, content in files.items():
-        path = Settings(home=home).workspace(job_id) / "attempts" / "1" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        with store.write() as session:
-            row = ArtifactRow(
-                job_id=job_id,
-                name=name,
-                path=f"attempts/1/{name}",
-                bytes=len(content),
-                sha256=hashlib.sha256(content).hexdigest(),
-                created_at=db_now(),
-            )
-            session.merge(row)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != whole_folder.MANIFEST
-    }
 
 
 @pytest.fixture
@@ -65,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def job(store: Database, home: Path, job_id: str) -> str:
     """A job called "mine" that made FILES."""
-    add(store, home, job_id, FILES)
+    add_artifacts(store, home, job_id, FILES)
     return job_id
 
 
@@ -75,7 +49,7 @@ def other(store: Database, home: Path, http: httpx.Client) -> str:
     spec = {**SPEC, "name": "their", "peft": {"method": "lora"}}
     job_id = str(http.post("/v1/jobs", json=spec).raise_for_status().json()["id"])
     files = {"model/adapter_config.json": b"{}", "model/README.md": b"other card"}
-    add(store, home, job_id, files)
+    add_artifacts(store, home, job_id, files)
     return job_id
 
 
@@ -93,7 +67,7 @@ class TestFolder:
     def test_of_a_job_that_has_not_ended_may_lack_files(
         self, cli: Cli, job_id: str, store: Database, home: Path, here: Path
     ) -> None:
-        add(store, home, job_id, {"data_report.json": b"{}"})
+        add_artifacts(store, home, job_id, {"data_report.json": b"{}"})
         outcome = cli("download", job_id)
         assert outcome.out == "mine: 1 file, 2 bytes, every sha256 checked\n"
         assert "still queued: what it makes from now on is not here" in outcome.err
@@ -172,10 +146,10 @@ class TestKilled:
         self, cli: Cli, job: str, store: Database, home: Path, api: str, here: Path
     ) -> None:
         large = b"w" * 200_000_000
-        add(store, home, job, {"model/model.safetensors": large})
+        add_artifacts(store, home, job, {"model/model.safetensors": large})
         command = [sys.executable, "-m", "service.cli", "download", job]
         child = subprocess.Popen(command, cwd=here, env={**os.environ, "FINETUNE_URL": api})
-        wait_until(lambda: any(here.rglob("*.safetensors.part")), 60, "the first bytes")
+        wait_until(lambda: any(here.rglob("*.safetensors.*.part")), 60, "the first bytes")
         child.kill()
         child.wait()
         assert not (here / "mine").exists()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.cli.event_sentences import SENTENCES, Narrator, of_metric
+from service.event_sentences import SENTENCES, Narrator, of_metric
 from service.store import jobs
 
 FAILURE = {"code": "network", "message": "Could not reach the Hub.", "action": "Check the network."}

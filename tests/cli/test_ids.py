@@ -62,6 +62,25 @@ class TestCommands:
             assert cli(command, "28").status == 0
         assert cli("delete", "28").out == f"{OTHER} is deleted\n"
 
+    @pytest.mark.parametrize("job_id", [OTHER, "job-28"])
+    def test_the_name_of_its_model_does_as_well(self, cli: Cli, job_id: str) -> None:
+        name = f"ft:model:default:other:{job_id}"
+        assert cli("get", name, "--json").json()["id"] == OTHER
+        assert cli("cancel", f" {name}").out == f"{OTHER} is cancelled\n"
+
+    @pytest.mark.parametrize("command", ["get", "cancel", "delete"])
+    def test_but_not_that_of_a_checkpoint(self, cli: Cli, http: httpx.Client, command: str) -> None:
+        outcome = cli(command, f"ft:model:default:other:{OTHER}:ckpt-step-10")
+        assert (outcome.status, outcome.out) == (2, "")
+        assert f"is the name of a checkpoint, and a job is wanted here: give {OTHER}" in outcome.err
+        assert http.get(f"/v1/jobs/{OTHER}").json()["state"] == "queued"
+
+    @pytest.mark.parametrize("name", ["ft:model:default:other", "ft:model:default::job-2x"])
+    def test_nor_another_name(self, cli: Cli, name: str) -> None:
+        outcome = cli("get", name)
+        assert outcome.status == 2
+        assert f"{name!r} is not the id of a job" in outcome.err
+
     def test_several_are_listed_and_nothing_is_done(self, cli: Cli, http: httpx.Client) -> None:
         outcome = cli("cancel", "18a3f")
         assert (outcome.status, outcome.out) == (2, "")

@@ -1,5 +1,6 @@
 """Jobs that the API has created; the tests write to the store what a worker would."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,18 @@ class TestFiles:
             "deleted": True,
         }
         assert cli("files", "list", "--json").json() == {"data": []}
+
+    def test_one_that_expires(self, cli: Cli, api: str, tmp_path: Path) -> None:
+        path = tmp_path / "train.csv"
+        path.write_text("question,context\n")
+        made = cli("files", "upload", str(path), "--expires-after", "2h", "--json").json()
+        assert made["expires_at"] - made["created_at"] == 7200
+        expires = f"{datetime.fromtimestamp(made['expires_at'], UTC):%Y-%m-%d %H:%M} UTC"
+        assert expires in cli("files", "list").out
+        refused = cli("files", "upload", str(path), "--expires-after", "60d")
+        assert (refused.status, "expires_after" in refused.err) == (2, True)
+        unknown = cli("files", "upload", str(path), "--expires-after", "soon")
+        assert (unknown.status, "'soon' is not a length of time" in unknown.err) == (2, True)
 
     def test_check(self, cli: Cli, api: str, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.cli.specs import ROWS, write_spec
-from tests.support.proxy import Proxy
+from tests.support.proxy import LOST, Proxy
 
 
 class TestSubmit:
@@ -185,7 +185,7 @@ class TestUploadsOfAJobThatIsNotMade:
         self, cli: Cli, http: httpx.Client, proxy: Proxy, tmp_path: Path
     ) -> None:
         spec = str(write_spec(tmp_path))
-        proxy.lost["POST /v1/jobs"] = 4
+        proxy.fates["POST /v1/jobs"] = [LOST] * 4
         outcome = cli("submit", spec)
         assert outcome.status == 3
         (job,) = http.get("/v1/jobs").json()["data"]

@@ -1,6 +1,6 @@
 import pytest
 
-from service.cli import units
+from service import units
 
 
 class TestNumber:

@@ -47,7 +47,7 @@ class TestUp:
             workers = http.get("/v1/workers").json()["data"]
             assert sorted((worker["pid"], *worker["queues"]) for worker in workers) == sorted(
                 (stack.part(f"--queues {queues}").pid, *queues.split(","))
-                for queues in ("cpu,gpu", "preview")
+                for queues in ("cpu,gpu", "predict", "preview")
             )
         self.check_mlflow(stack, address)
 
@@ -67,6 +67,7 @@ class TestUp:
         assert [line.strip() for line in stack.lines if line.endswith("stopped\n")] == [
             "worker stopped",
             "worker-preview stopped",
+            "worker-predict stopped",
             *sorted(["reconciler stopped", "api stopped"], reverse=True),
             "mlflow stopped",
             "valkey stopped",

@@ -18,7 +18,7 @@ STORED: Final[list[dict[str, Any]]] = json.loads(
     Path(__file__).with_name("stored_specs.json").read_text(encoding="utf-8")
 )
 
-ADDED_SINCE: Final = {"secrets": None}
+ADDED_SINCE: Final[dict[str, Any]] = {"secrets": None, "webhooks": []}
 ADDED_TO_TASK: Final[dict[str, dict[str, Any]]] = {"causal-lm": {"packing": "off"}}
 
 

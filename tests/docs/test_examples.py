@@ -1,5 +1,6 @@
 """The specs of examples/ are valid, name files that exist, and are listed."""
 
+from json import loads
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,13 @@ class TestExamples:
     def test_each_is_listed(self) -> None:
         named = code_spans((FOLDER / "README.md").read_text(encoding="utf-8"))
         assert {path.name for path in SPECS} == {name for name in named if name.endswith(".yaml")}
+
+
+def test_the_notebook_is_kept_without_what_it_showed() -> None:
+    """Outputs hold paths and ids of the machine where it ran."""
+    notebook = loads((FOLDER / "python_client" / "train.ipynb").read_text("utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in cells] == [([], None)] * len(
+        cells
+    )
+    assert len(cells) > 5

@@ -91,7 +91,9 @@ class TestCommandLine:
         assert commands() <= named
 
     def test_no_page_shows_another(self) -> None:
-        shown = set(re.findall(r"(?:^|`|/|\$\(|-- )finetune ([a-z]+)\b", EVERYTHING, re.M))
+        shown = set(
+            re.findall(r"(?:^|`|/|\$\(|-- )finetune ([a-z]+(?:-[a-z]+)*)", EVERYTHING, re.M)
+        )
         assert shown <= commands()
 
     def test_each_make_target_that_is_shown_exists(self) -> None:

@@ -22,6 +22,7 @@ from tests.support.models import save_tiny_gpt2
 from tests.tasks.samples import CASES
 from tests.tasks.stages import StagedJob, write_rows
 from worker.inference.predictor import Predictor
+from worker.inference.rows import refused
 from worker.training.adapters.adapter import known_warnings
 
 EVERY_TIME = (
@@ -179,6 +180,11 @@ class TestWholeModels:
             model.predict([{"context": "x"}])
         assert caught.value.failure.code is FailureCode.MISSING_COLUMN
         assert model.predict(given(trained)[:1]).answers[0]["prediction"]
+        with pytest.raises(StageError) as caught:
+            model.predict([*given(trained)[:1], {"context": "x", "question": ""}])
+        failure = refused(caught.value).failure
+        assert failure.message == "rows[1]: `question` is empty"
+        assert failure.action == "Correct the rows, and ask again."
 
     def test_generation_can_be_changed_and_long_prompts_are_told(
         self, once: Once, tmp_path: Path

@@ -93,6 +93,23 @@ class TestUploads:
         assert self.left(database, home) == {needed, second}
         assert first not in self.left(database, home)
 
+    def test_an_expired_one_goes_when_no_job_needs_it(
+        self, database: Database, home: Path, unreachable: Dispatcher
+    ) -> None:
+        needed, unused, lasting = (self.add(database, home, days=1) for _ in range(3))
+        job_id = submit(database, unreachable, make_spec(**self.names(needed))).job_id
+        with database.write() as session:
+            expired = update(FileRow).where(FileRow.id.in_([needed, unused]))
+            session.execute(expired.values(expires_at=db_now(-1)))
+        retention_of(database, home).step()
+        assert self.left(database, home) == {needed, lasting}
+        assert unused not in self.left(database, home)
+        with database.read() as session:
+            assert files.existing(session, EVERYTHING, [needed, lasting]) == {lasting}
+        put(database, job_id, state="succeeded", ended_at=db_now())
+        retention_of(database, home).step()
+        assert self.left(database, home) == {lasting}
+
     def test_a_job_that_is_created_while_the_file_is_checked(
         self, database: Database, home: Path
     ) -> None:

@@ -328,8 +328,12 @@ class TestLimits:
         with sent(database) as statements:
             # Nobody's request: another test may have left one in this thread's context.
             Context().run(submit, database, unreachable, make_spec())
-        inserted = [each.split()[2] for each in statements[1:]]
-        assert (statements[0].split()[0], inserted) == ("SELECT", ["jobs", "events"])
+        limits, *inserts, webhooks = statements
+        assert limits.split()[0] == "SELECT"
+        assert [each.split()[:3] for each in inserts] == [
+            ["INSERT", "INTO", table] for table in ("jobs", "events")
+        ]
+        assert webhooks.startswith("SELECT webhooks.")
 
 
 class TestGroupCommit:

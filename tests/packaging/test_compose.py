@@ -136,7 +136,7 @@ class TestNetworks:
             for network in networks
         }
         assert found == {
-            "outside": {"api", "worker"},
+            "outside": {"api", "reconciler", "worker"},
             "broker": {"redis", "api", "reconciler", "worker"},
             "database": {"postgres", "setup", "api", "reconciler", "worker"},
             "mlflow": {"mlflow", "api", "worker"},

@@ -55,7 +55,11 @@ def test_every_dependency_is_locked() -> None:
     """After a change of pyproject.toml or constraints.txt: `make locks`."""
     service, worker, dev = locked("service"), locked("worker"), locked("dev")
     extras = PROJECT["optional-dependencies"]
-    assert named(PROJECT["dependencies"]) <= service.keys()
+    of_this_repository = {"finetune-client"}
+    assert named(PROJECT["dependencies"]) - of_this_repository <= service.keys()
+    client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    assert named(client["dependencies"]) <= service.keys()
+    assert not of_this_repository & dev.keys()
     assert service.keys() <= worker.keys()
     assert named(extras["worker"]) <= worker.keys() | locked("torch").keys()
     assert named(extras["dev"]) - {"finetune-service"} <= dev.keys()

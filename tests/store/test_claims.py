@@ -1,7 +1,6 @@
 import threading
 
 import pytest
-from sqlalchemy import text
 
 from service.contract.spec import SPEC_VERSION
 from service.contract.states import JobState
@@ -9,7 +8,7 @@ from service.store import claims
 from service.store.claims import Claim
 from service.store.database import Database, db_now
 from service.store.models import AttemptRow, JobRow
-from tests.support.databases import on_postgres
+from tests.support.databases import on_postgres, waits_for_a_lock
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import get, history_of, put
 from tests.support.services import wait_until
@@ -184,13 +183,6 @@ class TestClaim:
             assert answers == []
         asking.join(10)
         assert answers == [True]
-
-
-def waits_for_a_lock(database: Database) -> bool:
-    """Whether a session of this Postgres database waits."""
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
-    with database.read() as session:
-        return bool(session.scalar(text(f"{waiting} AND wait_event_type = 'Lock' LIMIT 1")))
 
 
 class TestBeat:

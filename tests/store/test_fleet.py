@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
+from service.contract.predictions import PredictionResult
 from service.contract.routing import consumed_queues, most_for_one_job
-from service.store import claims, workers
+from service.store import claims, prediction_claims, workers
 from service.store.database import Database, db_now
 from service.store.fleet import Fleet, LiveWorker
 from service.store.models import WorkerRow
 from tests.support.factories import claim_job, make_job
 from tests.support.job_rows import WORKER, put
+from tests.support.predictions import claim_prediction, make_prediction
 from tests.support.previews import claim_preview, make_preview, put_preview
 
 
@@ -54,6 +56,21 @@ class TestFleet:
         assert (only(database).running, only(database).is_free("cpu")) == (1, True)
         claim_job(database, make_job(database), "one")
         assert (only(database).running, only(database).is_free("cpu")) == (2, False)
+
+    def test_whoever_answers_a_prediction_is_known(self, database: Database) -> None:
+        """In the same statement, so that an end in between does not look like a job's."""
+        register(database, "one", [gpu(0)], slots=1)
+        assert not only(database).answers
+        asked = make_prediction(database)
+        claimed = claim_prediction(database, asked, "one")
+        found = only(database)
+        assert (found.answers, found.running, found.free_gpus) == (True, 1, 1)
+        assert claimed is not None
+        with database.write() as session:
+            prediction_claims.end(session, claimed, PredictionResult())
+        assert (only(database).answers, only(database).running) == (False, 0)
+        claim_job(database, make_job(database), "one")
+        assert not only(database).answers
 
     def test_a_slot_is_taken_by_a_preview_until_it_has_ended(self, database: Database) -> None:
         register(database, "one", [gpu(0)], slots=1)

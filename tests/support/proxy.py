@@ -1,12 +1,16 @@
 """A proxy in front of the real API that loses answers, or acts at a moment that a test chooses."""
 
 from collections.abc import Callable
+from typing import Final
 
 import httpx
 
 from tests.support.local_http import BodyReader, LocalServer
 
 Act = Callable[[], object]
+PASSED: Final = 0
+LOST: Final = None
+"""The service has done what was asked, but its answer does not arrive."""
 
 
 class Proxy(LocalServer):
@@ -17,8 +21,9 @@ class Proxy(LocalServer):
         """As `POST /v1/jobs`, without the query."""
         self.before: dict[str, Act] = {}
         """Request → what to do once, before it is passed on."""
-        self.lost: dict[str, int] = {}
-        """Request → how many answers to lose: the service has done what was asked."""
+        self.fates: dict[str, list[int | None]] = {}
+        """Request → what becomes of the next ones: LOST, PASSED, or the status that they are
+        answered with in place of the service."""
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
@@ -33,17 +38,26 @@ class _Handler(BodyReader):
         body = self.read_body()
         if act := proxy.before.pop(request, None):
             act()
-        headers = {name: value for name, value in self.headers.items() if name in _KEPT}
+        fates = proxy.fates.get(request)
+        fate = fates.pop(0) if fates else PASSED
+        if fate:
+            self._answer(fate, {"retry-after-ms": "5"}, b"{}")
+            return
+        headers = {name: value for name, value in self.headers.items() if name.lower() in _KEPT}
         answer = proxy.target.request(self.command, self.path, content=body, headers=headers)
-        if proxy.lost.get(request, 0):
-            proxy.lost[request] -= 1
+        if fate is LOST:
             self.close_connection = True
             return
-        self.send_response(answer.status_code)
-        self.send_header("Content-Length", str(len(answer.content)))
-        self.send_header("Content-Type", answer.headers.get("Content-Type", ""))
+        given = {name: value for name, value in answer.headers.items() if name in _RETURNED}
+        self._answer(answer.status_code, given, answer.content)
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(answer.content)
+        self.wfile.write(content)
 
     do_GET = do_POST = do_DELETE = _pass_on
 
@@ -51,4 +65,11 @@ class _Handler(BodyReader):
         return
 
 
-_KEPT = ("Content-Type", "Idempotency-Key", "Authorization")
+_RETURNED = (
+    "content-type",
+    "x-request-id",
+    "openai-processing-ms",
+    "x-should-retry",
+    "retry-after",
+)
+_KEPT = ("content-type", "idempotency-key", "authorization", "x-stainless-retry-count")

@@ -1,13 +1,18 @@
 """The servers of the tests are found, started, or reported as missing."""
 
 import os
+import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from tests.support import packages, services
 from tests.support.postgres_server import PostgresServer
+from tests.support.processes import is_alive
 
 
 class TestOwnPostgres:
@@ -24,6 +29,32 @@ class TestOwnPostgres:
             server.stop()
         assert not server.runs()
         assert not server.folder.exists()
+
+
+class TestBrokerServer:
+    @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+    def test_ends_with_a_test_process_that_is_killed(self) -> None:
+        server = services.BrokerServer(services.valkey_binary())
+        read, write = os.pipe()
+        test_process = os.fork()
+        if test_process == 0:
+            try:
+                server.start()
+                os.write(write, str(server.pid).encode())
+                signal.pause()
+            finally:
+                os._exit(1)
+        os.close(write)
+        broker = psutil.Process(int(os.read(read, 20)))
+        os.close(read)
+        try:
+            os.kill(test_process, signal.SIGKILL)
+            os.waitpid(test_process, 0)
+            services.wait_until(lambda: not is_alive(broker), 10, "its end")
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                broker.kill()
+            server.__exit__()
 
 
 class TestProgram:

@@ -31,8 +31,8 @@ class StagedJob:
         recorder = Recorder()
         request = self.request(Stage.PREPARE, attempt=1)
         request = request.model_copy(update={"spec": request.spec.model_copy(update={"hub": None})})
-        self.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
         self.notices = recorder.events
+        self.prepared = prepare.main(request, recorder)  # type: ignore[arg-type]
         return self.prepared
 
     def train(

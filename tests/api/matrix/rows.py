@@ -110,6 +110,8 @@ _READ, _WRITE = Permission.JOBS_READ, Permission.JOBS_WRITE
 _JOB: Final = "/v1/jobs/$job"
 _DONE: Final = "/v1/jobs/$done"
 _STEP: Final = f"{_DONE}/checkpoints/10"
+_FINE_TUNING: Final = "/v1/fine_tuning/jobs"
+_PERMISSIONS: Final = "/v1/fine_tuning/checkpoints/ft:a:b:c:$done:ckpt-step-10/permissions"
 _PROJECTS: Final = ("/v1/projects/$project", "/v1/projects/$project_name")
 
 
@@ -151,6 +153,26 @@ ROWS: Final[dict[str, Row]] = {
         ),
     ),
     "GET /v1/previews/{preview_id}": Row(_READ, (Way("/v1/previews/$preview"),)),
+    # One way: a project may have sixteen that nobody has answered.
+    "POST /v1/jobs/{job_id}/predict": Row(
+        _WRITE,
+        (Way("/v1/jobs/$done/predict?wait=0", 202, {"rows": [{"question": "a", "context": "b"}]}),),
+    ),
+    "GET /v1/predictions/{prediction_id}": Row(_READ, (Way("/v1/predictions/$prediction"),)),
+    # The owner's model answers questions about rows alone.
+    "POST /v1/chat/completions": Row(
+        _WRITE,
+        (
+            Way(
+                "/v1/chat/completions",
+                400,
+                {"model": "$done", "messages": [{"role": "user", "content": "a"}]},
+            ),
+        ),
+    ),
+    "POST /v1/completions": Row(
+        _WRITE, (Way("/v1/completions", 400, {"model": "$done", "prompt": "a"}),)
+    ),
     "GET /v1/jobs/{job_id}": Row(_READ, _gets(_JOB, *_JOBS, "cancelled")),
     "DELETE /v1/jobs/{job_id}": Row(
         _WRITE, (*_gets(_JOB, "done", "failed", "cancelled"), *_gets(_JOB, "queued", ok=409))
@@ -217,6 +239,12 @@ ROWS: Final[dict[str, Row]] = {
     "GET /v1/jobs/{job_id}/logs": Row(
         _READ, (*_gets(f"{_JOB}/logs", *_JOBS), Way(f"{_DONE}/logs?offset=3"))
     ),
+    "GET /v1/jobs/{job_id}/events/stream": Row(
+        _READ, (*_gets(f"{_JOB}/events/stream", "done", "failed"),)
+    ),
+    "GET /v1/jobs/{job_id}/logs/stream": Row(
+        _READ, (*_gets(f"{_JOB}/logs/stream", "done", "failed"),)
+    ),
     "GET /v1/jobs/{job_id}/checkpoints/{step}": Row(
         _READ, (Way(_STEP), Way(f"{_DONE}/checkpoints/11", 404))
     ),
@@ -242,6 +270,31 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "DELETE /v1/files/{file_id}": Row(
         Permission.FILES_WRITE, (Way("/v1/files/$free_file"), Way("/v1/files/$file", 409))
+    ),
+    # The upload is cancelled, so that no call uses it up.
+    "POST /v1/uploads": Row(
+        Permission.FILES_WRITE,
+        (
+            Way(
+                "/v1/uploads",
+                body={
+                    "bytes": 1,
+                    "filename": "own.jsonl",
+                    "mime_type": "text/jsonl",
+                    "purpose": "fine-tune",
+                },
+            ),
+        ),
+    ),
+    "POST /v1/uploads/{upload_id}/parts": Row(
+        Permission.FILES_WRITE, (Way("/v1/uploads/$upload/parts", 409, form=True),)
+    ),
+    "POST /v1/uploads/{upload_id}/complete": Row(
+        Permission.FILES_WRITE,
+        (Way("/v1/uploads/$upload/complete", 409, {"part_ids": ["part-0"]}),),
+    ),
+    "POST /v1/uploads/{upload_id}/cancel": Row(
+        Permission.FILES_WRITE, (Way("/v1/uploads/$upload/cancel"),)
     ),
     # The parameter is wrong, so that no check starts; whose file it is is decided before.
     "POST /v1/files/{file_id}/check": Row(
@@ -298,6 +351,46 @@ ROWS: Final[dict[str, Row]] = {
         Permission.SECRETS_WRITE, (Way("/v1/secrets/mine", 200, {"value": "x"}),)
     ),
     "DELETE /v1/secrets/{name}": Row(Permission.SECRETS_WRITE, (Way("/v1/secrets/$secret_name"),)),
+    # ---- webhooks
+    "GET /v1/webhooks": Row(Permission.WEBHOOKS_READ, (Way("/v1/webhooks"),)),
+    # The URL is wrong: a project may have only so many.
+    "POST /v1/webhooks": Row(
+        Permission.WEBHOOKS_WRITE, (Way("/v1/webhooks", 422, {"url": "http://example.com/"}),)
+    ),
+    "GET /v1/webhooks/{webhook_id}": Row(Permission.WEBHOOKS_READ, (Way("/v1/webhooks/$webhook"),)),
+    "PATCH /v1/webhooks/{webhook_id}": Row(
+        Permission.WEBHOOKS_WRITE,
+        (
+            Way("/v1/webhooks/$webhook", 200, {"events": ["job.failed"]}),
+            Way("/v1/webhooks/$webhook", 200, {"enabled": True}),
+        ),
+    ),
+    "DELETE /v1/webhooks/{webhook_id}": Row(
+        Permission.WEBHOOKS_WRITE, (Way("/v1/webhooks/$webhook"),)
+    ),
+    "POST /v1/webhooks/{webhook_id}/rotate": Row(
+        Permission.WEBHOOKS_WRITE, (Way("/v1/webhooks/$webhook/rotate"),)
+    ),
+    "POST /v1/webhooks/{webhook_id}/test": Row(
+        Permission.WEBHOOKS_WRITE, (Way("/v1/webhooks/$webhook/test", 202),)
+    ),
+    "GET /v1/webhooks/{webhook_id}/deliveries": Row(
+        Permission.WEBHOOKS_READ,
+        (
+            Way("/v1/webhooks/$webhook/deliveries"),
+            Way("/v1/webhooks/$webhook/deliveries?after=$delivery&limit=1"),
+            Way("/v1/webhooks/$webhook/deliveries?state=delivered"),
+        ),
+    ),
+    "POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/replay": Row(
+        Permission.WEBHOOKS_WRITE, (Way("/v1/webhooks/$webhook/deliveries/$delivery/replay", 202),)
+    ),
+    "GET /v1/jobs/{job_id}/deliveries": Row(
+        Permission.WEBHOOKS_READ, (*_gets(f"{_JOB}/deliveries", *_JOBS),)
+    ),
+    "POST /v1/jobs/{job_id}/deliveries/{delivery_id}/replay": Row(
+        Permission.WEBHOOKS_WRITE, (Way(f"{_DONE}/deliveries/$of_spec/replay", 202),)
+    ),
     "GET /v1/usage": Row(
         _READ,
         (
@@ -316,6 +409,86 @@ ROWS: Final[dict[str, Row]] = {
             Way("/v1/audit?key_id=$key"),
             Way("/v1/audit?action=create_job&limit=1"),
         ),
+    ),
+    # ---- OpenAI's API
+    "GET /v1/fine_tuning/jobs": Row(
+        _READ,
+        (
+            Way(_FINE_TUNING),
+            Way(f"{_FINE_TUNING}?limit=1"),
+            Way(f"{_FINE_TUNING}?after=$done"),
+            Way(f"{_FINE_TUNING}?metadata[team]=$label"),
+            Way(f"{_FINE_TUNING}?metadata=null"),
+        ),
+    ),
+    "POST /v1/fine_tuning/jobs": Row(
+        _WRITE,
+        (
+            Way(_FINE_TUNING, 200, {"model": "org/model", "training_file": "$file"}),
+            Way(
+                _FINE_TUNING,
+                200,
+                {"model": "org/m", "training_file": "$free_file", "validation_file": "$file"},
+            ),
+            Way(_FINE_TUNING, 200, {"model": "ft:a:b:c:$done", "training_file": "$free_file"}),
+            Way(
+                _FINE_TUNING,
+                200,
+                {"model": "ft:a:b:c:$done:ckpt-step-10", "training_file": "$free_file"},
+            ),
+            Way(
+                _FINE_TUNING,
+                400,
+                {"model": "org/model", "training_file": "$file"},
+                (("Idempotency-Key", "$once"),),
+            ),
+        ),
+    ),
+    "GET /v1/fine_tuning/jobs/{job_id}": Row(_READ, _gets(f"{_FINE_TUNING}/$job", *_JOBS)),
+    "POST /v1/fine_tuning/jobs/{job_id}/cancel": Row(
+        _WRITE, (Way(f"{_FINE_TUNING}/$queued/cancel"), Way(f"{_FINE_TUNING}/$done/cancel", 409))
+    ),
+    "POST /v1/fine_tuning/jobs/{job_id}/pause": Row(
+        _WRITE, (Way(f"{_FINE_TUNING}/$queued/pause"), Way(f"{_FINE_TUNING}/$done/pause", 409))
+    ),
+    "POST /v1/fine_tuning/jobs/{job_id}/resume": Row(
+        _WRITE, (Way(f"{_FINE_TUNING}/$paused/resume"), Way(f"{_FINE_TUNING}/$done/resume", 409))
+    ),
+    "GET /v1/fine_tuning/jobs/{job_id}/events": Row(
+        _READ, (*_gets(f"{_FINE_TUNING}/$job/events", *_JOBS),)
+    ),
+    "GET /v1/fine_tuning/jobs/{job_id}/checkpoints": Row(
+        _READ, (*_gets(f"{_FINE_TUNING}/$job/checkpoints", *_JOBS),)
+    ),
+    "GET /v1/models": Row(_READ, (Way("/v1/models"),)),
+    "GET /v1/models/{model}": Row(
+        _READ,
+        (
+            Way("/v1/models/ft:a:b:c:$done"),
+            Way("/v1/models/ft:a:b:c:$done:ckpt-step-10"),
+            Way("/v1/models/ft:a:b:c:$queued", 404),
+        ),
+    ),
+    "DELETE /v1/models/{model}": Row(
+        _WRITE,
+        (
+            Way("/v1/models/ft:a:b:c:$done"),
+            Way("/v1/models/ft:a:b:c:$failed", 404),
+            Way("/v1/models/ft:a:b:c:$done:ckpt-step-10", 400),
+        ),
+    ),
+    "POST /v1/fine_tuning/alpha/graders/validate": Row(
+        _READ, (Way("/v1/fine_tuning/alpha/graders/validate", 400, {}),)
+    ),
+    "POST /v1/fine_tuning/alpha/graders/run": Row(
+        _READ, (Way("/v1/fine_tuning/alpha/graders/run", 400, {}),)
+    ),
+    "GET /v1/fine_tuning/checkpoints/{name}/permissions": Row(_READ, (Way(_PERMISSIONS, 400),)),
+    "POST /v1/fine_tuning/checkpoints/{name}/permissions": Row(
+        _WRITE, (Way(_PERMISSIONS, 400, {"project_ids": ["$project"]}),)
+    ),
+    "DELETE /v1/fine_tuning/checkpoints/{name}/permissions/{permission_id}": Row(
+        _WRITE, (Way(f"{_PERMISSIONS}/x", 400),)
     ),
     # ---- of all projects
     "GET /v1/tasks": Row(ANY_KEY, (Way("/v1/tasks"),)),

@@ -6,10 +6,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from service.contract.roles import Permission, Role
 from service.settings import Settings
-from service.store import files, idempotency, keys, previews, project_secrets, projects
+from service.store import (
+    files,
+    idempotency,
+    keys,
+    predictions,
+    previews,
+    project_secrets,
+    projects,
+    uploads,
+    webhook_outbox,
+)
 from service.store.database import Database, db_now
 from service.store.keys import Grant
 from service.store.models import (
@@ -17,9 +28,12 @@ from service.store.models import (
     ArtifactRow,
     Base,
     CheckpointRow,
+    DeliveryRow,
     EventRow,
     MetricRow,
+    PredictionRow,
     PreviewRow,
+    WebhookRow,
 )
 from service.store.scope import Scope
 from tests.api.factories import START, add_job, spec
@@ -41,6 +55,8 @@ class World:
     """What the rows of the matrix call by `$name`."""
     _made: int = 0
     _previews: Names = field(default_factory=dict)
+    _predictions: Names = field(default_factory=dict)
+    _uploads: Names = field(default_factory=dict)
 
     def build(self) -> "World":
         with self.database.write() as session:
@@ -92,11 +108,18 @@ class World:
         with self.database.write() as session:
             idempotency.remember(session, project, f"{mark}-once", "0" * 64, done)
             project_secrets.put(session, project, f"{mark}-secret", lambda: "sealed")
+            webhook, delivery = _webhook(project, mark)
+            of_spec = _of_spec(project, mark, done)
+            session.add_all([webhook, delivery, of_spec])
             # One for all calls: of a project only the newest are kept.
             if project not in self._previews:
                 row = _preview(project, mark)
                 session.add(row)
                 self._previews[project] = row.id
+                answered = _prediction(project, mark)
+                session.add(answered)
+                self._predictions[project] = answered.id
+                self._uploads[project] = _upload(session, project, mark)
         return {
             "done": done,
             **jobs,
@@ -109,9 +132,14 @@ class World:
             "key": key,
             "member": member,
             "member_name": f"{mark}-person",
+            "prediction": self._predictions[project],
             "preview": self._previews[project],
             "project": project,
+            "upload": self._uploads[project],
             "secret_name": f"{mark}-secret",
+            "webhook": webhook.id,
+            "delivery": delivery.id,
+            "of_spec": of_spec.id,
             "project_name": name,
         }
 
@@ -230,6 +258,31 @@ def _preview(project: str, mark: str) -> PreviewRow:
     )
 
 
+def _prediction(project: str, mark: str) -> PredictionRow:
+    return PredictionRow(
+        id=predictions.new_id(),
+        project_id=project,
+        request={
+            "model": {"name_or_path": "org/model"},
+            "input": {"kind": "completion", "prompt": mark},
+        },
+        model_key=mark,
+        state="succeeded",
+        created_at=START,
+        deadline_at=START,
+        ended_at=START,
+        expires_at=db_now(3600),
+        next_publish_at=START,
+        result={"notices": [mark]},
+    )
+
+
+def _upload(session: Session, project: str, mark: str) -> str:
+    new = uploads.NewUpload(f"{mark}-large.jsonl", "fine-tune", 1, None)
+    row = uploads.create(session, project, new)
+    return uploads.cancel(session, Scope(project), row.id).id
+
+
 def _history(job_id: str, mark: str, folder: Path, model: str) -> list[Base]:
     return [
         EventRow(
@@ -268,3 +321,48 @@ def _history(job_id: str, mark: str, folder: Path, model: str) -> list[Base]:
 def _twin(text: str) -> str:
     """Another text that is as long and comes next in order; of an id another id."""
     return text[:-1] + ("1" if text[-1] == "0" else "0")
+
+
+def _webhook(project: str, mark: str) -> tuple[WebhookRow, DeliveryRow]:
+    """An endpoint, with an event that it has received."""
+    webhook_id = f"webhook-{hashlib.sha256(mark.encode()).hexdigest()[:32]}"
+    webhook = WebhookRow(
+        id=webhook_id,
+        project_id=project,
+        url=f"https://{mark}.example.com/",
+        events=["*"],
+        sealed="sealed",
+        created_at=START,
+        updated_at=START,
+    )
+    delivery = DeliveryRow(
+        **webhook_outbox.pending(
+            project=project,
+            webhook_id=webhook_id,
+            lane=webhook_id,
+            event_id=f"evt_{mark}",
+            event_type="webhook.test",
+            payload={"data": {"mark": mark}},
+            at=START,
+        )
+        | {"state": "delivered", "ended_at": START}
+    )
+    return webhook, delivery
+
+
+def _of_spec(project: str, mark: str, job_id: str) -> DeliveryRow:
+    """An event of a job, for a receiver that its spec names."""
+    return DeliveryRow(
+        **webhook_outbox.pending(
+            project=project,
+            lane=f"specs-{mark}",
+            job_id=job_id,
+            url=f"https://{mark}.example.com/",
+            secret_name=f"{mark}-secret",
+            event_id=f"evt_{mark}_2",
+            event_type="job.succeeded",
+            payload={"data": {"mark": mark}},
+            at=START,
+        )
+        | {"state": "failed", "ended_at": START}
+    )

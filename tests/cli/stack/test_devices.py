@@ -80,7 +80,8 @@ class TestWorkersOfUp:
             database.dispose()
             assert not any("--concurrency" in part.argv for part in workers)
             seen[size] = [(part.name, part.env["CUDA_VISIBLE_DEVICES"]) for part in workers]
-        cpu, preview = ("worker-cpu", ""), ("worker-preview", "")
-        assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b"), preview]
+        cpu = ("worker-cpu", "")
+        spare = [("worker-preview", ""), ("worker-predict", "GPU-a,GPU-b")]
+        assert seen[1] == [cpu, ("worker-gpu0", "GPU-a"), ("worker-gpu1", "GPU-b"), *spare]
         both = ("worker-gpu0-1", "GPU-a,GPU-b")
-        assert seen[None] == seen[2] == seen[3] == [cpu, both, preview]
+        assert seen[None] == seen[2] == seen[3] == [cpu, both, *spare]

@@ -1,0 +1,96 @@
+"""Errors as OpenAI's clients take them apart."""
+
+import openai
+import pytest
+
+from service.api.openai import errors
+from service.api.schemas.problems import Problem
+from tests.api.conftest import Server
+from tests.support.databases import on_sqlite
+
+
+def _problem(status: int, code: str, **more: object) -> Problem:
+    return Problem.model_validate(
+        {
+            "type": f"urn:finetune:problem:{code}",
+            "title": "Title",
+            "status": status,
+            "detail": "Detail.",
+            "message": "Title: Detail.",
+            "code": code,
+            "instance": "/v1/models/x",
+            "request_id": "r",
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (401, "unauthorized", ("authentication_error", "invalid_api_key")),
+        (403, "forbidden", ("permission_error", "forbidden")),
+        (404, "job_not_found", ("invalid_request_error", "job_not_found")),
+        (409, "invalid_transition", ("invalid_request_error", "invalid_transition")),
+        (422, "invalid_spec", ("invalid_request_error", "invalid_spec")),
+        (429, "rate_quota", ("rate_limit_error", "rate_quota")),
+        (500, "internal", ("server_error", "internal")),
+        (503, "overloaded", ("server_error", "overloaded")),
+    ],
+)
+def test_type_and_code_follow_from_the_problem(
+    status: int, code: str, expected: tuple[str, str]
+) -> None:
+    found = errors.envelope(_problem(status, code))
+    assert found == {
+        "message": "Title: Detail.",
+        "type": expected[0],
+        "param": None,
+        "code": expected[1],
+    }
+
+
+def test_param_is_the_first_field_that_is_wrong() -> None:
+    faults = [
+        {"path": "body.purpose", "code": "missing_field", "message": "required"},
+        {"path": "body.file", "code": "missing_field", "message": "required"},
+    ]
+    assert errors.envelope(_problem(422, "invalid_request", errors=faults))["param"] == "purpose"
+
+
+@on_sqlite
+class TestAnswers:
+    def test_a_path_of_openai_answers_with_the_envelope_alone(self, server: Server) -> None:
+        answer = server.client.get("/v1/fine_tuning/none")
+        assert answer.status_code == 404
+        assert answer.headers["content-type"] == "application/json"
+        assert set(answer.json()) == {"error"}
+        assert answer.json()["error"]["code"] == "route_not_found"
+
+    def test_a_shared_path_answers_with_both(self, server: Server) -> None:
+        answer = server.client.get("/v1/files/file-none")
+        assert answer.status_code == 404
+        problem = answer.json()
+        assert problem["code"] == "file_not_found"
+        assert problem["error"] == {
+            "message": problem["message"],
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "file_not_found",
+        }
+
+    def test_a_native_path_answers_as_before(self, server: Server) -> None:
+        assert "error" not in server.client.get("/v1/jobs/job-none").json()
+
+    def test_each_answer_says_how_long_it_took(self, server: Server) -> None:
+        answer = server.client.get("/v1/jobs")
+        assert answer.headers["openai-processing-ms"].isdigit()
+
+    def test_the_client_of_openai_raises_its_own_errors(self, server: Server) -> None:
+        base_url = f"{server.client.base_url}/v1"
+        client = openai.OpenAI(api_key="any", base_url=base_url, max_retries=0)
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.files.retrieve("file-none")
+        assert caught.value.code == "file_not_found"
+        assert caught.value.type == "invalid_request_error"
+        assert caught.value.request_id == caught.value.response.headers["x-request-id"]

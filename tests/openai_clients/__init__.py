@@ -1,0 +1,1 @@
+"""Pinned releases of the `openai` package, unmodified, against a live server."""

@@ -1,0 +1,1 @@
+"""What users of the `openai` package write, run with each release in a process of its own."""

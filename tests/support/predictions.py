@@ -1,0 +1,98 @@
+"""Predictions in the database, and reads of them that bypass the service."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import select, update
+
+from service.contract.failures import Failure
+from service.contract.predictions import PredictionRequest, PredictionResult
+from service.store import prediction_claims, predictions
+from service.store.database import Database
+from service.store.models import PredictionRow
+from service.store.prediction_claims import PredictionClaim
+
+BASE = {"name_or_path": "org/model"}
+
+
+def make_request(
+    model: dict[str, Any] | None = None, prompt: str = "a", **options: Any
+) -> PredictionRequest:
+    """The continuation of a prompt, by a base model unless one is given."""
+    body = {
+        "model": model or BASE,
+        "input": {"kind": "completion", "prompt": prompt},
+        "options": options,
+    }
+    return PredictionRequest.model_validate(body)
+
+
+def make_prediction(
+    database: Database,
+    project: str = "default",
+    model: dict[str, Any] | None = None,
+    prompt: str = "a",
+    **options: Any,
+) -> str:
+    """The id of a queued prediction."""
+    return ask(database, make_request(model, prompt, **options), project)
+
+
+def ask(database: Database, request: PredictionRequest, project: str = "default") -> str:
+    with database.write() as session:
+        return predictions.insert(session, project, request)
+
+
+def prediction(database: Database, prediction_id: str) -> PredictionRow:
+    with database.read() as session:
+        return session.get_one(PredictionRow, prediction_id)
+
+
+def put_prediction(database: Database, prediction_id: str, **values: Any) -> None:
+    with database.write() as session:
+        changed = update(PredictionRow).where(PredictionRow.id == prediction_id)
+        session.execute(changed.values(**values))
+
+
+def claim_prediction(
+    database: Database, prediction_id: str, worker_id: str = "worker-1"
+) -> PredictionClaim | None:
+    with database.write() as session:
+        return prediction_claims.claim(session, prediction_id, worker_id, lease_seconds=60)
+
+
+@contextmanager
+def answered_by_thread(
+    database: Database, ended: PredictionResult | Failure, texts: tuple[list[str], ...] = ()
+) -> Iterator[None]:
+    """While the context lasts, predictions end like this at once, as if a worker answered them;
+    before that their texts are written, one list after the other."""
+    stop = threading.Event()
+
+    def answer(prediction_id: str) -> None:
+        claimed = claim_prediction(database, prediction_id)
+        assert claimed is not None
+        for each in texts:
+            with database.write() as session:
+                prediction_claims.renew(session, claimed, 60, each)
+            stop.wait(0.1)
+        with database.write() as session:
+            prediction_claims.end(session, claimed, ended)
+
+    def work() -> None:
+        while not stop.wait(0.02):
+            with database.read() as session:
+                queued = select(PredictionRow.id).where(PredictionRow.state == "queued")
+                waiting = session.scalars(queued).all()
+            for prediction_id in waiting:
+                answer(prediction_id)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,1 @@
+"""The sender of webhooks, its addresses and its requests."""
