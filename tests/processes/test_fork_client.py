@@ -8,6 +8,8 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -37,6 +39,7 @@ from worker.devices.gpus import gpus
 from worker.processes import allocator, fork_client, spawn
 from worker.processes.child import Child
 from worker.processes.fork_client import ForkClient
+from worker.processes.spawn import Launch, Process, Start
 from worker.processes.stage_environment import stage_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -125,6 +128,22 @@ class TestLikeANewInterpreter:
         assert states[0] == states[1] == states[2]
         assert states[1]["environment"].items() >= environment(HF_TOKEN="hf_secret").items()
         assert states[1]["cwd"] == str(tmp_path)
+
+    def test_lets_others_go_first(self, forks: ForkClient, tmp_path: Path) -> None:
+        """Its own value counts within its session; where the kernel groups processes by session,
+        that of the group counts for the rest."""
+        for number, start in enumerate((spawn.new_interpreter, forks.start)):
+
+            def nicely(wanted: Launch, start: Start = start) -> Process:
+                return start(replace(wanted, nice=7))
+
+            with begin(tmp_path / str(number), "hang", nicely) as child:
+                assert is_forked(child, forks) == (start == forks.start)
+                expected = min(19, os.nice(0) + 7)
+                assert psutil.Process(child.pid).nice() == expected
+                group = Path(f"/proc/{child.pid}/autogroup")
+                if group.exists():
+                    assert group.read_text().endswith(f" nice {expected}\n")
 
     def test_secrets_are_not_in_the_environment_that_others_can_read(
         self, forks: ForkClient, tmp_path: Path
@@ -326,10 +345,13 @@ class TestServer:
         ) as supervisor:
             assert supervisor.stdout is not None
             pids = [int(word) for word in supervisor.stdout.readline().split()]
-            wait_until((tmp_path / "environment").exists, 20, "the stage")
-            family = psutil.Process(supervisor.pid).children(recursive=True)
-            assert len(family) >= 3  # the stage, the server and the waiting process
-            supervisor.kill()
+            try:
+                wait_until((tmp_path / "environment").exists, 20, "the stage")
+                children = partial(psutil.Process(supervisor.pid).children, recursive=True)
+                wait_until(lambda: len(children()) >= 3, 20, "stage, server and the one that waits")
+                family = children()
+            finally:
+                supervisor.kill()
         wait_until(lambda: all(gone(p.pid) for p in family), 5, "their end")
         assert {process.pid for process in family} >= set(pids)
 

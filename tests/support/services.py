@@ -1,5 +1,6 @@
 """Finds or starts the real servers that tests talk to."""
 
+import functools
 import os
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import redis
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from service import prctl
 from tests.support import shared_servers
 from tests.support.packages import UnavailableError, program
 from tests.support.postgres_server import PostgresServer
@@ -26,13 +28,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+# On a shared machine, all processes may stand still for many seconds.
+_LEAST_PATIENCE = 60.0
+
+
 def wait_until(check: object, seconds: float, what: str) -> None:
-    """Poll `check()` until it is true; TimeoutError naming `what` after `seconds`."""
+    """Poll `check()` until it is true; TimeoutError naming `what` after `seconds`, at least 60.
+
+    A test that is about time measures it: this limit only ends a test that fails.
+    """
+    seconds = max(seconds, _LEAST_PATIENCE)
     deadline = time.monotonic() + seconds
+    pause = 0.001
     while not check():  # type: ignore[operator]
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not come within {seconds} s")
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
 
 
 # ---- Postgres ---------------------------------------------------------------------------------
@@ -88,6 +100,8 @@ def postgres_database(server_url: str) -> Iterator[str]:
     )
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
+        # No test switches the machine off: a commit need not wait for the disk.
+        connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))
     try:
         yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
     finally:
@@ -111,7 +125,7 @@ def valkey_binary() -> str:
 class BrokerServer:
     """A private server that keeps its port, and none of its keys, over restarts.
 
-    A context manager.
+    A context manager. It ends with the process whose main thread has started it.
     """
 
     def __init__(self, binary: str) -> None:
@@ -138,8 +152,16 @@ class BrokerServer:
             stdout=subprocess.DEVNULL,
             # Ctrl-C is for whoever started it, who then stops it.
             start_new_session=True,
+            # A test run that is killed leaves no server behind.
+            preexec_fn=functools.partial(prctl.die_with_parent, os.getpid()),
         )
         wait_until(self._pings, 10, self._binary)
+
+    @property
+    def pid(self) -> int:
+        """Of a server that has been started."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self) -> None:
         if self._process is not None:
