@@ -52,8 +52,9 @@ class TestMainJob:
             assert previewed["splits"][split]["tokens"] == report[split]["tokens"]
         assert previewed["epoch"]["is_exact"]
         assert previewed["epoch"]["total_steps"] == finished["progress"]["of"]
-        folders = {path.name for path in (stack.home / "jobs").iterdir()}
-        assert not any(name.startswith("preview-") for name in folders)
+        # The worker removes the folder after the answer.
+        folders = (stack.home / "jobs").glob
+        wait_until(lambda: not any(folders("preview-*")), 60, "the removal of the folder")
 
     def test_events_are_numbered_without_gaps(self, stack: Stack, finished: dict[str, Any]) -> None:
         events = stack.pages(f"/v1/jobs/{finished['id']}/events")
