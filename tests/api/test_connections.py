@@ -116,7 +116,7 @@ class TestNumber:
         with half_open(quick, 3 * _QUICK.most_connections) as connections:
             started = time.monotonic()
             assert is_alive(quick)
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 1
             still_open = sum(not is_closed(connection) for connection in connections)
             assert still_open <= _QUICK.most_connections
 
@@ -128,7 +128,7 @@ class TestNumber:
         with half_open(quick, 3 * _QUICK.most_connections, sent):
             started = time.monotonic()
             assert is_alive(quick)
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 1
 
     def test_a_request_in_progress_does_not(self, quick: Address) -> None:
         head = b"POST /v1/jobs/validate HTTP/1.1\r\nHost: localhost\r\n"
@@ -166,7 +166,7 @@ class TestNumber:
             with half_open(address, 280):
                 started = time.monotonic()
                 assert is_alive(address)
-                assert time.monotonic() - started < 5
+                assert time.monotonic() - started < 2
             assert process.poll() is None
         finally:
             process.send_signal(signal.SIGTERM)

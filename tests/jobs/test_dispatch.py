@@ -52,7 +52,7 @@ class TestWake:
         started = time.monotonic()
         assert not sender.enqueue("job-1", "cpu", 5)
         assert not sender.ping()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 2
         sender.close()
 
     def test_a_broker_that_never_answers(self) -> None:
@@ -60,10 +60,10 @@ class TestWake:
             sender = dispatcher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
             started = time.monotonic()
             assert not sender.enqueue("job-1", "cpu", 5)
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 2
             started = time.monotonic()
             assert not sender.ping()
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 2
             sender.close()
 
     def test_continues_after_a_restart_of_the_broker(self) -> None:

@@ -88,5 +88,5 @@ def sending(
         thread.join(15)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    wait_until(condition, 60, "what the test waits for")
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    wait_until(condition, seconds, "what the test waits for")

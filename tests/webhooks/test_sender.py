@@ -253,7 +253,7 @@ class TestFailures:
                     make_job(database)
                     wait_for(lambda: len(live.received) > number)  # noqa: B023
                     took.append(time.monotonic() - began)
-                assert min(took) < 0.7, took  # a busy machine delays one of them, not all
+                assert sorted(took)[2] < 0.7, took  # a busy machine delays some of them
                 over.set()
 
     def test_a_sender_that_starts_knows_who_fails(

@@ -29,6 +29,6 @@ def test_four_senders_send_each_event_once(database: Database, tmp_path: Path) -
                 webhooks.test(session, EVERYTHING, ids[place % 4])
         for _ in range(4):
             senders.enter_context(sending(database, settings))
-        wait_for(lambda: states() == ["delivered"] * _COUNT)
+        wait_for(lambda: states() == ["delivered"] * _COUNT, 30.0)
         received = receiver.ids()
     assert (len(received), len(set(received))) == (_COUNT, _COUNT)
