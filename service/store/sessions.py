@@ -1,7 +1,7 @@
 """Sessions of browsers. Each belongs to the key it began with, and ends with it at the latest."""
 
 import secrets
-import uuid
+import time
 from typing import Final
 
 from sqlalchemy import delete, select
@@ -22,7 +22,8 @@ def begin(session: Session, key_id: str) -> tuple[str, str]:
     _make_room(session, key_id)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     row = SessionRow(
-        id=f"session-{uuid.uuid4().hex}",
+        # Tells which of two is older that began in the same millisecond, SQLite's unit.
+        id=f"session-{time.time_ns():016x}{secrets.token_hex(8)}",
         sha256=keys.sha256(token),
         key_id=key_id,
         created_at=db_now(),
@@ -36,7 +37,8 @@ def begin(session: Session, key_id: str) -> tuple[str, str]:
 def _make_room(session: Session, key_id: str) -> None:
     session.execute(delete(SessionRow).where(SessionRow.expires_at <= db_now()))
     of_key = select(SessionRow.id).where(SessionRow.key_id == key_id)
-    oldest = of_key.order_by(SessionRow.created_at.desc()).offset(MOST_OF_A_KEY - 1)
+    newest_first = of_key.order_by(SessionRow.created_at.desc(), SessionRow.id.desc())
+    oldest = newest_first.offset(MOST_OF_A_KEY - 1)
     session.execute(delete(SessionRow).where(SessionRow.id.in_(session.scalars(oldest).all())))
 
 
