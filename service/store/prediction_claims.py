@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.predictions import (
     DEADLINE_SECONDS,
-    UNFINISHED,
     PredictionRequest,
     PredictionResult,
     PredictionState,
@@ -18,12 +17,14 @@ from service.contract.predictions import (
 from service.contract.routing import gpus_of
 from service.contract.states import HELD, Stage
 from service.store import claims, jobs, predictions
+from service.store.brief_leases import BriefLeases
 from service.store.database import db_now
 from service.store.fleet import Fleet
 from service.store.models import JobRow, PredictionRow, WorkerRow
 from service.store.scope import Scope
 
 MOST_CRASHES: Final = 3
+_leases: Final = BriefLeases(PredictionRow)
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,7 @@ def claim(
     session: Session, prediction_id: str, worker_id: str, lease_seconds: float
 ) -> PredictionClaim | None:
     """Claim a queued prediction; None: somebody else has it, or it has ended."""
-    row = session.scalars(
-        update(PredictionRow)
-        .where(
-            PredictionRow.id == prediction_id,
-            PredictionRow.state == PredictionState.QUEUED,
-            PredictionRow.deadline_at > db_now(),
-        )
-        .values(
-            state=PredictionState.RUNNING,
-            epoch=PredictionRow.epoch + 1,
-            worker_id=worker_id,
-            lease_until=db_now(lease_seconds),
-        )
-        .returning(PredictionRow),
-        execution_options={"synchronize_session": False, "populate_existing": True},
-    ).one_or_none()
+    row = _leases.claim(session, prediction_id, worker_id, lease_seconds)
     if row is None:
         return None
     return PredictionClaim(
@@ -116,20 +102,19 @@ def renew(
     """Renew the lease, and write how far the `texts` are; False: the claim is lost, perhaps because
     the user has cancelled the prediction."""
     written: dict[str, Any] = {} if texts is None else {"texts": texts}
-    return _change(session, claimed, lease_until=db_now(lease_seconds), **written)
+    return _leases.change(session, claimed, lease_until=db_now(lease_seconds), **written)
 
 
 def release(session: Session, claimed: PredictionClaim, again_in: float = 0.0) -> bool:
     """Let a worker have it, at once or so many seconds later."""
-    values = _released() | {"next_publish_at": db_now(again_in)}
-    return _change(session, claimed, **values)
+    return _leases.change(session, claimed, **_leases.released(again_in))
 
 
 def crashed(session: Session, claimed: PredictionClaim, failure: Failure) -> bool:
     """Its process has ended: another try, or the failure if there were too many."""
     if claimed.crashes + 1 >= MOST_CRASHES:
         return end(session, claimed, failure)
-    return _change(session, claimed, crashes=PredictionRow.crashes + 1, **_released())
+    return _leases.change(session, claimed, crashes=PredictionRow.crashes + 1, **_leases.released())
 
 
 def end(session: Session, claimed: PredictionClaim, ended: PredictionResult | Failure) -> bool:
@@ -139,7 +124,7 @@ def end(session: Session, claimed: PredictionClaim, ended: PredictionResult | Fa
         failure = jobs.jsonable(ended.model_dump(mode="json"))
     else:
         result = jobs.jsonable(ended.model_dump(mode="json"))
-    return _change(
+    return _leases.change(
         session,
         claimed,
         state=PredictionState.SUCCEEDED if failure is None else PredictionState.FAILED,
@@ -148,21 +133,6 @@ def end(session: Session, claimed: PredictionClaim, ended: PredictionResult | Fa
         ended_at=db_now(),
         lease_until=None,
     )
-
-
-def _change(session: Session, claimed: PredictionClaim, **values: Any) -> bool:
-    found = session.scalar(
-        update(PredictionRow)
-        .where(
-            PredictionRow.id == claimed.id,
-            PredictionRow.epoch == claimed.epoch,
-            PredictionRow.state == PredictionState.RUNNING,
-        )
-        .values(**values)
-        .returning(PredictionRow.id),
-        execution_options={"synchronize_session": False},
-    )
-    return found is not None
 
 
 # ---- trainings, which come first --------------------------------------------------------------
@@ -201,70 +171,37 @@ def job_waits(session: Session, queues: Sequence[str]) -> bool:
 
 def due(session: Session, limit: int, alive_seconds: float) -> list[jobs.Message]:
     """Messages of queued predictions that are to be sent, the oldest first."""
-    query = (
-        select(PredictionRow.id)
-        .where(
-            PredictionRow.state == PredictionState.QUEUED,
-            PredictionRow.next_publish_at <= db_now(),
-        )
-        .order_by(PredictionRow.id)
-        .limit(limit)
-    )
-    prediction_ids = session.scalars(query).all()
+    prediction_ids = _leases.due(session, limit)
     if not prediction_ids:
         return []
     return predictions.messages(prediction_ids, Fleet.read(session.connection(), alive_seconds))
 
 
 def mark_sent(session: Session, prediction_ids: Sequence[str], again_in: float) -> None:
-    sent = update(PredictionRow).where(PredictionRow.id.in_(prediction_ids))
-    session.execute(sent.values(next_publish_at=db_now(again_in)))
+    _leases.mark_sent(session, prediction_ids, again_in)
 
 
 def has_stuck(session: Session) -> bool:
     """Whether `recover` has anything to do."""
-    return session.scalar(select(PredictionRow.id).where(_IS_LATE | _IS_LOST).limit(1)) is not None
+    return _leases.has_stuck(session)
 
 
 def recover(session: Session) -> list[str]:
     """End those that are late, or whose workers were lost too often; queue the others whose worker
     was lost. Returns their ids."""
-    unclaimed = PredictionRow.state == PredictionState.QUEUED
-    ended = [
-        *_fail(session, _IS_LATE & unclaimed, _no_worker()),
-        *_fail(session, _IS_LATE, too_slow()),
-        *_fail(session, _IS_LOST & (PredictionRow.crashes + 1 >= MOST_CRASHES), _lost_too_often()),
+    is_late, is_lost = _leases.is_late, _leases.is_lost
+    has_crashed = is_lost & (PredictionRow.crashes + 1 >= MOST_CRASHES)
+    return [
+        *_leases.fail(session, is_late & _leases.is_unclaimed, _no_worker()),
+        *_leases.fail(session, is_late, too_slow()),
+        *_leases.fail(session, has_crashed, _lost_too_often()),
+        *_leases.release_lost(session, crashes=PredictionRow.crashes + 1),
     ]
-    again = update(PredictionRow).where(_IS_LOST)
-    again = again.values(crashes=PredictionRow.crashes + 1, **_released())
-    return [*ended, *session.scalars(again.returning(PredictionRow.id))]
 
 
 def forget(session: Session) -> int:
     """Remove the rows that have expired; how many they were."""
-    gone = delete(PredictionRow).where(PredictionRow.expires_at <= db_now())
-    return len(session.scalars(gone.returning(PredictionRow.id)).all())
-
-
-_IS_LATE: Final = PredictionRow.state.in_(UNFINISHED) & (PredictionRow.deadline_at <= db_now())
-_IS_LOST: Final = (PredictionRow.state == PredictionState.RUNNING) & (
-    PredictionRow.lease_until <= db_now()
-)
-
-
-def _released() -> dict[str, Any]:
-    return {"state": PredictionState.QUEUED, "lease_until": None, "next_publish_at": db_now()}
-
-
-def _fail(session: Session, condition: ColumnElement[bool], failure: Failure) -> list[str]:
-    ended = update(PredictionRow).where(condition)
-    ended = ended.values(
-        state=PredictionState.FAILED,
-        failure=failure.model_dump(mode="json"),
-        ended_at=db_now(),
-        lease_until=None,
-    )
-    return list(session.scalars(ended.returning(PredictionRow.id)))
+    return _leases.forget(session)
 
 
 def too_slow() -> Failure:

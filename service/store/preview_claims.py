@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.contract.failures import Failure, FailureCode
 from service.contract.previews import (
     DEADLINE_SECONDS,
-    UNFINISHED,
     PreviewOptions,
     PreviewResult,
     PreviewState,
@@ -18,12 +17,14 @@ from service.contract.previews import (
 from service.contract.spec import JobSpec
 from service.contract.states import Stage
 from service.store import jobs, previews, retention
+from service.store.brief_leases import BriefLeases
 from service.store.claims import Claim
 from service.store.database import db_now
 from service.store.fleet import Fleet
 from service.store.models import PreviewRow
 
 MOST_ATTEMPTS: Final = 3
+_leases: Final = BriefLeases(PreviewRow)
 _SWEPT_SECONDS: Final = 600.0
 """What a killed worker has left in a preview's folder is removed so much later."""
 
@@ -56,22 +57,7 @@ def claim(
 
     Its folder is noted as to be removed before anything is written there.
     """
-    row = session.scalars(
-        update(PreviewRow)
-        .where(
-            PreviewRow.id == preview_id,
-            PreviewRow.state == PreviewState.QUEUED,
-            PreviewRow.deadline_at > db_now(),
-        )
-        .values(
-            state=PreviewState.RUNNING,
-            epoch=PreviewRow.epoch + 1,
-            worker_id=worker_id,
-            lease_until=db_now(lease_seconds),
-        )
-        .returning(PreviewRow),
-        execution_options={"synchronize_session": False, "populate_existing": True},
-    ).one_or_none()
+    row = _leases.claim(session, preview_id, worker_id, lease_seconds)
     if row is None:
         return None
     retention.schedule_removal(session, [retention.workspace(row.id)], _SWEPT_SECONDS)
@@ -96,12 +82,12 @@ def claim(
 
 def renew(session: Session, claimed: PreviewClaim, lease_seconds: float) -> bool:
     """Renew the lease; False: the claim is lost."""
-    return _change(session, claimed, lease_until=db_now(lease_seconds))
+    return _leases.change(session, claimed, lease_until=db_now(lease_seconds))
 
 
 def release(session: Session, claimed: PreviewClaim) -> bool:
     """Let another worker have it at once."""
-    return _change(session, claimed, **_released())
+    return _leases.change(session, claimed, **_leases.released())
 
 
 def end(session: Session, claimed: PreviewClaim, ended: PreviewResult | Failure) -> bool:
@@ -111,7 +97,7 @@ def end(session: Session, claimed: PreviewClaim, ended: PreviewResult | Failure)
         failure, findings = ended.failure, ended.model_dump(mode="json", exclude={"failure"})
     else:
         failure, findings = ended, None
-    is_written = _change(
+    is_written = _leases.change(
         session,
         claimed,
         state=PreviewState.SUCCEEDED if failure is None else PreviewState.FAILED,
@@ -148,33 +134,12 @@ def forget_folder(session: Session, claimed: PreviewClaim) -> None:
     retention.removed(session, retention.workspace(claimed.id))
 
 
-def _change(session: Session, claimed: PreviewClaim, **values: Any) -> bool:
-    found = session.scalar(
-        update(PreviewRow)
-        .where(
-            PreviewRow.id == claimed.id,
-            PreviewRow.epoch == claimed.epoch,
-            PreviewRow.state == PreviewState.RUNNING,
-        )
-        .values(**values)
-        .returning(PreviewRow.id),
-        execution_options={"synchronize_session": False},
-    )
-    return found is not None
-
-
 # ---- the reconciler -----------------------------------------------------------------------------
 
 
 def due(session: Session, limit: int, alive_seconds: float) -> list[jobs.Message]:
     """Messages of queued previews that are to be sent, the oldest first."""
-    query = (
-        select(PreviewRow.id)
-        .where(PreviewRow.state == PreviewState.QUEUED, PreviewRow.next_publish_at <= db_now())
-        .order_by(PreviewRow.id)
-        .limit(limit)
-    )
-    preview_ids = session.scalars(query).all()
+    preview_ids = _leases.due(session, limit)
     if not preview_ids:
         return []
     fleet = Fleet.read(session.connection(), alive_seconds)
@@ -182,51 +147,29 @@ def due(session: Session, limit: int, alive_seconds: float) -> list[jobs.Message
 
 
 def mark_sent(session: Session, preview_ids: Sequence[str], again_in: float) -> None:
-    sent = update(PreviewRow).where(PreviewRow.id.in_(preview_ids))
-    session.execute(sent.values(next_publish_at=db_now(again_in)))
+    _leases.mark_sent(session, preview_ids, again_in)
 
 
 def has_stuck(session: Session) -> bool:
     """Whether `recover` has anything to do."""
-    return session.scalar(select(PreviewRow.id).where(_IS_LATE | _IS_LOST).limit(1)) is not None
+    return _leases.has_stuck(session)
 
 
 def recover(session: Session) -> list[str]:
     """End those that are late, or whose workers were lost too often; queue the others whose worker
     was lost. Returns their ids."""
-    unclaimed = PreviewRow.state == PreviewState.QUEUED
-    ended = [
-        *_fail(session, _IS_LATE & unclaimed, _no_worker()),
-        *_fail(session, _IS_LATE, too_slow()),
-        *_fail(session, _IS_LOST & (PreviewRow.epoch >= MOST_ATTEMPTS), _lost_too_often()),
+    is_late, is_lost = _leases.is_late, _leases.is_lost
+    return [
+        *_leases.fail(session, is_late & _leases.is_unclaimed, _no_worker()),
+        *_leases.fail(session, is_late, too_slow()),
+        *_leases.fail(session, is_lost & (PreviewRow.epoch >= MOST_ATTEMPTS), _lost_too_often()),
+        *_leases.release_lost(session),
     ]
-    again = update(PreviewRow).where(_IS_LOST).values(_released())
-    return [*ended, *session.scalars(again.returning(PreviewRow.id))]
 
 
 def forget(session: Session) -> int:
     """Remove the rows that have expired; how many they were."""
-    gone = delete(PreviewRow).where(PreviewRow.expires_at <= db_now())
-    return len(session.scalars(gone.returning(PreviewRow.id)).all())
-
-
-_IS_LATE: Final = PreviewRow.state.in_(UNFINISHED) & (PreviewRow.deadline_at <= db_now())
-_IS_LOST: Final = (PreviewRow.state == PreviewState.RUNNING) & (PreviewRow.lease_until <= db_now())
-
-
-def _released() -> dict[str, Any]:
-    return {"state": PreviewState.QUEUED, "lease_until": None, "next_publish_at": db_now()}
-
-
-def _fail(session: Session, condition: ColumnElement[bool], failure: Failure) -> list[str]:
-    ended = update(PreviewRow).where(condition)
-    ended = ended.values(
-        state=PreviewState.FAILED,
-        failure=failure.model_dump(mode="json"),
-        ended_at=db_now(),
-        lease_until=None,
-    )
-    return list(session.scalars(ended.returning(PreviewRow.id)))
+    return _leases.forget(session)
 
 
 def too_slow() -> Failure:

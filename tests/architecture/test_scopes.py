@@ -25,7 +25,7 @@ NARROWED_BY = {"scope", "project_id", "project", "claimed"}
 MACHINERY = {
     *("claims.py", "endings.py", "history.py", "tracking.py", "retention.py", "scope.py"),
     *("fair_queue.py", "fair_shares.py", "usage.py", "quotas.py", "workers.py"),
-    *("preview_claims.py", "prediction_claims.py", "deliveries.py"),
+    *("brief_leases.py", "preview_claims.py", "prediction_claims.py", "deliveries.py"),
 }
 """For workers, the reconciler and retention, which serve no user."""
 COUNTS_OF_ALL = {"arrival", "_places", "Places"}
@@ -97,7 +97,7 @@ def test_a_function_without_one_is_found() -> None:
 
 def test_the_api_does_not_import_what_takes_none() -> None:
     api = STORE.parent / "api"
-    machinery = ("claims.py", "endings.py", "tracking.py", "preview_claims.py")
+    machinery = ("claims.py", "endings.py", "tracking.py", "brief_leases.py", "preview_claims.py")
     unscoped = {name.removesuffix(".py") for name in machinery}
     unscoped |= {"history", "retention"}
     for file in api.rglob("*.py"):
