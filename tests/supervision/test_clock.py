@@ -25,7 +25,7 @@ _ALLOWED = {
     *("service/store/jobs.py", "service/store/files.py", "service/store/previews.py"),
     *("service/store/predictions.py", "service/store/uploads.py", "service/store/webhooks.py"),
     *("service/store/webhook_outbox.py", "service/webhooks/requests.py"),
-    "service/api/openai/answers.py",
+    *("service/store/sessions.py", "service/api/openai/answers.py"),
     *("service/store/audit.py", "service/login_links.py", "worker/supervision/system_metrics.py"),
     *(
         "worker/doctor/report.py",
