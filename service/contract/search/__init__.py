@@ -1,0 +1,1 @@
+"""What a client may set for a search of hyper-parameters."""
