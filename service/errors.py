@@ -34,6 +34,21 @@ class PreviewNotFoundError(DomainError):
         )
 
 
+class SearchNotFoundError(DomainError):
+    status, code, title = 404, "search_not_found", "Search not found"
+
+    def __init__(self, search_id: str) -> None:
+        super().__init__(f"There is no search {search_id[:100]!r}.")
+
+
+class SearchEndedError(DomainError):
+    status, code, title = 409, "search_ended", "The search has already ended"
+
+
+class SearchStateError(DomainError):
+    status, code, title = 409, "wrong_state", "The search's state does not allow this"
+
+
 class JobEndedError(DomainError):
     status, code, title = 409, "job_ended", "The job has already ended"
 

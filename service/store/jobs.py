@@ -89,6 +89,9 @@ class New:
     """What its user should know about it from the beginning."""
     by: AuditEntry | None = None
     """Who makes it, for the audit log."""
+    search_id: str | None = None
+    trial: int | None = None
+    """Of the search that makes it."""
 
 
 def insert(
@@ -161,6 +164,8 @@ def _new(new: New, now: datetime) -> JobRow:
         created_at=now,
         updated_at=now,
         cloned_from=new.cloned_from,
+        search_id=new.search_id,
+        trial=new.trial,
         state=JobState.QUEUED,
         last_metrics={},
         results={},

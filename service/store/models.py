@@ -15,6 +15,9 @@ from service.store.owner_models import SessionRow as SessionRow
 from service.store.owner_models import project_column
 from service.store.prediction_models import PredictionRow as PredictionRow
 from service.store.preview_models import PreviewRow as PreviewRow
+from service.store.search_models import SearchReportRow as SearchReportRow
+from service.store.search_models import SearchRow as SearchRow
+from service.store.search_models import SearchTrialRow as SearchTrialRow
 from service.store.team_models import AuditRow as AuditRow
 from service.store.team_models import FairShareRow as FairShareRow
 from service.store.team_models import SecretRow as SecretRow
@@ -40,6 +43,10 @@ class JobRow(Base):
     updated_at: Mapped[datetime]
     cloned_from: Mapped[str | None] = mapped_column(String(40))
     """The job whose spec this one began as; it may be deleted since."""
+    search_id: Mapped[str | None] = mapped_column(String(40))
+    """The search that made it."""
+    trial: Mapped[int | None]
+    """Its number in the search; None: the search's best values trained again."""
 
     # Only one function in store/jobs.py writes `state`.
     state: Mapped[str] = mapped_column(String(16))
@@ -143,6 +150,13 @@ class JobRow(Base):
         Index("ix_jobs_project_id_state_id", "project_id", "state", "id"),
         Index("ix_jobs_project_id_task_id", "project_id", "task", "id"),
         Index("ix_jobs_project_id_name_id", "project_id", "name", "id"),
+        Index(
+            "ix_jobs_search_id_id",
+            "search_id",
+            "id",
+            sqlite_where=text("search_id IS NOT NULL"),
+            postgresql_where=text("search_id IS NOT NULL"),
+        ),
     )
 
 

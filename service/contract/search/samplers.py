@@ -81,11 +81,5 @@ class NsgaIISampler(_Sampler):
 
 
 SamplerSpec = (
-    TpeSampler
-    | RandomSampler
-    | GridSampler
-    | CmaEsSampler
-    | QmcSampler
-    | GpSampler
-    | NsgaIISampler
+    TpeSampler | RandomSampler | GridSampler | CmaEsSampler | QmcSampler | GpSampler | NsgaIISampler
 )

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from service.contract import bounds
 from service.contract.hub import HubSpec
 from service.contract.search import rules
-from service.contract.search.objectives import MOST_OBJECTIVES, Objective, Objectives
+from service.contract.search.objectives import Objective, Objectives
 from service.contract.search.pruners import NoPruner, PrunerSpec
 from service.contract.search.samplers import SamplerSpec, TpeSampler
 from service.contract.search.space import MOST_DIMENSIONS, Dimension, Path, Value
@@ -153,4 +152,3 @@ RULES: Final[tuple[Callable[[SearchSpec], Iterator[str]], ...]] = (
     lambda search: rules.enqueued_values_are_in_the_space(search.enqueue, search.space),
 )
 """The rules between sections, in the order in which they are reported."""
-

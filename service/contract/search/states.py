@@ -1,7 +1,9 @@
-"""The life of a trial of a search. A search itself has a job's states."""
+"""The life of a search and of its trials."""
 
 from enum import StrEnum
 from typing import Final
+
+from service.contract.states import ENDED, JobState
 
 
 class TrialState(StrEnum):
@@ -20,3 +22,46 @@ OVER: Final = frozenset(
     {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}
 )
 """States in which a trial stays."""
+
+TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
+    # Until the first trial is made.
+    JobState.QUEUED: frozenset(
+        {JobState.RUNNING, JobState.PAUSED, JobState.CANCELLED, JobState.FAILED}
+    ),
+    JobState.RUNNING: frozenset(
+        {JobState.PAUSING, JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED}
+    ),
+    JobState.PAUSING: frozenset(
+        {JobState.PAUSED, JobState.RUNNING, JobState.CANCELLING, JobState.FAILED}
+    ),
+    JobState.PAUSED: frozenset({JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING}),
+    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+    # The user asks for more trials.
+    JobState.SUCCEEDED: frozenset({JobState.RUNNING}),
+    JobState.FAILED: frozenset({JobState.RUNNING}),
+    JobState.CANCELLED: frozenset({JobState.RUNNING}),
+}
+"""A search's states are a job's, and mean the same."""
+
+
+class SearchAction(StrEnum):
+    """What a user can do to a search, in the words of the routes and of the command line."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    EXTEND = "extend"
+    DELETE = "delete"
+
+
+def actions(state: JobState) -> tuple[SearchAction, ...]:
+    """The actions that change something. Repeating a request is not an error."""
+    if state in ENDED:
+        return (SearchAction.EXTEND, SearchAction.DELETE)
+    if state is JobState.CANCELLING:
+        return ()
+    first = SearchAction.RESUME if state in _PAUSED else SearchAction.PAUSE
+    return (first, SearchAction.CANCEL, SearchAction.EXTEND)
+
+
+_PAUSED: Final = (JobState.PAUSING, JobState.PAUSED)

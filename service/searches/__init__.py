@@ -1,0 +1,1 @@
+"""Searches: what users do to them, and what the reconciler does with their trials."""
