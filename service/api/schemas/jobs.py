@@ -297,9 +297,13 @@ def _mlflow_url(job: JobRow, settings: Settings) -> str | None:
     base = settings.mlflow_users_url
     if base is None or job.mlflow_run_id is None or job.mlflow_experiment_id is None:
         return None
-    run = f"experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+    return run_url(base, job.mlflow_experiment_id, job.mlflow_run_id)
+
+
+def run_url(base: str, experiment_id: str, run_id: str) -> str:
+    """The page of a run in MLflow, which is at `base`."""
     # Without this MLflow opens a page for traces of language models.
-    return f"{base}/#/{run}?workflowType=machine_learning"
+    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
 
 
 class JobList(BaseModel):
