@@ -22,6 +22,8 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("search_id", sa.String(40), nullable=True))
     op.add_column("jobs", sa.Column("trial", sa.Integer(), nullable=True))
     _index("ix_jobs_search_id_id", "jobs", ["search_id", "id"], "search_id IS NOT NULL")
+    live = "search_id IS NOT NULL AND ended_at IS NULL"
+    _index("ix_jobs_live_of_search", "jobs", ["search_id"], live)
 
 
 def _searches() -> None:
@@ -163,7 +165,8 @@ def _index(name: str, table: str, columns: list[str], where: str) -> None:
 
 
 def downgrade() -> None:
-    op.drop_index("ix_jobs_search_id_id", "jobs")
+    for index in ("ix_jobs_live_of_search", "ix_jobs_search_id_id"):
+        op.drop_index(index, "jobs")
     for column in ("trial", "search_id"):
         op.drop_column("jobs", column)
     for table in ("search_reports", "search_trials", "searches"):

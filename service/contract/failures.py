@@ -50,6 +50,7 @@ class FailureCode(StrEnum):
     # Limits and requests of the user.
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
+    TRIAL_PRUNED = "trial_pruned"
     # External services.
     HUB_UNAUTHORIZED = "hub_unauthorized"
     HUB_FORBIDDEN = "hub_forbidden"
@@ -266,6 +267,12 @@ RULES: Final[dict[FailureCode, FailureRule]] = {
     FailureCode.CANCELLED: FailureRule(
         retryable=False,
         action="Continue it with `finetune retry JOB`.",
+        state=JobState.CANCELLED,
+    ),
+    FailureCode.TRIAL_PRUNED: FailureRule(
+        retryable=False,
+        action="No action needed: its search goes on with better trials. `finetune retry JOB` "
+        "trains it to the end all the same, outside of the search.",
         state=JobState.CANCELLED,
     ),
     FailureCode.HUB_UNAUTHORIZED: FailureRule(

@@ -142,7 +142,8 @@ def _apply(
 
 def _next(row: JobRow, ending: Ending, policy: Policy, now: datetime) -> _Step:
     if row.state == JobState.CANCELLING:
-        failure = _as_json(jobs.CANCELLED, row)
+        # As the request said; one of an older release did not.
+        failure = row.failure or _as_json(jobs.CANCELLED, row)
         return _Step(JobState.CANCELLED, "cancelled", {}, {"failure": failure})
     if ending.outcome == "finished":
         return _after_finish(row, ending.result or {}, now)

@@ -151,6 +151,12 @@ class JobRow(Base):
         Index("ix_jobs_project_id_task_id", "project_id", "task", "id"),
         Index("ix_jobs_project_id_name_id", "project_id", "name", "id"),
         Index(
+            "ix_jobs_live_of_search",
+            "search_id",
+            sqlite_where=text("search_id IS NOT NULL AND ended_at IS NULL"),
+            postgresql_where=text("search_id IS NOT NULL AND ended_at IS NULL"),
+        ),
+        Index(
             "ix_jobs_search_id_id",
             "search_id",
             "id",

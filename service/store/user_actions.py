@@ -7,18 +7,20 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from service.contract import next_steps
+from service.contract.failures import Failure
 from service.contract.states import STAGE_ORDER, JobState, Stage
 from service.store import follow_ups, jobs, retention
 from service.store.database import db_now
 from service.store.models import ArtifactRow, JobRow
 
 
-def cancel(session: Session, row: JobRow) -> JobState:
+def cancel(session: Session, row: JobRow, reason: Failure = jobs.CANCELLED) -> JobState:
     """Cancel the job at once when nobody holds it, else ask its supervisor to stop.
 
-    An ended or cancelling job stays as it is.
+    An ended or cancelling job stays as it is. `reason`: what its page says.
     """
     state = JobState(row.state)
+    failure = next_steps.addressed(reason, row.id).model_dump(mode="json")
     if state in (JobState.QUEUED, JobState.PAUSED):
         jobs.move(
             session,
@@ -28,11 +30,11 @@ def cancel(session: Session, row: JobRow) -> JobState:
             "cancelled",
             ended_at=db_now(),
             tracking_retry_at=db_now(jobs.TRACKING_GRACE_SECONDS),
-            failure=next_steps.addressed(jobs.CANCELLED, row.id).model_dump(mode="json"),
+            failure=failure,
         )
         return JobState.CANCELLED
     if state in (JobState.RUNNING, JobState.PAUSING):
-        jobs.move(session, row.id, state, JobState.CANCELLING, "cancel_requested")
+        jobs.move(session, row.id, state, JobState.CANCELLING, "cancel_requested", failure=failure)
         return JobState.CANCELLING
     return state
 

@@ -6,9 +6,10 @@ class TestRules:
     def test_every_code_has_a_rule(self) -> None:
         assert set(RULES) == set(FailureCode)
 
-    def test_only_a_cancelled_job_does_not_fail(self) -> None:
+    def test_only_a_cancelled_job_or_a_pruned_trial_does_not_fail(self) -> None:
         assert {code for code, rule in RULES.items() if rule.state is not JobState.FAILED} == {
-            FailureCode.CANCELLED
+            FailureCode.CANCELLED,
+            FailureCode.TRIAL_PRUNED,
         }
 
     def test_only_the_outside_and_the_machine_are_retried(self) -> None:

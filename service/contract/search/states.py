@@ -31,11 +31,10 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.RUNNING: frozenset(
         {JobState.PAUSING, JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED}
     ),
-    JobState.PAUSING: frozenset(
-        {JobState.PAUSED, JobState.RUNNING, JobState.CANCELLING, JobState.FAILED}
-    ),
+    JobState.PAUSING: frozenset({JobState.PAUSED, JobState.RUNNING, JobState.CANCELLING}),
     JobState.PAUSED: frozenset({JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING}),
-    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+    # Also on the way to `failed`: its trials are cancelled first.
+    JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.FAILED}),
     # The user asks for more trials.
     JobState.SUCCEEDED: frozenset({JobState.RUNNING}),
     JobState.FAILED: frozenset({JobState.RUNNING}),

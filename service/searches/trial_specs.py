@@ -1,0 +1,77 @@
+"""The spec of a trial's job, and of the job that trains with the best values again."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.search.space import value_at, with_values
+from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
+from service.contract.spec import JobSpec
+
+_MOST_FAULTS: Final = 5
+_LONGEST_NAME: Final = 200
+
+
+class RefusedError(Exception):
+    """The spec refuses these values together, each of which it takes alone."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def of_trial(spec: Mapping[str, Any], number: int, values: Mapping[str, Any]) -> JobSpec:
+    """`spec`: the search's as it is stored. Nothing is pushed or registered: that is for the best
+    trial. Raises RefusedError."""
+    template = {name: value for name, value in spec["job"].items() if name != "hub"}
+    tracking = dict(template.get("tracking") or {})
+    tracking.pop("register_as", None)
+    tracking.pop("register_alias", None)
+    job = with_values({**template, "tracking": tracking}, values)
+    job["name"] = _named(spec, f"trial {number}")
+    return _valid(job)
+
+
+def of_refit(spec: Mapping[str, Any], best: RefitBest, values: Mapping[str, Any]) -> JobSpec:
+    """Raises RefusedError."""
+    job = with_values(with_values(spec["job"], values), best.set)
+    job["name"] = _named(spec, "refit")
+    return _valid(job)
+
+
+def hub_of(search: SearchSpec) -> Any:
+    """Where the best model is pushed."""
+    given = search.best.hub if isinstance(search.best, PublishBest) else None
+    return given or search.job.hub
+
+
+def template_values(search: SearchSpec) -> dict[str, Any]:
+    """The template's value of each field of the space, defaults included."""
+    job = search.job.model_dump(mode="json")
+    return {path: value_at(job, path) for path in search.dimensions}
+
+
+def _named(spec: Mapping[str, Any], what: str) -> str:
+    name = spec.get("name") or spec["job"].get("name") or "search"
+    return f"{name[: _LONGEST_NAME - len(what) - 1]} {what}"
+
+
+def _valid(job: dict[str, Any]) -> JobSpec:
+    try:
+        return JobSpec.model_validate(job)
+    except ValidationError as error:
+        faults = [
+            ".".join(map(str, fault["loc"])) + (": " if fault["loc"] else "") + fault["msg"]
+            for fault in error.errors(include_url=False, include_input=False)[:_MOST_FAULTS]
+        ]
+        message = "The spec refuses these values together: " + "; ".join(faults)
+        raise RefusedError(
+            Failure.of(
+                FailureCode.INVALID_OPTION,
+                message[:2000],
+                action="No action needed if few trials fail like this. Otherwise vary fewer fields "
+                "together, or name in `when` for which values of the others a field varies.",
+            )
+        ) from error
