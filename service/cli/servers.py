@@ -19,6 +19,7 @@ from service.home import make_private
 from service.jobs.dispatch import Dispatcher
 from service.jobs.reconciler import Reconciler
 from service.jobs.retention import Retention
+from service.searches.runner import SearchRunner
 from service.settings import get_settings
 from service.store import schema
 from service.store.database import Database
@@ -63,7 +64,8 @@ def api(
 
 
 def reconciler() -> None:
-    """Dispatch queued jobs, detect lost workers, apply retention, send webhooks; until SIGTERM."""
+    """Dispatch queued jobs, detect lost workers, apply retention, send webhooks, carry searches on;
+    until SIGTERM."""
     process_start.begin()
     settings = get_settings()
     make_private(settings.home)
@@ -76,11 +78,15 @@ def reconciler() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         output.print_line(reconciler_mark(os.getpid()))
-        # On threads of their own: neither removing a large folder nor a receiver of webhooks must
-        # delay wake-up messages.
+        # On threads of their own: neither removing a large folder, nor a receiver of webhooks, nor
+        # the next trial of a search must delay wake-up messages.
         others = [
             threading.Thread(target=each.run, args=(stop,), daemon=True)
-            for each in (Retention(database, settings), WebhookSender(database, settings))
+            for each in (
+                Retention(database, settings),
+                WebhookSender(database, settings),
+                SearchRunner(database, dispatcher, settings),
+            )
         ]
         for thread in others:
             thread.start()

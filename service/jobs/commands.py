@@ -143,21 +143,31 @@ def publish(
     Asking again while it does so changes nothing. Raises JobNotFoundError, WrongStateError, and
     ArtifactGoneError when the model was removed.
     """
-    wanted = Publish(hub=hub)
     with database.write() as session:
-        retention.lock_products(session)
-        row = _locked(session, scope, job_id)
-        if not _may_follow(row, wanted):
-            return JobState(row.state)
-        if not row.results.get(Stage.TRAIN, {}).get("output_dir"):
-            raise WrongStateError("The job has no finished model.", state=row.state)
-        if not stage_outputs.model_is_there(row, settings):
-            raise ArtifactGoneError(
-                "The job's finished model was removed to make room: clone the job to make it again."
-            )
-        message = _follow_up(session, row, wanted, settings)
+        message = begin_publish(session, settings, scope, job_id, hub)
+        if message is None:
+            return JobState(_locked(session, scope, job_id).state)
     _enqueue(database, dispatcher, message)
     return JobState.QUEUED
+
+
+def begin_publish(
+    session: Session, settings: Settings, scope: Scope, job_id: str, hub: HubSpec
+) -> jobs.Message | None:
+    """As `publish`, in a transaction of the caller's, who sends the message; None when the job is
+    doing it already."""
+    wanted = Publish(hub=hub)
+    retention.lock_products(session)
+    row = _locked(session, scope, job_id)
+    if not _may_follow(row, wanted):
+        return None
+    if not row.results.get(Stage.TRAIN, {}).get("output_dir"):
+        raise WrongStateError("The job has no finished model.", state=row.state)
+    if not stage_outputs.model_is_there(row, settings):
+        raise ArtifactGoneError(
+            "The job's finished model was removed to make room: clone the job to make it again."
+        )
+    return _follow_up(session, row, wanted, settings)
 
 
 def _may_follow(row: JobRow, wanted: Promote | Publish) -> bool:

@@ -143,24 +143,31 @@ class Submissions:
             return self._insert(session, new)
 
     def _insert(self, session: Session, new: Sequence[New]) -> list[Submitted]:
-        for one in new:
-            scope = Scope(one.project_id)
-            lineage.use(session, scope, one.spec)
-            files.use(session, scope, uploads(one.spec))
+        return insert(session, new, due_in=self._dispatcher.head_start)
+
+
+def insert(session: Session, new: Sequence[New], *, due_in: float) -> list[Submitted]:
+    """Make jobs in a transaction of the caller's, who sends their messages after COMMIT; after
+    `due_in` seconds the reconciler does. Raises DataGoneError, SourceJobError, QuotaExceededError
+    and ProjectArchivedError."""
+    for one in new:
+        scope = Scope(one.project_id)
+        lineage.use(session, scope, one.spec)
+        files.use(session, scope, uploads(one.spec))
+    arrivals = _arrivals(session, new)
+    if any(arrival.has_limits for arrival in arrivals):
+        new = _within_limits(session, new)
         arrivals = _arrivals(session, new)
-        if any(arrival.has_limits for arrival in arrivals):
-            new = _within_limits(session, new)
-            arrivals = _arrivals(session, new)
-        now = arrivals[-1].now
-        rows = jobs.insert_all(session, new, now=now, due_in=self._dispatcher.head_start)
-        lineage.note(session, [(one.job_id, one.spec) for one in new])
-        audit.write_all(session, [one.by for one in new], now)
-        made = []
-        for row, arrival in zip(rows, arrivals, strict=True):
-            mine = (row.priority, row.id)  # all were queued at the same time
-            ahead = sum(r.queue == row.queue and (r.priority, r.id) < mine for r in rows)
-            made.append(Submitted(row.id, row, queries.Place(arrival.position + ahead, now)))
-        return made
+    now = arrivals[-1].now
+    rows = jobs.insert_all(session, new, now=now, due_in=due_in)
+    lineage.note(session, [(one.job_id, one.spec) for one in new])
+    audit.write_all(session, [one.by for one in new], now)
+    made = []
+    for row, arrival in zip(rows, arrivals, strict=True):
+        mine = (row.priority, row.id)  # all were queued at the same time
+        ahead = sum(r.queue == row.queue and (r.priority, r.id) < mine for r in rows)
+        made.append(Submitted(row.id, row, queries.Place(arrival.position + ahead, now)))
+    return made
 
 
 def _arrivals(session: Session, new: Sequence[New]) -> list[queries.Arrival]:

@@ -27,7 +27,9 @@ from service.store.models import (
 from service.store.scope import Scope
 
 _WAITING: Final = (JobState.QUEUED, JobState.PAUSED)
-"""What counts as queued: pausing a job makes no room for another one."""
+"""What counts as queued: pausing a job makes no room for another one. A search's trials that wait
+at a rung do not count: only their search resumes them, one at a time, and it could not go on if
+they took all the room."""
 LIMITS_JOBS: Final = (
     ProjectRow.archived_at.is_not(None)
     | ProjectRow.max_queued_jobs.is_not(None)
@@ -96,7 +98,11 @@ def _require_queue_room(session: Session, project: ProjectRow, more: int) -> Non
     limit = project.max_queued_jobs
     if limit is None:
         return
-    waiting = select(JobRow.id).where(JobRow.project_id == project.id, JobRow.state.in_(_WAITING))
+    waiting = select(JobRow.id).where(
+        JobRow.project_id == project.id,
+        JobRow.state.in_(_WAITING),
+        JobRow.search_id.is_(None) | (JobRow.state == JobState.QUEUED),
+    )
     count = session.scalar(select(func.count()).select_from(waiting.limit(limit + 1).subquery()))
     if (count or 0) + more > limit:
         raise QueueQuotaError(

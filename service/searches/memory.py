@@ -1,0 +1,120 @@
+"""What a reconciler remembers of a search between two looks: the history at one version.
+
+It can be dropped at any time: SQL has everything that it is made from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.contract.search.pruners import AshaPruner, HyperbandPruner
+from service.contract.search.spec import SearchSpec
+from service.contract.search.states import TrialState
+from service.contract.section import Acceptance
+from service.searches import trial_specs
+from service.studies.best import Best
+from service.studies.halving import Halving
+from service.studies.history import Trial
+
+if TYPE_CHECKING:
+    from service.searches.plan import Origin
+    from service.store.models import SearchReportRow, SearchTrialRow
+    from service.store.search_trials import Stored
+    from service.studies.study import Study
+
+
+@dataclass(frozen=True)
+class First:
+    """A trial to begin with: some values are fixed, the sampler chooses the others."""
+
+    origin: Origin
+    values: dict[str, Any]
+
+
+class Memory:
+    def __init__(self, stored: Stored) -> None:
+        # Imported late: Optuna takes a second, and most reconcilers have no search.
+        from service.studies.study import Study
+
+        row = stored.row
+        self.version = row.version
+        self.given = row.spec
+        self.spec = SearchSpec.model_validate(row.spec, context=Acceptance())
+        self.firsts = _firsts(self.spec)
+        self.trials = [_trial(trial) for trial in stored.trials]
+        self.job_ids = {trial.number: trial.job_id for trial in stored.trials}
+        self.failure_codes = {
+            trial.number: trial.failure["code"]
+            for trial in stored.trials
+            if trial.failure is not None
+        }
+        self.held = {trial.number for trial in stored.trials if trial.is_held}
+        for report in stored.reports:
+            self.trials[report.number].reports[report.resource] = _value(report)
+        self.best = Best(self.spec.objectives)
+        ends = sorted(stored.trials, key=lambda trial: trial.end_number or 0)
+        for ended in ends:
+            if ended.state == TrialState.COMPLETE:
+                self.best.add(self.trials[ended.number])
+        self.ended = sum(trial.end_number is not None for trial in stored.trials)
+        self.reported = row.reported
+        self.without_gain = row.without_gain
+        self.study: Study = Study(
+            self.spec.dimensions,
+            self.spec.objectives,
+            self.spec.sampler,
+            self.spec.pruner,
+            self.trials,
+            row.study_state,
+        )
+        self.halving = _halving(self.spec, self.trials)
+
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for trial in self.trials:
+            counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
+        return counts
+
+    def first(self, number: int) -> First | None:
+        """None: the sampler chooses all values of this trial."""
+        return self.firsts[number] if number < len(self.firsts) else None
+
+
+def _firsts(spec: SearchSpec) -> list[First]:
+    template = trial_specs.template_values(spec)
+    firsts = []
+    # Only values that the sampler could have suggested: it learns from them.
+    active = {
+        path: template[path]
+        for path, dimension in spec.dimensions.items()
+        if dimension.is_met(template)
+    }
+    if spec.template_trial and all(
+        spec.dimensions[path].holds(value) for path, value in active.items()
+    ):
+        firsts.append(First("template", active))
+    return [*firsts, *(First("enqueued", values) for values in spec.enqueue)]
+
+
+def _trial(row: SearchTrialRow) -> Trial:
+    return Trial(
+        number=row.number,
+        values=row.values,
+        state=TrialState(row.state),
+        scores=None if row.scores is None else [float(score) for score in row.scores],
+        attrs=row.attrs,
+    )
+
+
+def _value(report: SearchReportRow) -> float:
+    return float("nan") if report.value is None else report.value
+
+
+def _halving(spec: SearchSpec, trials: list[Trial]) -> Halving | None:
+    if not isinstance(spec.pruner, AshaPruner | HyperbandPruner):
+        return None
+    halving = Halving(spec.pruner, spec.objectives[0].goal)
+    for trial in trials:
+        halving.add(trial)
+    return halving

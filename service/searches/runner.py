@@ -1,0 +1,176 @@
+"""Carries searches on: reads what their trials have done, decides, and writes what follows.
+
+Any number of reconcilers may do it at once, and each may be killed at any time: a look writes one
+version of its search in one transaction, or nothing.
+"""
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.states import ENDED, JobState
+from service.errors import DomainError, QuotaExceededError
+from service.jobs import removal
+from service.jobs.dispatch import Dispatcher
+from service.jobs.reconciler import Outage
+from service.searches.decide import decide
+from service.searches.memory import Memory
+from service.searches.write import StaleError, send, write
+from service.settings import Settings
+from service.store import retention, search_trials, searches
+from service.store.database import Database
+from service.store.scope import EVERYTHING
+from service.store.search_trials import Facts
+
+log = structlog.get_logger(__name__)
+
+_BATCH: Final = 1000
+_MOST_REMEMBERED: Final = 100
+_WAIT_SECONDS: Final = 10.0
+"""After a quota, or what the machine lacks, refused a trial."""
+_BUG_SECONDS: Final = 60.0
+
+
+class SearchRunner:
+    """A thread of the reconciler's: a slow suggestion must not delay the repair of leases."""
+
+    def __init__(self, database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+        self._database = database
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._memories: OrderedDict[str, Memory] = OrderedDict()
+        self._outage = Outage("database")
+
+    def run(self, stop: threading.Event) -> None:
+        """Step until `stop` is set; an outage of the database only slows it down."""
+        wait = 0.0
+        while not stop.wait(wait):
+            wait = self._settings.reconcile_seconds
+            try:
+                self.step()
+            except SQLAlchemyError as error:
+                self._memories.clear()
+                wait = self._outage.happened(str(error.__cause__ or error), wait)
+            else:
+                self._outage.over()
+
+    def step(self) -> None:
+        """Look once at every search that has not ended."""
+        with self._database.read() as session:
+            search_ids = search_trials.due(session, _BATCH)
+        for search_id in search_ids:
+            self._look_guarded(search_id)
+        self._clean()
+
+    def _look_guarded(self, search_id: str) -> None:
+        try:
+            self._look(search_id)
+        except SQLAlchemyError:
+            self._forget(search_id)
+            raise
+        except Exception as error:
+            # One search must not stop the others.
+            self._forget(search_id)
+            log.exception("search.failed_to_continue", search_id=search_id)
+            self._wait(search_id, "internal", f"{type(error).__name__}: {error}", _BUG_SECONDS)
+
+    def _look(self, search_id: str) -> None:
+        with self._database.read() as session:
+            facts = search_trials.facts(session, search_id)
+        if facts is None:
+            self._forget(search_id)
+            return
+        memory = self._memory(search_id, facts.row.version)
+        if memory is None:
+            return  # it has changed since: the next look sees how
+        try:
+            self._continue(facts, memory)
+        except StaleError:
+            self._forget(search_id)
+        except QuotaExceededError as error:
+            self._forget(search_id)
+            self._wait(search_id, error.code, error.detail, _WAIT_SECONDS)
+        except DomainError as error:
+            self._forget(search_id)
+            self._fail(search_id, error)
+        except ImportError as error:
+            self._forget(search_id)
+            self._wait(search_id, "sampler_unavailable", _missing(error), _WAIT_SECONDS)
+
+    def _continue(self, facts: Facts, memory: Memory) -> None:
+        search_id = facts.row.id
+        plan = decide(memory, facts)
+        if plan.is_empty:
+            return
+        with self._database.write(audited=False) as session:
+            messages = write(session, facts.row, plan, memory, self._settings)
+        send(self._dispatcher, messages)
+        for made in plan.made:
+            log.info("search.trial_made", search_id=search_id, trial=made.number)
+        if plan.to in ENDED:
+            log.info("search.ended", search_id=search_id, state=plan.to)
+            self._forget(search_id)
+
+    def _memory(self, search_id: str, version: int) -> Memory | None:
+        """What is remembered of this version; None if there is a newer one."""
+        known = self._memories.get(search_id)
+        if known is None or known.version != version:
+            with self._database.read() as session:
+                stored = search_trials.read(session, search_id)
+                if stored is None or stored.row.version != version:
+                    return None
+                known = Memory(stored)
+            self._memories[search_id] = known
+        self._memories.move_to_end(search_id)
+        while len(self._memories) > _MOST_REMEMBERED:
+            self._memories.popitem(last=False)
+        return known
+
+    def _forget(self, search_id: str) -> None:
+        self._memories.pop(search_id, None)
+
+    def _wait(self, search_id: str, code: str, message: str, seconds: float) -> None:
+        with self._database.write(audited=False) as session:
+            waiting = {"code": code, "message": message[:2000]}
+            search_trials.look_later(session, search_id, seconds, waiting=waiting)
+
+    def _fail(self, search_id: str, error: DomainError) -> None:
+        """No trial can be made any more: its data or its model is gone, or its project archived."""
+        failure = Failure.of(
+            FailureCode.INVALID_OPTION,
+            error.detail,
+            action="Submit the search again with what is there.",
+        )
+        with self._database.write(audited=False) as session:
+            row = searches.lock(session, EVERYTHING, search_id)
+            if JobState(row.state) in ENDED or row.state == JobState.CANCELLING:
+                return
+            to = JobState.FAILED if row.state == JobState.QUEUED else JobState.CANCELLING
+            searches.move(session, row, to, failure=failure.model_dump(mode="json"))
+
+    def _clean(self) -> None:
+        """Remove the checkpoints of pruned trials."""
+        with self._database.read() as session:
+            found = search_trials.uncleaned(session, _BATCH)
+        if not found:
+            return
+        folders: list[str] = []
+        with self._database.write(audited=False) as session:
+            retention.lock_products(session)
+            for trial in found:
+                if trial.job is not None:
+                    folders += retention.prune_workspace(session, trial.job)
+            search_trials.mark_cleaned(session, found)
+        removal.remove_paths(self._database, self._settings.home, folders)
+
+
+def _missing(error: ImportError) -> str:
+    return (
+        f"This sampler needs the package {error.name!r}, which the reconciler does not have: start "
+        "the reconciler where the worker's packages are, or cancel the search and choose another "
+        "`sampler`."
+    )
