@@ -296,7 +296,7 @@ class _Look:
         trial, job = self._memory.trials[number], self._jobs.get(number)
         halving.promote(number)
         trial.state = TrialState.RUNNING
-        self._memory.study.end(number, TrialState.RUNNING, None)
+        self._memory.study.resume(number)
         self.plan.change(number, state=TrialState.RUNNING)
         if job is not None and job.job_id is not None and job.state not in (None, *ENDED):
             self.plan.resume.append(job.job_id)
@@ -306,8 +306,6 @@ class _Look:
         memory, number = self._memory, len(self._memory.trials)
         first = memory.first(number)
         trial = memory.study.ask(None if first is None else first.values)
-        if trial is None:
-            return  # every combination of the grid has been tried
         memory.trials.append(trial)
         origin = "sampled" if first is None else first.origin
         made: dict[str, Any] = {"values": trial.values, "attrs": trial.attrs, "origin": origin}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from service.contract.failures import Failure
 from service.contract.routing import CPU_QUEUE
 from service.contract.search.states import TrialState
 from service.contract.states import ENDED, JobState
@@ -127,7 +128,7 @@ def _act_on_jobs(session: Session, plan: Plan) -> list[Message]:
     return messages
 
 
-def _is_cancelled(session: Session, row: JobRow, failure: jobs.Failure) -> bool:
+def _is_cancelled(session: Session, row: JobRow, failure: Failure) -> bool:
     """Whether this has ended the job."""
     if JobState(row.state) in ENDED:
         return False

@@ -73,7 +73,7 @@ class Study:
         """
         if fixed:
             self._study.enqueue_trial(self._to_optuna(fixed))
-        elif self._is_exhausted():
+        elif self.is_exhausted:
             raise GridExhaustedError
         with _warnings_ignored():
             asked = self._study.ask()
@@ -128,7 +128,9 @@ class Study:
                 values[path] = parameter.from_optuna(suggested)
         return values
 
-    def _is_exhausted(self) -> bool:
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every combination of the grid has had its trial."""
         if not isinstance(self._sampler, GridSampler):
             return False
         given = {trial.system_attrs.get("grid_id") for trial in self._all()} - {None}

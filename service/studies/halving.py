@@ -1,0 +1,7 @@
+"""placeholder"""
+
+from typing import Any
+
+
+class Halving:
+    def __init__(self, *a: Any) -> None: ...

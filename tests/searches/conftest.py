@@ -1,0 +1,75 @@
+from collections.abc import Iterator
+
+import pytest
+
+from service.contract.search.spec import SearchSpec
+from service.contract.states import ENDED, JobState
+from service.jobs.dispatch import Dispatcher
+from service.searches import commands
+from service.searches.runner import SearchRunner
+from service.settings import Settings
+from service.store import searches
+from service.store.database import Database
+from service.store.models import SearchReportRow, SearchRow, SearchTrialRow
+from service.store.owner_models import DEFAULT_PROJECT
+from service.store.scope import EVERYTHING
+from sqlalchemy import select
+from tests.searches.simulated_worker import SimulatedWorker, search_spec
+
+
+class Bench:
+    """A search with simulated workers, step by step."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.settings = settings
+        self.dispatcher = Dispatcher(settings)
+        self.runner = self.new_runner()
+        self.worker = SimulatedWorker(database)
+
+    def new_runner(self) -> SearchRunner:
+        """As after a crash: it remembers nothing."""
+        return SearchRunner(self.database, self.dispatcher, self.settings)
+
+    def submit(self, **changes: object) -> str:
+        spec = SearchSpec.model_validate(search_spec(**changes))
+        return commands.submit(self.database, DEFAULT_PROJECT, spec).search_id
+
+    def turn(self) -> None:
+        self.runner.step()
+        self.worker.tick()
+
+    def run(self, search_id: str, *, forgetful: bool = False, turns: int = 3000) -> SearchRow:
+        """Until the search has ended. `forgetful`: a new runner for every look."""
+        for _ in range(turns):
+            if forgetful:
+                self.runner = self.new_runner()
+            self.turn()
+            row = self.row(search_id)
+            if JobState(row.state) in ENDED:
+                return row
+        raise AssertionError(f"the search is still {row.state}: {row.counts} {row.waiting}")
+
+    def row(self, search_id: str) -> SearchRow:
+        with self.database.read() as session:
+            return searches.get(session, EVERYTHING, search_id)
+
+    def trials(self, search_id: str) -> list[SearchTrialRow]:
+        with self.database.read() as session:
+            query = select(SearchTrialRow).where(SearchTrialRow.search_id == search_id)
+            return list(session.scalars(query.order_by(SearchTrialRow.number)))
+
+    def reports(self, search_id: str) -> list[tuple[int, int, float | None, str]]:
+        """Trial, resource, value and decision, in order."""
+        with self.database.read() as session:
+            query = select(SearchReportRow).where(SearchReportRow.search_id == search_id)
+            rows = session.scalars(query.order_by(SearchReportRow.seq))
+            return [(row.number, row.resource, row.value, row.decision) for row in rows]
+
+
+@pytest.fixture
+def bench(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    settings = Settings(home=tmp_path_factory.mktemp("home"), redis_url=None)
+    bench = Bench(database, settings)
+    yield bench
+    bench.dispatcher.close()
