@@ -43,6 +43,11 @@ class _Look:
         failure = shared_failure(memory, facts, self.plan)
         if failure is not None and self._state is not JobState.CANCELLING:
             self._fail(failure)
+        else:
+            self._follow()
+        self._note_totals()
+
+    def _follow(self) -> None:
         match self._state:
             case JobState.QUEUED | JobState.RUNNING:
                 self._go_on()
@@ -50,7 +55,6 @@ class _Look:
                 self._pause()
             case JobState.CANCELLING:
                 self._cancel()
-        self._note_totals()
 
     # ---- what the jobs have done ----------------------------------------------------------------
 
@@ -99,17 +103,19 @@ class _Look:
         halving = self._memory.halving
         assert halving is not None
         resource = evaluated.epoch or 0.0 if self._unit() == "epochs" else evaluated.step
-        for level, decision in halving.report(trial.number, resource, value):
+        verdict = halving.report(trial.number, resource, value)
+        for level in verdict.levels:
             self._memory.study.report(trial.number, level, value)
             trial.reports[level] = value
-            self._add_report(evaluated, level, value, decision)
-            if decision == "pause":
-                trial.state = TrialState.PAUSED
-                self._memory.study.end(trial.number, TrialState.PAUSED, None)
-                # The same evaluation may have reached further rungs: it is read again when the
-                # trial continues.
-                self.plan.change(trial.number, state=trial.state, seen_metrics=evaluated.seq - 1)
-                self._stop(trial.number, pause=True)
+            pauses = verdict.pauses and level == verdict.levels[-1]
+            self._add_report(evaluated, level, value, "pause" if pauses else "continue")
+        if verdict.pauses:
+            trial.state = TrialState.PAUSED
+            self._memory.study.end(trial.number, TrialState.PAUSED, None)
+            # The same evaluation may have reached further rungs: it is read again when the trial
+            # continues.
+            self.plan.change(trial.number, state=trial.state, seen_metrics=evaluated.seq - 1)
+            self._stop(trial.number, pause=True)
 
     def _add_report(self, evaluated: Evaluated, resource: int, value: float, decision: Any) -> None:
         self._memory.reported += 1
@@ -169,6 +175,8 @@ class _Look:
         trial.state, trial.scores = state, scores
         if not (was_paused and state is TrialState.PRUNED):  # that is what Optuna has it for
             self._memory.study.end(trial.number, state, scores)
+        if self._memory.halving is not None:
+            self._memory.halving.end(trial.number)
         self._memory.ended += 1
         self.plan.change(
             trial.number,
@@ -216,7 +224,7 @@ class _Look:
         self._continue_held()
         self._end_hopeless()
         self._fill()
-        if not self._is_busy() and not self._may_make_more() and self._next_promoted() is None:
+        if not self._is_busy() and not self._may_make_more():
             self._conclude()
 
     def _continue_held(self) -> None:
@@ -254,9 +262,10 @@ class _Look:
         return self._facts.now >= begun + timedelta(seconds=seconds)
 
     def _next_promoted(self) -> int | None:
+        """A paused trial that is to continue, and runs from now on."""
         if self._memory.halving is None or self._is_over():
             return None
-        return self._memory.halving.promotable()
+        return self._memory.halving.promote()
 
     def _end_hopeless(self) -> None:
         """Paused trials that cannot be among the best any more make room on the disk."""
@@ -291,10 +300,7 @@ class _Look:
                 return
 
     def _promote(self, number: int) -> None:
-        halving = self._memory.halving
-        assert halving is not None
         trial, job = self._memory.trials[number], self._jobs.get(number)
-        halving.promote(number)
         trial.state = TrialState.RUNNING
         self._memory.study.resume(number)
         self.plan.change(number, state=TrialState.RUNNING)
@@ -309,6 +315,8 @@ class _Look:
         memory.trials.append(trial)
         origin = "sampled" if first is None else first.origin
         made: dict[str, Any] = {"values": trial.values, "attrs": trial.attrs, "origin": origin}
+        if memory.halving is not None:
+            memory.halving.add(trial)
         try:
             spec = trial_specs.of_trial(memory.given, number, trial.values)
         except trial_specs.RefusedError as error:
@@ -317,8 +325,6 @@ class _Look:
             failure = refused.model_dump(mode="json")
             self._end(trial, TrialState.FAILED, reason=refused.message, failure=failure)
             return
-        if memory.halving is not None:
-            memory.halving.add(trial)
         job_id = new_job_id()
         self.plan.made.append(NewTrial(number, **made, job_id=job_id, spec=spec))
         memory.job_ids[number] = job_id

@@ -51,11 +51,11 @@ def _of_preparing(
 def _of_first_trials(
     memory: Memory, failed: list[tuple[int, dict[str, Any] | None]]
 ) -> Failure | None:
+    codes = memory.failure_codes
+    codes.update({number: failure["code"] for number, failure in failed if failure is not None})
     ended = [trial for trial in memory.trials if trial.is_over]
     if len(ended) < _SAME_FAILURES or any(trial.state is not TrialState.FAILED for trial in ended):
         return None
-    codes = memory.failure_codes
-    codes.update({number: failure["code"] for number, failure in failed if failure is not None})
     if len(codes) != len(ended) or len(set(codes.values())) != 1:
         return None
     number, failure = failed[-1]

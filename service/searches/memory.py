@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.contract.search import resources
 from service.contract.search.pruners import AshaPruner, HyperbandPruner
+from service.contract.search.samplers import GridSampler
 from service.contract.search.spec import SearchSpec
 from service.contract.search.states import TrialState
 from service.contract.section import Acceptance
@@ -90,9 +92,9 @@ def _firsts(spec: SearchSpec) -> list[First]:
         for path, dimension in spec.dimensions.items()
         if dimension.is_met(template)
     }
-    if spec.template_trial and all(
-        spec.dimensions[path].holds(value) for path, value in active.items()
-    ):
+    # A grid has them already.
+    is_wanted = spec.template_trial and not isinstance(spec.sampler, GridSampler)
+    if is_wanted and all(spec.dimensions[path].holds(value) for path, value in active.items()):
         firsts.append(First("template", active))
     return [*firsts, *(First("enqueued", values) for values in spec.enqueue)]
 
@@ -114,7 +116,9 @@ def _value(report: SearchReportRow) -> float:
 def _halving(spec: SearchSpec, trials: list[Trial]) -> Halving | None:
     if not isinstance(spec.pruner, AshaPruner | HyperbandPruner):
         return None
-    halving = Halving(spec.pruner, spec.objectives[0].goal)
+    given = (spec.job.training, spec.dimensions, spec.pruner.unit)
+    total, every = resources.total(*given), resources.every(*given)
+    halving = Halving(spec.pruner, total, spec.objectives[0].goal, every)
     for trial in trials:
         halving.add(trial)
     return halving

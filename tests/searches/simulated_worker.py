@@ -3,6 +3,7 @@ the functions that real ones use, and compute the metric from the spec."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
@@ -33,16 +34,23 @@ class SimulatedWorker:
     database: Database
     score: Score = by_learning_rate
     slots: int = 1
-    steps: int = 90
+    steps: int = 30
     eval_steps: int = 10
     metric: str = "eval_f1"
-    fails: Callable[[JobSpec, Stage], Failure | None] = lambda _spec, _stage: None
+    fails: Callable[[Claim], Failure | None] = lambda _claim: None
     running: dict[str, tuple[Claim, int]] = field(default_factory=dict)
     """Job → its claim, and the step that it has reached."""
     reached: dict[str, int] = field(default_factory=dict)
     """Job → the step of its checkpoint."""
+    also: dict[str, Score] = field(default_factory=dict)
+    """Other metrics that evaluations report."""
+    home: Path | None = None
+    """Where finished models are written."""
+    hears_late: bool = False
+    """A stop is seen only after one more evaluation, as by a supervisor that polls."""
     trained_steps: int = 0
     started: list[str] = field(default_factory=list)
+    late: set[str] = field(default_factory=set)
 
     def tick(self) -> None:
         """Every running job makes one evaluation's steps; free slots claim waiting jobs."""
@@ -70,12 +78,16 @@ class SimulatedWorker:
         claim, step = self.running[job_id]
         with self.database.read() as session:
             asked = claims.requested_state(session, job_id, claim.epoch)
+        if self.hears_late and asked is JobState.PAUSING and job_id not in self.late:
+            self.late.add(job_id)
+            asked = JobState.RUNNING
+        self.late -= {job_id} if asked is JobState.PAUSING else set()
         if asked is None or asked is JobState.CANCELLING:
             self._end(job_id, Ending.cancelled())
         elif asked is JobState.PAUSING:
             self.reached[job_id] = step
             self._end(job_id, Ending.released())
-        elif failure := self.fails(claim.spec, claim.stage):
+        elif failure := self.fails(claim):
             self._end(job_id, Ending.failed(failure))
         elif claim.stage is not Stage.TRAIN:
             self._end(job_id, Ending.finished({"prepared_dir": "prepared/data"}))
@@ -84,17 +96,21 @@ class SimulatedWorker:
 
     def _train(self, job_id: str, claim: Claim, step: int) -> None:
         self.trained_steps += self.eval_steps
-        value = self.score(claim.spec, step)
-        metric = Metric(kind="eval", step=step, epoch=step / 30, values={self.metric: value})
+        scores = {self.metric: self.score, **self.also}
+        values = {name: score(claim.spec, step) for name, score in scores.items()}
+        metric = Metric(kind="eval", step=step, epoch=step / 30, values=values)
         with self.database.write() as session:
             assert history.record(session, job_id, claim.epoch, [metric]) is not None
         self.running[job_id] = (claim, step)
         if step >= self.steps:
+            if self.home is not None:
+                output = self.home / "jobs" / job_id / "attempts" / "2" / "output"
+                output.mkdir(parents=True, exist_ok=True)
             result = {
                 "output_dir": "attempts/2/output",
                 "steps": step,
                 "model_step": step,
-                "metrics": {self.metric: value},
+                "metrics": values,
                 "baseline": {},
                 "weights_sha256": "a" * 64,
             }
@@ -106,9 +122,9 @@ class SimulatedWorker:
             endings.end(session, job_id, claim.epoch, ending, POLICY)
 
 
-def missing_column(_spec: JobSpec, stage: Stage) -> Failure | None:
+def missing_column(claim: Claim) -> Failure | None:
     """Every job's data lacks a column."""
-    if stage is Stage.PREPARE:
+    if claim.stage is Stage.PREPARE:
         return Failure.of(FailureCode.MISSING_COLUMN, "The data has no column `context`.")
     return None
 
@@ -121,7 +137,7 @@ def search_spec(**changes: Any) -> dict[str, Any]:
             "task": "question-answering",
             "model": {"name_or_path": "org/model"},
             "dataset": {"source": "hub", "name": "org/data", "validation": "validation"},
-            "training": {"max_steps": 90, "eval_strategy": "steps", "eval_steps": 10},
+            "training": {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 10},
         },
         "space": {"training.learning_rate": {"low": 1e-6, "high": 1e-2, "log": True}},
         "objective": {"metric": "f1", "direction": "maximize"},

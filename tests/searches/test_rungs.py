@@ -1,0 +1,173 @@
+"""Searches whose trials pause at rungs and are promoted."""
+
+from collections import Counter
+
+import pytest
+
+from service.contract.states import ENDED, JobState
+from service.searches import commands
+from service.store.scope import EVERYTHING
+from tests.searches.conftest import Bench
+from tests.searches.simulated_worker import search_spec
+
+ASHA = {"name": "asha", "rungs": [10, 30]}
+TEMPLATE = {
+    "job": search_spec()["job"]
+    | {"training": {"max_steps": 90, "eval_strategy": "steps", "eval_steps": 10}}
+}
+
+
+class TestAsha:
+    def test_pauses_promotes_and_ends_the_losers(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=12, **TEMPLATE)
+        row = bench.run(search_id)
+        trials = bench.trials(search_id)
+        assert row.state == "succeeded"
+        counts = Counter(trial.state for trial in trials)
+        assert counts["pruned"] == 12 - counts["complete"]
+        assert 1 <= counts["complete"] <= 4
+        reached = Counter(resource for _, resource, _, _ in bench.reports(search_id))
+        assert reached[10] == 12
+        assert 4 <= reached[30] <= 6
+        # The best of all at the first rung is complete.
+        first = {number: value for number, at, value, _ in bench.reports(search_id) if at == 10}
+        best = max(first, key=lambda number: first[number] or 0)
+        assert trials[best].state == "complete"
+        assert row.best == [best]
+
+    def test_a_promoted_trial_continues_where_it_was(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=12, **TEMPLATE)
+        bench.run(search_id)
+        jobs = {job.trial: job for job in bench.jobs()}
+        resumed = [
+            number
+            for number, job in jobs.items()
+            if any(event.type == "resume_requested" for event in bench.events(job.id))
+        ]
+        assert resumed != []
+        for job in jobs.values():
+            steps = bench.steps_of(job.id)
+            assert steps == list(range(10, 10 * len(steps) + 1, 10))
+        total = sum(len(bench.steps_of(job.id)) for job in jobs.values()) * 10
+        assert bench.worker.trained_steps == total
+
+    def test_pruned_jobs_say_why(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=6, **TEMPLATE)
+        bench.run(search_id)
+        pruned = [trial for trial in bench.trials(search_id) if trial.state == "pruned"]
+        assert pruned != []
+        jobs = {job.id: job for job in bench.jobs()}
+        for trial in pruned:
+            job = jobs[trial.job_id or ""]
+            assert "at the rung of step" in (trial.reason or "")
+            assert job.state == "cancelled"
+            assert (job.failure or {})["code"] == "trial_pruned"
+            assert trial.reason in (job.failure or {})["message"]
+
+    def test_files_of_pruned_trials_go_once_mlflow_has_all(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=6, **TEMPLATE)
+        bench.run(search_id)
+        bench.runner.step()
+        assert not any(trial.is_cleaned for trial in bench.trials(search_id))
+        bench.tracked()
+        bench.runner.step()
+        for trial in bench.trials(search_id):
+            job = next(job for job in bench.jobs() if job.id == trial.job_id)
+            assert trial.is_cleaned == (trial.state == "pruned")
+            assert (job.workspace_pruned_at is not None) == (trial.state == "pruned")
+
+    @pytest.mark.parametrize("parallel", [1, 4])
+    def test_a_runner_that_remembers_nothing_decides_the_same(
+        self, bench: Bench, parallel: int
+    ) -> None:
+        bench.worker.steps, bench.worker.slots = 90, parallel
+        given = {"pruner": ASHA, "max_trials": 12, "max_parallel": parallel, **TEMPLATE}
+        whole = bench.submit(**given)
+        bench.run(whole)
+        broken = bench.submit(**given)
+        bench.run(broken, forgetful=True)
+        assert bench.reports(broken) == bench.reports(whole)
+        assert [trial.state for trial in bench.trials(broken)] == [
+            trial.state for trial in bench.trials(whole)
+        ]
+        assert bench.row(broken).best == bench.row(whole).best
+
+    def test_paused_trials_do_not_use_up_the_queue(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        bench.limit_queue(1)
+        search_id = bench.submit(pruner=ASHA, max_trials=9, **TEMPLATE)
+        assert bench.run(search_id).state == "succeeded"
+
+    def test_cancelling_ends_the_paused(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=12, **TEMPLATE)
+        while "paused" not in bench.row(search_id).counts:
+            bench.turn()
+        commands.cancel(bench.database, EVERYTHING, search_id)
+        assert bench.run(search_id).state == "cancelled"
+        assert {JobState(job.state) for job in bench.jobs()} <= ENDED
+
+    def test_overshooting_a_rung_reveals_nothing(self, bench: Bench) -> None:
+        """A trial goes on until its supervisor sees the pause: what it reports meanwhile counts
+        when it is promoted, as if it had stopped in time."""
+        given = {"pruner": ASHA, "max_trials": 12, **TEMPLATE}
+        bench.worker.steps = 90
+        whole = bench.submit(**given)
+        bench.run(whole)
+        bench.worker.hears_late = True
+        late = bench.submit(**given)
+        bench.run(late)
+        assert bench.reports(late) == bench.reports(whole)
+        assert bench.row(late).best == bench.row(whole).best
+        assert [t.state for t in bench.trials(late)] == [t.state for t in bench.trials(whole)]
+
+
+class TestHyperband:
+    def test_brackets_begin_at_different_rungs(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        pruner = {"name": "hyperband", "min_resource": 10, "max_resource": 90}
+        search_id = bench.submit(pruner=pruner, max_trials=16, **TEMPLATE)
+        row = bench.run(search_id)
+        assert row.state == "succeeded"
+        first: dict[int, int] = {}
+        for number, resource, _, _ in bench.reports(search_id):
+            first.setdefault(number, resource)
+        assert set(first.values()) == {10, 30}
+        assert row.counts["complete"] < 16
+
+
+class TestMedian:
+    def test_ends_what_is_worse_than_the_median(self, bench: Bench) -> None:
+        pruner = {"name": "median", "n_startup_trials": 3}
+        search_id = bench.submit(pruner=pruner, max_trials=10)
+        row = bench.run(search_id)
+        pruned = [trial for trial in bench.trials(search_id) if trial.state == "pruned"]
+        assert row.counts["complete"] + len(pruned) == 10
+        assert pruned != []
+        assert all("worse than the median" in (trial.reason or "") for trial in pruned)
+
+    def test_a_pruned_trial_frees_its_worker(self, bench: Bench) -> None:
+        pruner = {"name": "median", "n_startup_trials": 3}
+        search_id = bench.submit(pruner=pruner, max_trials=10)
+        bench.run(search_id)
+        jobs = {job.trial: job for job in bench.jobs()}
+        for trial in bench.trials(search_id):
+            if trial.state == "pruned":
+                assert len(bench.steps_of(jobs[trial.number].id)) < 3
+
+
+class TestPatience:
+    def test_ends_what_does_not_improve(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        bench.worker.score = lambda spec, step: min(step, 20) / 100
+        pruner = {"name": "patience", "patience": 2}
+        search_id = bench.submit(pruner=pruner, max_trials=3, **TEMPLATE)
+        row = bench.run(search_id)
+        assert row.counts.get("pruned") == 3
+        assert row.state == "failed"  # none has finished
+        reached = Counter(number for number, _, _, _ in bench.reports(search_id))
+        assert set(reached.values()) == {4}
