@@ -1,16 +1,20 @@
 """CMA-ES whose optimizer is kept as numbers."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final
 
-import cmaes
 import numpy as np
 from optuna._transform import _SearchSpaceTransform
 from optuna.samplers import CmaEsSampler
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
 from service.studies.packing import pack, unpack
+
+if TYPE_CHECKING:
+    # It loads scipy, which the other samplers do without.
+    from cmaes import CMA
 
 _KEY: Final = "cma:optimizer"
 
@@ -20,16 +24,24 @@ class NumbersCmaEsSampler(CmaEsSampler):
     from a database is never unpickled here: the note has the numbers that a generation changes, and
     the rest is made as for a new optimizer."""
 
-    _optimizer: cmaes.CMA
+    _optimizer: "CMA"
 
-    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> cmaes.CMA | None:
+    def _get_trials(self, study: Study) -> list[FrozenTrial]:
+        """The trials to learn from, a pruned one by its last report. Optuna copies those with all
+        that is in them, which takes 0.5 s for 10,000."""
+        trials = study._get_trials(deepcopy=False, use_cache=True)
+        if not self._consider_pruned_trials:
+            return [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        return [_with_value(trial) for trial in trials if _teaches(trial)]
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> "CMA | None":
         for trial in reversed(completed_trials):
             if _KEY in trial.system_attrs:
                 self._optimizer = _from_numbers(trial.system_attrs[_KEY], self._popsize)
                 return self._optimizer
         return None
 
-    def _init_optimizer(self, trans: _SearchSpaceTransform, direction: StudyDirection) -> cmaes.CMA:
+    def _init_optimizer(self, trans: _SearchSpaceTransform, direction: StudyDirection) -> "CMA":
         self._optimizer = super()._init_optimizer(trans, direction)
         return self._optimizer
 
@@ -38,7 +50,19 @@ class NumbersCmaEsSampler(CmaEsSampler):
         return {_KEY: _to_numbers(self._optimizer)}
 
 
-def _to_numbers(optimizer: cmaes.CMA) -> dict[str, Any]:
+def _teaches(trial: FrozenTrial) -> bool:
+    is_pruned = trial.state == TrialState.PRUNED
+    return trial.state == TrialState.COMPLETE or (is_pruned and bool(trial.intermediate_values))
+
+
+def _with_value(trial: FrozenTrial) -> FrozenTrial:
+    if trial.state == TrialState.PRUNED:
+        trial = copy(trial)
+        trial.value = trial.intermediate_values[max(trial.intermediate_values)]
+    return trial
+
+
+def _to_numbers(optimizer: "CMA") -> dict[str, Any]:
     covariance: np.ndarray = optimizer._C
     return {
         "generation": optimizer.generation,
@@ -51,10 +75,12 @@ def _to_numbers(optimizer: cmaes.CMA) -> dict[str, Any]:
     }
 
 
-def _from_numbers(numbers: dict[str, Any], popsize: int | None) -> cmaes.CMA:
+def _from_numbers(numbers: dict[str, Any], popsize: int | None) -> "CMA":
+    from cmaes import CMA
+
     mean = unpack(numbers["mean"])
     size = len(mean)
-    optimizer = cmaes.CMA(
+    optimizer = CMA(
         mean=np.full(size, 0.5),
         sigma=1.0,
         # Optuna scales all fields to this.
