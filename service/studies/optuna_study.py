@@ -1,7 +1,7 @@
 """Optuna's own study object, made from a search's history."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import optuna
@@ -39,6 +39,14 @@ STATES: Final = {
 class OptunaStudy(optuna.Study):
     def stop(self) -> None:
         """Samplers of a grid end the loop of `optimize` with it; there is no loop here."""
+
+    def get_trials(
+        self,
+        deepcopy: bool = True,  # noqa: FBT001, FBT002, ARG002
+        states: Container[OptunaState] | None = None,
+    ) -> list[FrozenTrial]:
+        """Never copies: Optuna's figures copy all trials for each field, and change none."""
+        return super().get_trials(deepcopy=False, states=states)
 
 
 def optuna_study(

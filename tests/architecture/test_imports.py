@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ML_STACK = ("torch", "transformers", "accelerate", "datasets", "mlflow", "numpy", "pandas")
+ML_STACK = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "mlflow",
+    "numpy",
+    "pandas",
+    # Only what suggests trials or draws figures loads them, and late.
+    "optuna",
+    "plotly",
+)
 
 
 def _imported_by(statement: str) -> set[str]:
