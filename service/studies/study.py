@@ -60,7 +60,8 @@ class Study:
         return len(self._all())
 
     def state(self) -> dict[str, Any]:
-        """As JSON; only the last one is needed."""
+        """As JSON, 7 kB for most samplers; only the last one is needed. `ask` and `resume` change
+        it, reports and ends do not."""
         return {
             "sampler": sampler_state.save(self._sampler),
             "study": dict(self._storage.get_study_system_attrs(self._study._study_id)),
