@@ -44,11 +44,11 @@ def figure(
 ) -> dict[str, Any]:
     """A figure as plotly.js takes it.
 
-    Of several objectives `parallel-coordinates` and `pareto-front` show all, unless `metric` names
-    one; the others show that one, or the first.
+    Of several objectives `pareto-front` shows all, and `parallel-coordinates` too unless `metric`
+    names one; the others show that one, or the first.
     """
     shown = _Shown.of(space, objectives, trials)
-    if metric is not None:
+    if metric is not None and name != "pareto-front":
         shown = shown.only(metric)
     drawn: dict[str, Any] = json.loads(_FIGURES[name](shown).to_json())
     return drawn
@@ -136,10 +136,12 @@ def _history(shown: _Shown) -> Any:
 def _importances(shown: _Shown) -> Any:
     shown = shown.first()
     _need_complete(shown, 2)
-    if len({trial.scores[0] for trial in shown.complete if trial.scores}) == 1:
+    # What these importances compare.
+    scores = [trial.scores for trial in shown.best_first()]
+    if scores[math.ceil(len(scores) / 10) - 1] == scores[-1]:
         raise NotEnoughTrialsError(
-            f"All complete trials have the same `{shown.label}`: importances need trials that "
-            "differ."
+            f"The best tenth of the complete trials is no better in `{shown.label}` than the "
+            "others: importances need trials that differ."
         )
     with warnings.catch_warnings():
         # Of a field that only one trial has.

@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,10 +114,12 @@ class TestImportances:
         ):
             drawn("importances", TRIALS[:count])
 
-    def test_the_same_scores_are_not_enough(self) -> None:
-        trials = [Trial(n, values(n), TrialState.COMPLETE, [1.0]) for n in range(4)]
-        with pytest.raises(NotEnoughTrialsError, match="All complete trials have the same `loss`"):
+    @pytest.mark.parametrize("scores", [[1.0] * 4, [0.5] + [1.0] * 10])
+    def test_the_best_must_be_better_than_others(self, scores: list[float]) -> None:
+        trials = [Trial(n, values(n), TrialState.COMPLETE, [it]) for n, it in enumerate(scores)]
+        with pytest.raises(NotEnoughTrialsError, match="no better in `loss` than the others"):
             drawn("importances", trials)
+        assert drawn("importances", [*trials, complete(len(trials)), complete(len(trials) + 1)])
 
     def test_a_maximized_metric(self) -> None:
         trials = [complete(n, -score(values(n))) for n in range(80)]
@@ -195,6 +198,11 @@ class TestAll:
     def test_a_search_that_has_just_begun(self, name: FigureName) -> None:
         with pytest.raises(NotEnoughTrialsError, match=r"need.*\.$|need.*yet"):
             drawn(name, [Trial(0, values(0))], LOSS_AND_F1)
+
+    @pytest.mark.parametrize("name", ["history", "importances", "slices", "parallel-coordinates"])
+    def test_a_template_outside_of_the_space(self, name: FigureName) -> None:
+        outside = replace(complete(0), values=values(0) | {"training.weight_decay": 7.0})
+        assert drawn(name, [outside, *TRIALS[1:]])["data"]
 
     def test_long_names_where_short_ones_are_not_enough(self) -> None:
         space = {path: Dimension(low=0, high=1) for path in ("a.x", "b.x", "b.y")}
