@@ -36,6 +36,28 @@ def grid_is_finite(sampler: SamplerSpec, space: _Space) -> Iterator[str]:
             )
 
 
+def grid_has_whole_trials(
+    sampler: SamplerSpec, enqueue: Sequence[Mapping[str, Any]], space: _Space
+) -> Iterator[str]:
+    if not isinstance(sampler, GridSampler) or space is None:
+        return
+    for index, values in enumerate(enqueue):
+        missing = [path for path in space if path not in values]
+        if missing:
+            yield (
+                f"`enqueue.{index}` leaves out `{missing[0]}`, and `sampler` `grid` cannot choose "
+                "it: name all fields of `space`"
+            )
+
+
+def best_is_one(action: str, objectives: Sequence[Objective] | None) -> Iterator[str]:
+    if action != "keep" and len(objectives or ()) > 1:
+        yield (
+            f"`best` is `{action}`, and several in `objective` have no single best trial: use "
+            "`keep`, then publish or clone the job that you choose"
+        )
+
+
 def objectives_fit_the_sampler(
     sampler: SamplerSpec, objectives: Sequence[Objective] | None
 ) -> Iterator[str]:

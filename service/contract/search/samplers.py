@@ -1,10 +1,11 @@
 """`sampler` of a search: how the next values are chosen. Names and defaults are Optuna's."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.contract.section import SpecModel
+from service.contract.section import SpecModel, rule
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 StartupTrials = Annotated[int, Field(ge=0, le=100_000)]
@@ -33,6 +34,11 @@ class TpeSampler(_Sampler):
     )
     prior_weight: float = Field(1.0, gt=0, le=1e6)
 
+    @rule
+    def groups_are_multivariate(self) -> Iterator[str]:
+        if self.group and not self.multivariate:
+            yield "`group` needs `multivariate: true`"
+
 
 class RandomSampler(_Sampler):
     name: Literal["random"] = "random"
@@ -50,7 +56,7 @@ class CmaEsSampler(_Sampler):
     name: Literal["cmaes"] = "cmaes"
     sigma0: float | None = Field(None, gt=0, le=1e6)
     n_startup_trials: StartupTrials = 1
-    popsize: int | None = Field(None, ge=2, le=10_000)
+    popsize: int | None = Field(None, ge=4, le=10_000)
     consider_pruned_trials: bool = False
 
 
