@@ -38,6 +38,7 @@ class _Look:
         self.plan = Plan()
         self._state = JobState(facts.row.state)
         self._jobs = dict(facts.jobs)
+        self._has_changed_the_sampler = False
         self._observe()
         self._note_ends()
         failure = shared_failure(memory, facts, self.plan)
@@ -303,6 +304,7 @@ class _Look:
         trial, job = self._memory.trials[number], self._jobs.get(number)
         trial.state = TrialState.RUNNING
         self._memory.study.resume(number)
+        self._has_changed_the_sampler = True
         self.plan.change(number, state=TrialState.RUNNING)
         if job is not None and job.job_id is not None and job.state not in (None, *ENDED):
             self.plan.resume.append(job.job_id)
@@ -312,6 +314,7 @@ class _Look:
         memory, number = self._memory, len(self._memory.trials)
         first = memory.first(number)
         trial = memory.study.ask(None if first is None else first.values)
+        self._has_changed_the_sampler = True
         memory.trials.append(trial)
         origin = "sampled" if first is None else first.origin
         made: dict[str, Any] = {"values": trial.values, "attrs": trial.attrs, "origin": origin}
@@ -436,9 +439,10 @@ class _Look:
             "best": memory.best.numbers,
             "best_scores": jsonable(memory.best.scores),
             "without_gain": memory.without_gain,
-            "study_state": memory.study.state(),
             "waiting": None,
         }
+        if self._has_changed_the_sampler:
+            plan.search["study_state"] = memory.study.state()
 
 
 def _message(job: TrialJob) -> str:
