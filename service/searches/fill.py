@@ -1,0 +1,98 @@
+"""Makes and promotes trials while there is a free place."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from service.contract.search.states import TrialState
+from service.contract.states import JobState, Stage
+from service.searches import trial_specs
+from service.searches.look import OCCUPIES, Look
+from service.searches.plan import NewTrial
+from service.store.jobs import new_job_id
+from service.store.search_trials import TrialJob
+from service.studies.history import Trial
+
+MOST_NEW: Final = 16
+"""Trials made in one look, where specs refuse one after the other."""
+
+
+def fill(look: Look) -> None:
+    """At most one trial waits for a worker, so that the jobs of others are never behind many."""
+    for _ in range(MOST_NEW):
+        # Of pruned trials, too, until they have stopped.
+        states = [job.state for job in look.jobs.values()]
+        busy = sum(state in OCCUPIES for state in states) + len(look.facts.live)
+        if busy >= look.spec.max_parallel or JobState.QUEUED in states:
+            return
+        promoted = _next_promoted(look)
+        if promoted is not None:
+            _promote(look, promoted)
+        elif may_make_more(look):
+            _make(look)
+        else:
+            return
+
+
+def may_make_more(look: Look) -> bool:
+    return (
+        len(look.memory.trials) < look.facts.row.max_trials
+        and not look.memory.study.is_exhausted
+        and not _is_over(look)
+    )
+
+
+def _is_over(look: Look) -> bool:
+    """Whether nothing begins any more, new or promoted."""
+    limit = look.spec.stop_after_trials_without_gain
+    if limit is not None and look.memory.without_gain >= limit:
+        return True
+    seconds, begun = look.spec.timeout_seconds, look.facts.row.started_at
+    if seconds is None or begun is None:
+        return False
+    return look.facts.now >= begun + timedelta(seconds=seconds)
+
+
+def _next_promoted(look: Look) -> int | None:
+    """A paused trial that is to continue, and counts as running from now on."""
+    if look.memory.halving is None or _is_over(look):
+        return None
+    return look.memory.halving.promote()
+
+
+def _promote(look: Look, number: int) -> None:
+    look.memory.trials[number].state = TrialState.RUNNING
+    look.memory.study.resume(number)
+    look.has_changed_the_sampler = True
+    look.plan.change(number, state=TrialState.RUNNING)
+    look.resume_job(number)
+
+
+def _make(look: Look) -> None:
+    memory, number = look.memory, len(look.memory.trials)
+    first = memory.first(number)
+    trial = memory.study.ask(None if first is None else first.values)
+    look.has_changed_the_sampler = True
+    memory.trials.append(trial)
+    if memory.halving is not None:
+        memory.halving.add(trial)
+    given: dict[str, Any] = {
+        "values": trial.values,
+        "attrs": trial.attrs,
+        "origin": "sampled" if first is None else first.origin,
+    }
+    try:
+        spec = trial_specs.of_trial(memory.given, number, trial.values)
+    except trial_specs.RefusedError as error:
+        look.plan.made.append(NewTrial(number, **given, job_id=None, spec=None))
+        _refuse(look, trial, error)
+        return
+    job_id = new_job_id()
+    look.plan.made.append(NewTrial(number, **given, job_id=job_id, spec=spec))
+    memory.job_ids[number] = job_id
+    look.jobs[number] = TrialJob(number, job_id, JobState.QUEUED, Stage.PREPARE, 0, None, {})
+
+
+def _refuse(look: Look, trial: Trial, error: trial_specs.RefusedError) -> None:
+    failure = error.failure
+    told = failure.model_dump(mode="json")
+    look.end(trial, TrialState.FAILED, reason=failure.message, failure=told)

@@ -1,0 +1,118 @@
+"""One look at a search: what is known, what has been decided so far, and how trials end."""
+
+from typing import Any, Final
+
+from service.contract.failures import Failure, FailureCode
+from service.contract.search.pruners import NoPruner
+from service.contract.search.spec import SearchSpec
+from service.contract.search.states import TrialState
+from service.contract.states import ENDED, HELD, JobState
+from service.searches.memory import Memory
+from service.searches.plan import Plan
+from service.store.jobs import CANCELLED, jsonable
+from service.store.search_trials import Facts
+from service.studies.history import Trial
+
+OCCUPIES: Final = frozenset(
+    {JobState.QUEUED, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING}
+)
+"""States of a job that take one of the `max_parallel` places."""
+
+
+class Look:
+    """Decisions change the memory and the plan together."""
+
+    def __init__(self, memory: Memory, facts: Facts) -> None:
+        self.memory = memory
+        self.facts = facts
+        self.plan = Plan()
+        self.state = JobState(facts.row.state)
+        self.jobs = dict(facts.jobs)
+        """Of the trials that are not over, as they are with the decisions so far."""
+        self.has_changed_the_sampler = False
+
+    @property
+    def spec(self) -> SearchSpec:
+        return self.memory.spec
+
+    @property
+    def unit(self) -> str:
+        """Of the resources of reports."""
+        pruner = self.spec.pruner
+        return "steps" if isinstance(pruner, NoPruner) else pruner.unit
+
+    def live_trials(self) -> list[Trial]:
+        """Those that were not over when the look began, and those that it has made."""
+        made = [self.memory.trials[trial.number] for trial in self.plan.made]
+        return [self.memory.trials[number] for number in self.facts.jobs] + made
+
+    def end(
+        self, trial: Trial, state: TrialState, *, scores: list[float] | None = None, **columns: Any
+    ) -> None:
+        """The trial is over. `columns`: others of its row."""
+        memory = self.memory
+        was_paused = trial.state is TrialState.PAUSED
+        trial.state, trial.scores = state, scores
+        if not (was_paused and state is TrialState.PRUNED):  # that is what Optuna has it for
+            memory.study.end(trial.number, state, scores)
+            self.has_changed_the_sampler |= was_paused
+        if memory.halving is not None:
+            memory.halving.end(trial.number)
+        memory.ended += 1
+        self.plan.change(
+            trial.number,
+            state=state,
+            scores=jsonable(scores),
+            ended_at=self.facts.now,
+            end_number=memory.ended,
+            is_held=False,
+            **columns,
+        )
+        if state is TrialState.COMPLETE and memory.best.add(trial):
+            memory.without_gain = 0
+        elif state in (TrialState.COMPLETE, TrialState.PRUNED):
+            memory.without_gain += 1
+
+    def prune(self, trial: Trial, reason: str) -> None:
+        self.end(trial, TrialState.PRUNED, reason=reason)
+        message = f"Trial {trial.number} of {self.facts.row.id} was ended early: {reason}."
+        self.cancel_job(trial.number, Failure.of(FailureCode.TRIAL_PRUNED, message))
+
+    def lose(self, trial: Trial) -> None:
+        """Prune a trial that is paused at a rung."""
+        level, value = list(trial.reports.items())[-1]
+        metric, unit = self.spec.objectives[0].key, self.unit.removesuffix("s")
+        self.prune(
+            trial, f"{metric} {value:.4g} at the rung of {unit} {level} is not among the best"
+        )
+
+    def pause_job(self, number: int) -> None:
+        """Of a trial, unless the job has ended."""
+        job = self.jobs.get(number)
+        if job is None or job.job_id is None or job.state in (None, *ENDED):
+            return
+        self.plan.pause.append(job.job_id)
+        state = JobState.PAUSING if job.state in HELD else JobState.PAUSED
+        self.jobs[number] = job._replace(state=state)
+
+    def resume_job(self, number: int) -> None:
+        """Of a trial, unless the job has ended."""
+        job = self.jobs.get(number)
+        if job is None or job.job_id is None or job.state in (None, *ENDED):
+            return
+        self.plan.resume.append(job.job_id)
+        self.jobs[number] = job._replace(state=JobState.QUEUED)
+
+    def cancel_job(self, number: int, reason: Failure = CANCELLED) -> None:
+        """Of a trial, unless the job has ended."""
+        job = self.jobs.get(number)
+        if job is None or job.job_id is None or job.state in (None, *ENDED):
+            return
+        self.plan.cancel.append((job.job_id, reason))
+        state = JobState.CANCELLING if job.state in HELD else JobState.CANCELLED
+        self.jobs[number] = job._replace(state=state)
+
+    def fail(self, failure: Failure) -> None:
+        """The search ends as failed; nothing of it runs any more."""
+        self.plan.to = JobState.FAILED
+        self.plan.search["failure"] = failure.model_dump(mode="json")
