@@ -49,6 +49,18 @@ class SearchStateError(DomainError):
     status, code, title = 409, "wrong_state", "The search's state does not allow this"
 
 
+class TooManySearchesError(DomainError):
+    status, code, title = 429, "too_many_searches", "The project has too many unfinished searches"
+
+
+class PlotNotFoundError(DomainError):
+    status, code, title = 404, "plot_not_found", "There is no such plot"
+
+
+class NoPlotError(DomainError):
+    status, code, title = 409, "no_plot", "The search has no such plot, or not yet"
+
+
 class JobEndedError(DomainError):
     status, code, title = 409, "job_ended", "The job has already ended"
 

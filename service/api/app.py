@@ -36,6 +36,10 @@ from service.api import (
     previews,
     project_secrets,
     projects,
+    search_actions,
+    search_figures,
+    search_plots,
+    searches,
     tasks,
     usage,
     webhooks,
@@ -61,6 +65,7 @@ from service.api.openai import (
 )
 from service.api.openai import models as openai_models
 from service.api.other_sites import CORS, OtherSites
+from service.api.plots import Plots
 from service.api.query_parameters import refuse_unknown
 from service.jobs import disk_space
 from service.jobs.dispatch import Dispatcher
@@ -87,6 +92,9 @@ _ROUTERS: Final = (
     files,
     file_checks,
     uploads,
+    searches,
+    search_actions,
+    search_plots,
     tasks,
     workers,
     projects,
@@ -135,6 +143,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.feed = Feed(database, settings.workspace)
     app.state.preview_waiters = Waiters(previews.MOST_WAITING)
     app.state.prediction_waiters = Waiters(prediction_watch.MOST_WAITING)
+    app.state.plots = Plots(database, search_figures.draw)
     app.state.key_use = KeyUse(database)
     add_handlers(app)
     # The last one added is the outermost.

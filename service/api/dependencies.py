@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Request
 
 from service.api import body
-from service.errors import JobNotFoundError
+from service.contract import patterns
+from service.errors import JobNotFoundError, SearchNotFoundError
 from service.jobs.dispatch import Dispatcher
 from service.jobs.submissions import Submissions
 from service.settings import Settings
@@ -56,9 +57,21 @@ async def _job_id(
     return job_id
 
 
+async def _search_id(
+    search_id: Annotated[
+        str,
+        Path(description="Id of the search.", examples=["search-0199a0b1c2d37e4f85a6b7c8d9e0f1a2"]),
+    ],
+) -> str:
+    if not re.fullmatch(patterns.SEARCH_ID, search_id):
+        raise SearchNotFoundError(search_id)
+    return search_id
+
+
 ServicesDep = Annotated[Services, Depends(_services)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 DispatcherDep = Annotated[Dispatcher, Depends(_dispatcher)]
 JobId = Annotated[str, Depends(_job_id)]
+SearchId = Annotated[str, Depends(_search_id)]
 ParsedBody = Annotated[Any, Depends(body.read)]

@@ -113,6 +113,10 @@ def list_jobs(
         str | None,
         Query(pattern=patterns.JOB_ID, description="Jobs whose ids begin with it."),
     ] = None,
+    search_id: Annotated[
+        str | None,
+        Query(pattern=patterns.SEARCH_ID, description="Jobs that this search has made."),
+    ] = None,
 ) -> JobList:
     """Newest first. Times are RFC 3339; without an offset they are UTC."""
     wanted = job_list.JobFilter(
@@ -123,6 +127,7 @@ def list_jobs(
         created_after=job_list.as_utc(created_after),
         created_before=job_list.as_utc(created_before),
         id_prefix=id_prefix,
+        search_id=search_id,
     )
     with database.read() as session:
         rows, has_more = job_list.list_jobs(

@@ -15,6 +15,7 @@ from service.api.openapi_names import name_models, reference
 from service.api.problem_examples import example_of
 from service.api.schemas.predictions import PredictRequest
 from service.api.schemas.problems import Problem
+from service.contract.search.spec import SearchSpec
 from service.contract.spec import JobSpec
 
 _REF: Final = "#/components/schemas/{model}"
@@ -183,6 +184,34 @@ def _body(content: dict[str, Any], *json_types: str) -> dict[str, Any]:
 
 
 SPEC_BODY: Final = _body({"schema": reference("JobSpec"), "examples": EXAMPLE_JOBS})
+EXAMPLE_SEARCHES: Final[dict[str, dict[str, Any]]] = {
+    "learning-rate": {
+        "summary": "Learning rate and warm-up of question answering; losers are paused early",
+        "value": {
+            "name": "squad-search",
+            "job": EXAMPLE_JOBS["hub"]["value"],
+            "space": {
+                "training.learning_rate": {"low": 1e-6, "high": 1e-3, "log": True},
+                "training.warmup_steps": {"low": 0.0, "high": 0.3},
+                "training.per_device_train_batch_size": {"choices": [8, 16, 32]},
+            },
+            "objective": {"metric": "f1"},
+            "sampler": {"name": "tpe", "seed": 42},
+            "pruner": {"name": "asha", "unit": "epochs"},
+            "max_trials": 30,
+            "max_parallel": 4,
+        },
+    },
+    "template": {
+        "summary": "The space that suits the task; the best values train for longer",
+        "value": {
+            "job": EXAMPLE_JOBS["chat"]["value"],
+            "max_trials": 12,
+            "best": {"action": "refit", "set": {"training.num_train_epochs": 3}},
+        },
+    },
+}
+SEARCH_BODY: Final = _body({"schema": reference("SearchSpec"), "examples": EXAMPLE_SEARCHES})
 PREDICT_BODY: Final = _body({"schema": reference("PredictRequest")})
 CHAT_BODY: Final = _body({"schema": reference("ChatCompletionRequest")})
 COMPLETION_BODY: Final = _body({"schema": reference("CompletionRequest")})
@@ -235,7 +264,7 @@ def _problem_response(status: int) -> dict[str, Any]:
 
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
-    *(JobSpec, Problem, OpenAIError),
+    *(JobSpec, SearchSpec, Problem, OpenAIError),
     *(PredictRequest, ChatCompletionRequest, CompletionRequest),
 )
 """Which no route declares: their bodies are read before they are checked."""

@@ -13,10 +13,14 @@ from pydantic import BaseModel
 from service.api.schemas.history import CheckpointDetail
 from service.api.schemas.jobs import Job, SubmittedJob
 from service.api.schemas.numbers import MODEL
+from service.api.schemas.searches import Search, SubmittedSearch
 
 Schema = dict[str, Any]
 
-_EXTENDED: Final[tuple[type[BaseModel], ...]] = (CheckpointDetail, SubmittedJob, Job)
+_EXTENDED: Final[tuple[type[BaseModel], ...]] = (
+    *(CheckpointDetail, SubmittedJob, Job),
+    *(SubmittedSearch, Search),
+)
 """Response models that add fields to another, the most derived first."""
 _TWO_NAMES: Final = ("auto_find_batch_size", "on_oom", "precision", "bf16", "fp16")
 """Options of `training` with another name. Generated clients send defaults, and the default of one

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 Asked = TypeVar("Asked", bound=Hashable)
 Found = TypeVar("Found")
@@ -14,11 +14,15 @@ class SingleFlight(Generic[Asked, Found]):
     """Concurrent requests with the same key share one lookup, which began after each of them came.
 
     Those that come while a lookup runs wait for the next one, because the running one may have read
-    before a change that they must see. `look_up` runs on a thread.
+    before a change that they must see. `look_up` runs on a thread;
+    as many at once as `limiter` says.
     """
 
-    def __init__(self, look_up: Callable[[Asked], Found]) -> None:
+    def __init__(
+        self, look_up: Callable[[Asked], Found], limiter: CapacityLimiter | None = None
+    ) -> None:
         self._look_up = look_up
+        self._limiter = limiter
         self._current: dict[Asked, asyncio.Task[Found]] = {}
         self._next: dict[Asked, asyncio.Task[Found]] = {}
 
@@ -37,7 +41,7 @@ class SingleFlight(Generic[Asked, Found]):
             await asyncio.wait([self._current[key]])
         mine = self._current[key] = self._next.pop(key)
         try:
-            return await to_thread.run_sync(self._look_up, key)
+            return await to_thread.run_sync(self._look_up, key, limiter=self._limiter)
         finally:
             if self._current[key] is mine:
                 del self._current[key]

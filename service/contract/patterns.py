@@ -23,6 +23,7 @@ AUDIT_ID: Final = r"^audit-[0-9a-f]{1,34}$"
 WEBHOOK_URL: Final = r"^https?://[\x21-\x7e]{1,2040}$"
 WEBHOOK_ID: Final = r"^webhook-[0-9a-f]{32}$"
 DELIVERY_ID: Final = r"^delivery-[0-9a-f]{32}$"
+SEARCH_ID: Final = r"^search-[0-9a-f]{1,32}$"
 ALLOCATOR: Final = r"^(auto|system|/[^\s:]+)$"
 LOG_FORMAT: Final = "^(console|json)$"
 SANDBOX_LAYERS: Final = "^(landlock|namespaces)(,(landlock|namespaces))?$"
@@ -52,6 +53,7 @@ WORDS: Final[dict[str, str]] = {
     WEBHOOK_URL: "a URL (https://…) of visible ASCII characters",
     WEBHOOK_ID: "a webhook's id (webhook-…)",
     DELIVERY_ID: "a delivery's id (delivery-…)",
+    SEARCH_ID: "a search's id (search-…)",
     ALLOCATOR: "`auto`, `system` or the absolute path of a library",
     LOG_FORMAT: "`console` or `json`",
     SANDBOX_LAYERS: "`landlock`, `namespaces` or both, with a comma in between",

@@ -9,7 +9,7 @@ from service.contract.states import ENDED, JobState
 from service.errors import SearchEndedError, SearchStateError
 from service.jobs import removal
 from service.settings import Settings
-from service.store import audit, jobs, lineage, searches, user_actions
+from service.store import audit, jobs, lineage, quotas, searches, user_actions
 from service.store.database import Database
 from service.store.models import SearchRow
 from service.store.scope import Scope
@@ -32,9 +32,11 @@ def submit(
     request_sha256: str | None = None,
 ) -> Submitted:
     """Make a search from a spec that was checked. Raises IdempotencyKeyReusedError,
-    ProjectArchivedError."""
+    ProjectArchivedError, TooManySearchesError."""
     with database.write() as session:
         if idempotency_key is not None and request_sha256 is not None:
+            # Locked, so that a request with the same key at the same time waits for this one.
+            quotas.locked(session, project_id)
             earlier = searches.of_key(session, project_id, idempotency_key, request_sha256)
             if earlier is not None:
                 return Submitted(earlier, is_new=False)
@@ -88,8 +90,9 @@ def resume(database: Database, scope: Scope, search_id: str) -> JobState:
 def extend(database: Database, scope: Scope, search_id: str, max_trials: int) -> JobState:
     """Raise the number of trials; a search that has ended continues. Returns the new state.
 
-    Asking again for the same number changes nothing. Raises SearchNotFoundError, and
-    SearchStateError while it is cancelled, or for fewer trials than it has.
+    Asking again for the same number changes nothing. Raises SearchNotFoundError,
+    SearchStateError while it is cancelled, or for fewer trials than it has, and for one that has
+    ended ProjectArchivedError and TooManySearchesError.
     """
     with database.write() as session:
         row = searches.lock(session, scope, search_id)
@@ -104,6 +107,8 @@ def extend(database: Database, scope: Scope, search_id: str, max_trials: int) ->
                 f"{max_trials:,}: cancel it to end it now.",
                 state=row.state,
             )
+        if state in ENDED:
+            searches.require_room(session, row.project_id)
         row.max_trials = min(max_trials, MOST_TRIALS)
         row.outcome = None
         row.without_gain = 0
@@ -129,6 +134,7 @@ def delete(database: Database, settings: Settings, scope: Scope, search_id: str)
                 f"{row.state}.",
                 state=row.state,
             )
+        audit.inside(row.project_id)
         folders = [
             _remove_job(session, scope, job_id)
             for job_id, _ in searches.jobs_of(session, scope, search_id)

@@ -18,7 +18,7 @@ from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 
 from service.store.database import db_now
-from service.store.models import AuditRow, JobRow
+from service.store.models import AuditRow, JobRow, SearchRow
 from service.store.scope import Scope
 
 KEPT_AT_LEAST_DAYS: Final = 30
@@ -78,10 +78,12 @@ def record(session: Session) -> None:
     entry = current()
     if entry is None or entry.is_written:
         return
-    if entry.project_id is None and (entry.target or "").startswith("job-"):
-        # An operator acts on jobs of all projects.
-        owner = select(JobRow.project_id).where(JobRow.id == entry.target)
-        entry.project_id = session.scalar(owner)
+    if entry.project_id is None and entry.target is not None:
+        # An operator acts on jobs and searches of all projects.
+        for prefix, table in (("job-", JobRow), ("search-", SearchRow)):
+            if entry.target.startswith(prefix):
+                owner = select(table.project_id).where(table.id == entry.target)
+                entry.project_id = session.scalar(owner)
     write(session, entry)
     # Not earlier: when COMMIT fails, the request may try once more (service/jobs/disk_space.py).
     event.listen(session, "after_commit", lambda _: entry.mark_written(), once=True)

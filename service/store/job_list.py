@@ -39,6 +39,7 @@ class JobFilter:
     created_before: datetime | None = None
     id_prefix: str | None = None
     """Lower-case; a range of the primary key."""
+    search_id: str | None = None
 
 
 def as_utc(moment: datetime | None) -> datetime | None:
@@ -126,6 +127,8 @@ def _on_row(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
         yield JobRow.task == wanted.task
     if wanted.name is not None:
         yield JobRow.name == wanted.name
+    if wanted.search_id is not None:
+        yield JobRow.search_id == wanted.search_id
 
 
 def _indexes(

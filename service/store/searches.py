@@ -3,12 +3,13 @@
 What the reconciler reads and writes of trials is in `search_trials`.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, func, select, update
 from sqlalchemy.orm import Session, defer
 
 from service.contract.search.spec import SEARCH_VERSION, SearchSpec
@@ -17,12 +18,16 @@ from service.contract.states import ENDED, JobState
 from service.errors import (
     IdempotencyKeyReusedError,
     SearchNotFoundError,
+    TooManySearchesError,
 )
 from service.store import jobs, projects, quotas
 from service.store.database import db_now
 from service.store.models import JobRow, SearchReportRow, SearchRow, SearchTrialRow
 from service.store.scope import Scope
+from service.studies.history import Trial
 
+MOST_UNFINISHED = 100
+"""Of a project: each search that has not ended is work for the reconciler."""
 _PREFIX = "search-"
 
 
@@ -58,10 +63,9 @@ def insert(
     idempotency_key: str | None = None,
     request_sha256: str | None = None,
 ) -> SearchRow:
-    """A queued search; the reconciler makes its trials. Raises ProjectArchivedError."""
-    owner = quotas.locked(session, project_id)
-    if owner.archived_at is not None:
-        raise projects.archived_error(owner.name)
+    """A queued search; the reconciler makes its trials. Raises ProjectArchivedError,
+    TooManySearchesError."""
+    require_room(session, project_id)
     now = db_now()
     row = SearchRow(
         id=new_id(),
@@ -86,6 +90,24 @@ def insert(
     session.flush()
     session.refresh(row)
     return row
+
+
+def require_room(session: Session, project_id: str) -> None:
+    """Raises ProjectArchivedError, and TooManySearchesError where one more is too many.
+
+    The project's row is locked, so that of requests at the same time no more get through than may.
+    """
+    owner = quotas.locked(session, project_id)
+    if owner.archived_at is not None:
+        raise projects.archived_error(owner.name)
+    unfinished = select(func.count()).where(
+        SearchRow.project_id == project_id, SearchRow.ended_at.is_(None)
+    )
+    if (session.scalar(unfinished) or 0) >= MOST_UNFINISHED:
+        raise TooManySearchesError(
+            f"The project {owner.name} may have {MOST_UNFINISHED} unfinished searches. Wait until "
+            "one has ended, or cancel one."
+        )
 
 
 def stored(spec: SearchSpec) -> dict[str, Any]:
@@ -207,6 +229,24 @@ def reports(
     found: dict[int, list[SearchReportRow]] = {number: [] for number in numbers}
     for row in session.scalars(query):
         found[row.number].append(row)
+    return found
+
+
+def history(session: Session, scope: Scope, search_id: str) -> list[Trial]:
+    """Every trial by number, with all that it reported. Raises SearchNotFoundError."""
+    get(session, scope, search_id)
+    row, report = SearchTrialRow, SearchReportRow
+    columns = (row.number, row.values, row.state, row.scores, row.attrs)
+    query = select(*columns).where(row.search_id == search_id).order_by(row.number)
+    found = [
+        Trial(number, values, TrialState(state), scores, attrs=attrs)
+        for number, values, state, scores, attrs in session.execute(query)
+    ]
+    by_number = {trial.number: trial for trial in found}
+    reported = select(report.number, report.resource, report.value)
+    reported = reported.where(report.search_id == search_id).order_by(report.seq)
+    for number, resource, value in session.execute(reported):
+        by_number[number].reports[resource] = math.nan if value is None else value
     return found
 
 

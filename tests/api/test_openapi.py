@@ -27,7 +27,7 @@ SHORT_FORMS: list[Json] = [
     {"resources": {"strategy": "fsdp"}},
 ]
 VERBS = (
-    "add cancel change check clone complete create delete get list pause predict preview "
+    "add cancel change check clone complete create delete extend get list pause predict preview "
     "promote publish read remove replay resume retry revoke rotate send set stream validate"
 )
 OLD_IDS = (

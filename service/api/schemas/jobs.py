@@ -168,6 +168,12 @@ class JobSummary(BaseModel):
     failure: Failure | None = Field(description="Why it ended, and what to do about it.")
     waiting: Waiting | None = Field(description="Why it waits; null while it runs or has ended.")
     metadata: dict[str, str]
+    search_id: str | None = Field(None, description="The search that made it.")
+    trial: int | None = Field(
+        None,
+        description="Its number in the search; null for the job that trains the search's best "
+        "values again.",
+    )
     mlflow_url: str | None = Field(description="The run's page.")
     created_at: datetime
     updated_at: datetime
@@ -190,6 +196,8 @@ class JobSummary(BaseModel):
             "failure": job.failure,
             "waiting": waiting,
             "metadata": job.metadata_,
+            "search_id": job.search_id,
+            "trial": job.trial,
             "mlflow_url": _mlflow_url(job, settings),
             "created_at": job.created_at,
             "updated_at": job.updated_at,

@@ -14,3 +14,5 @@ MODEL: Final = "x-model"
 """In a schema: the component of the OpenAPI document that describes the value."""
 StoredSpec = Annotated[Json, WithJsonSchema({MODEL: "JobSpec"})]
 """A spec as it was stored, perhaps by an older release: described, and never validated again."""
+StoredSearchSpec = Annotated[Json, WithJsonSchema({MODEL: "SearchSpec"})]
+"""The same of a search."""

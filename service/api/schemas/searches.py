@@ -7,9 +7,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from service.api.schemas.jobs import Progress, SpecWarning, run_url
-from service.api.schemas.numbers import Json, Number
+from service.api.schemas.numbers import Json, Number, StoredSearchSpec
+from service.api.schemas.problems import Fault
 from service.contract.failures import Failure
-from service.contract.search.objectives import Direction
+from service.contract.search.objectives import Direction, Objective
 from service.contract.search.spec import MOST_TRIALS
 from service.contract.search.states import SearchAction, TrialState, actions
 from service.contract.states import JobState
@@ -113,13 +114,40 @@ class Search(SearchSummary):
     outcome: SearchOutcome | None = Field(
         description="With `best: publish` or `refit`, once every trial has ended."
     )
-    spec: Json = Field(
+    spec: StoredSearchSpec = Field(
         description="As it was submitted, with the defaults of the task for what was left out."
     )
+
+    @classmethod
+    def fields_of(cls, row: SearchRow, settings: Settings) -> dict[str, Any]:
+        return {
+            **super().fields_of(row, settings),
+            "objectives": cls.objectives_of(row),
+            "outcome": row.outcome,
+            "spec": row.spec,
+        }
+
+    @staticmethod
+    def objectives_of(row: SearchRow) -> list[ObjectiveOfSearch]:
+        given = [Objective.model_validate(each) for each in row.spec["objective"] or ()]
+        return [ObjectiveOfSearch(metric=each.key, direction=each.goal) for each in given]
 
 
 class SubmittedSearch(Search):
     warnings: list[SpecWarning] = Field(description="What may not be as intended.")
+
+
+class SearchValidation(BaseModel):
+    """What POST /v1/searches would do with the same body."""
+
+    valid: bool
+    spec: StoredSearchSpec | None = Field(
+        description="If valid: the spec with the defaults of its task."
+    )
+    errors: list[Fault] = Field(description="If not valid: every fault.")
+    warnings: list[SpecWarning] = Field(
+        default_factory=list, description="What may not be as intended."
+    )
 
 
 class SearchList(BaseModel):

@@ -22,7 +22,11 @@ Path = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"),
 ]
-Number = Annotated[int | float, Field(ge=-bounds.LARGEST, le=bounds.LARGEST)]
+_BOUNDED: Final = Field(ge=-bounds.LARGEST, le=bounds.LARGEST)
+_POSITIVE: Final = Field(gt=0, le=bounds.LARGEST)
+# Bounds of a union would not be in its JSON schema.
+Number = Annotated[int, _BOUNDED] | Annotated[float, _BOUNDED]
+Step = Annotated[int, _POSITIVE] | Annotated[float, _POSITIVE]
 Value = Annotated[Any, Moderate]
 """What a field of a job spec may be; a search puts it there as it is."""
 
@@ -37,7 +41,7 @@ class Dimension(SpecModel):
         description="Whether as many values are tried between 0.001 and 0.01 as between 0.01 and "
         "0.1, as suits a learning rate.",
     )
-    step: Annotated[int | float, Field(gt=0, le=bounds.LARGEST)] | None = Field(
+    step: Step | None = Field(
         None, description="Only `low`, `low + step`, and so on; default for integers: 1."
     )
     type: Literal["int", "float"] | None = Field(

@@ -75,7 +75,12 @@ class SearchSpec(SpecModel):
         examples=[{"training.learning_rate": {"low": 1e-6, "high": 1e-3, "log": True}}],
         description="Fields of the template by path, and their values. Default: the task's.",
     )
-    objective: Annotated[Objectives, BeforeValidator(_as_list)] | None = Field(
+    objective: (
+        Annotated[
+            Objectives, BeforeValidator(_as_list, json_schema_input_type=Objectives | Objective)
+        ]
+        | None
+    ) = Field(
         None,
         examples=[{"metric": "f1", "direction": "maximize"}],
         description="One metric, or several. Default: the template's `metric_for_best_model`, or "

@@ -52,6 +52,12 @@ def _uploaded(**splits: Any) -> dict[str, Any]:
     return _spec(dataset={"source": "upload", **splits})
 
 
+def _search(job: dict[str, Any]) -> dict[str, Any]:
+    """A search of this template."""
+    space = {"training.learning_rate": {"low": 1e-6, "high": 1e-3, "log": True}}
+    return {"job": job, "space": space, "objective": {"metric": "f1"}}
+
+
 _OF_JOB_AND_FILE: Final = _uploaded(train="$file") | {"model": {"job": "$done"}}
 _REFERENCES: Final[tuple[dict[str, Any], ...]] = (
     _uploaded(train="$file"),
@@ -96,6 +102,16 @@ _LIST: Final = (
     "?id_prefix=job-1",
     "?created_after=2020-01-01T00:00:00Z",
     "?created_before=2100-01-01T00:00:00Z&name=$job_name",
+    "?search_id=$search",
+)
+_SEARCHES: Final = (
+    "",
+    "?limit=1",
+    "?after=$search",
+    "?after=search-ffffffffffffffff",
+    "?state=succeeded",
+    "?task=question-answering",
+    "?name=$search_name",
 )
 _FILES: Final = (
     "",
@@ -106,6 +122,7 @@ _FILES: Final = (
     "?purpose=fine-tune",
     "?id_prefix=$file",
 )
+_SEARCH: Final = "/v1/searches/$search"
 _READ, _WRITE = Permission.JOBS_READ, Permission.JOBS_WRITE
 _JOB: Final = "/v1/jobs/$job"
 _DONE: Final = "/v1/jobs/$done"
@@ -253,6 +270,60 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "GET /v1/jobs/{job_id}/checkpoints/{step}/archive": Row(_READ, (Way(f"{_STEP}/archive"),)),
     "POST /v1/jobs/{job_id}/checkpoints/{step}/promote": Row(_WRITE, (Way(f"{_STEP}/promote"),)),
+    # ---- searches
+    "GET /v1/searches": Row(_READ, tuple(Way(f"/v1/searches{query}") for query in _SEARCHES)),
+    "POST /v1/searches": Row(
+        _WRITE,
+        (
+            *_posts("/v1/searches", tuple(map(_search, _REFERENCES)), 201),
+            Way("/v1/searches", 422, _search(_spec()), (("Idempotency-Key", "$once"),)),
+        ),
+    ),
+    "POST /v1/searches/validate": Row(
+        _READ, _posts("/v1/searches/validate", tuple(map(_search, _REFERENCES)), 200)
+    ),
+    "GET /v1/searches/{search_id}": Row(_READ, (Way(_SEARCH), Way("/v1/searches/$running_search"))),
+    "GET /v1/searches/{search_id}/trials": Row(
+        _READ,
+        (
+            Way(f"{_SEARCH}/trials"),
+            Way(f"{_SEARCH}/trials?after=0&limit=1"),
+            Way(f"{_SEARCH}/trials?state=complete"),
+        ),
+    ),
+    "GET /v1/searches/{search_id}/best": Row(_READ, (Way(f"{_SEARCH}/best"),)),
+    "GET /v1/searches/{search_id}/plots/{name}": Row(
+        _READ,
+        (
+            Way(f"{_SEARCH}/plots/history"),
+            Way(f"{_SEARCH}/plots/history?format=html"),
+            Way(f"{_SEARCH}/plots/histroy", 404),
+            Way("/v1/searches/$running_search/plots/history", 409),
+        ),
+    ),
+    "POST /v1/searches/{search_id}/cancel": Row(
+        _WRITE,
+        (Way("/v1/searches/$running_search/cancel"), Way(f"{_SEARCH}/cancel", 409)),
+    ),
+    "POST /v1/searches/{search_id}/pause": Row(
+        _WRITE,
+        (Way("/v1/searches/$running_search/pause"), Way(f"{_SEARCH}/pause", 409)),
+    ),
+    "POST /v1/searches/{search_id}/resume": Row(
+        _WRITE,
+        (Way("/v1/searches/$running_search/resume"), Way(f"{_SEARCH}/resume", 409)),
+    ),
+    "POST /v1/searches/{search_id}/extend": Row(
+        _WRITE,
+        (
+            Way("/v1/searches/$running_search/extend", 200, {"max_trials": 30}),
+            Way(f"{_SEARCH}/extend", 200, {"max_trials": 30}),
+            Way(f"{_SEARCH}/extend", 409, {"max_trials": 1}),
+        ),
+    ),
+    "DELETE /v1/searches/{search_id}": Row(
+        _WRITE, (Way(_SEARCH, 204), Way("/v1/searches/$running_search", 409))
+    ),
     # ---- files
     "GET /v1/files": Row(
         Permission.FILES_READ, tuple(Way(f"/v1/files{query}") for query in _FILES)

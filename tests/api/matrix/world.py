@@ -33,11 +33,13 @@ from service.store.models import (
     MetricRow,
     PredictionRow,
     PreviewRow,
+    SearchRow,
     WebhookRow,
 )
 from service.store.scope import Scope
 from tests.api.factories import START, add_job, spec
 from tests.support.job_rows import put
+from tests.support.searches import add_search, add_trial
 from worker.storage import atomic_dir
 
 SECRET: Final = "ownersecret"
@@ -103,6 +105,8 @@ class World:
             )
             for state in ("queued", "paused", "failed", "cancelled")
         }
+        search = self._search(project, mark, file)
+        running = self._running_search(project, mark)
         put(self.database, jobs["failed"], ended_at=START)
         put(self.database, jobs["cancelled"], ended_at=START)
         with self.database.write() as session:
@@ -136,6 +140,9 @@ class World:
             "preview": self._previews[project],
             "project": project,
             "upload": self._uploads[project],
+            "search": search,
+            "running_search": running,
+            "search_name": f"{mark}-search",
             "secret_name": f"{mark}-secret",
             "webhook": webhook.id,
             "delivery": delivery.id,
@@ -208,6 +215,48 @@ class World:
         with self.database.write() as session:
             session.add_all(_history(job_id, mark, folder, f"{output}/model.bin"))
         return job_id
+
+    def _search(self, project: str, mark: str, file: str) -> str:
+        """One that has succeeded, with the job of its only trial."""
+        search_id = add_search(
+            self.database,
+            project_id=project,
+            name=f"{mark}-search",
+            state="succeeded",
+            template=_spec(mark, file),
+            idempotency_key=f"{mark}-once",
+            request_sha256="0" * 64,
+            made=1,
+            counts={"complete": 1},
+            best=[0],
+            best_scores=[[0.5]],
+            ended_at=START,
+        )
+        job_id = add_job(
+            self.database,
+            project_id=project,
+            name=f"{mark}-trial",
+            state="succeeded",
+            ended_at=START,
+            spec=_spec(mark, file),
+            search_id=search_id,
+            trial=0,
+        )
+        add_trial(self.database, search_id, 0, job_id=job_id, scores=[0.5], reports=[(10, 0.5)])
+        return search_id
+
+    def _running_search(self, project: str, mark: str) -> str:
+        """A project may have a hundred: those of earlier calls have ended, but for the owner's."""
+        earlier = update(SearchRow).where(
+            SearchRow.project_id == project,
+            SearchRow.ended_at.is_(None),
+            SearchRow.id != self.owner.get("running_search", ""),
+        )
+        with self.database.write() as session:
+            session.execute(earlier.values(state="cancelled", ended_at=START))
+        return add_search(
+            self.database, project_id=project, name=f"{mark}-running-search", state="running"
+        )
 
     def _results(self, mark: str, output: str) -> dict[str, Any]:
         prepared = self.settings.cache_dir / "prepared" / hashlib.sha256(mark.encode()).hexdigest()

@@ -1,0 +1,84 @@
+"""Turns a body into a search: validated in full, created once per Idempotency-Key."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from service.api import submission
+from service.api.dependencies import Services
+from service.api.errors import InvalidSpecError
+from service.api.redaction import shown
+from service.api.schemas.jobs import SpecWarning
+from service.api.schemas.problems import Fault
+from service.api.schemas.searches import Search, SubmittedSearch
+from service.api.submission import digest_of
+from service.contract.search.spec import SearchSpec
+from service.searches import commands
+from service.store import searches
+from service.store.scope import Scope
+
+
+@dataclass(frozen=True)
+class Findings:
+    spec: SearchSpec | None = None
+    """With the defaults of the task for what was left out; None if it is faulty."""
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[SpecWarning] = field(default_factory=list)
+
+
+def examine(body: Any, services: Services, scope: Scope) -> Findings:
+    """Every fault of a search's spec. `scope`: what its jobs may use."""
+    try:
+        spec = SearchSpec.model_validate(body)
+    except ValidationError as error:
+        return Findings(faults=[_fault(each) for each in error.errors(include_url=False)])
+    of_job = submission.examine(body["job"], services, scope).faults
+    return Findings(
+        spec=spec,
+        faults=[
+            fault.model_copy(update={"path": f"job.{fault.path}".rstrip(".")}) for fault in of_job
+        ],
+    )
+
+
+def _fault(error: Any) -> Fault:
+    path = ".".join(map(str, error["loc"]))
+    given = shown(path, error["input"])
+    return Fault(path=path, code="invalid_value", message=error["msg"], given=given)
+
+
+def submit(services: Services, project_id: str, body: Any, key: str | None) -> Response:
+    """Create a search, or find the one that `key` created; answers with its page. Raises
+    InvalidSpecError with every fault, and the errors of `commands.submit`."""
+    digest = None if key is None else digest_of(body)
+    search_id, warnings = _earlier(services, project_id, key, digest), []
+    if search_id is None:
+        found = examine(body, services, Scope(project_id))
+        if found.spec is None or found.faults:
+            raise InvalidSpecError(found.faults)
+        made = commands.submit(
+            services.database,
+            project_id,
+            found.spec,
+            idempotency_key=key,
+            request_sha256=digest,
+        )
+        search_id, warnings = made.search_id, found.warnings
+    with services.database.read() as session:
+        page = Search.of(searches.get(session, Scope(project_id), search_id), services.settings)
+    answer = SubmittedSearch.model_construct(**dict(page), warnings=warnings)
+    headers = {"Location": f"/v1/searches/{search_id}"}
+    content = answer.model_dump_json()
+    return Response(content, 201, headers, media_type="application/json")
+
+
+def _earlier(
+    services: Services, project_id: str, key: str | None, digest: str | None
+) -> str | None:
+    """Raises IdempotencyKeyReusedError."""
+    if key is None or digest is None:
+        return None
+    with services.database.read() as session:
+        return searches.of_key(session, project_id, key, digest)
