@@ -20,7 +20,10 @@ from service.settings import Settings
 Json = dict[str, Any]
 GENERATOR: Final = Path(sys.prefix) / "datamodel-code-generator"
 """`make` installs it there, because the service needs none of what it brings."""
-_COVERED: Final = ("/v1/jobs", "/v1/files", "/v1/predictions", "/v1/previews", "/v1/webhooks")
+_COVERED: Final = (
+    *("/v1/jobs", "/v1/files", "/v1/predictions", "/v1/previews", "/v1/webhooks"),
+    "/v1/searches",
+)
 _REF: Final = "#/components/schemas/"
 _BOUNDS: Final = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),

@@ -38,6 +38,35 @@ class ArtifactPage(Model):
     has_more: bool
 
 
+class AshaPruner(Model):
+    """
+    Asynchronous successive halving (Li et al. 2020). A trial that is not among the best at its
+    rung is paused; when it is later, it continues where it was.
+    """
+
+    unit: Literal["steps", "epochs"] = "steps"
+    """
+    What this section counts: optimizer steps, or passes over the data.
+    """
+    min_resource: int | None = None
+    """
+    The first rung, in `unit`: what a trial trains before it is compared. Default: the first evaluation.
+    """
+    reduction_factor: int = 3
+    """
+    One of so many trials goes on from a rung to the next.
+    """
+    name: Literal["asha"] = "asha"
+    rungs: list[int] | None = None
+    """
+    The rungs themselves, in `unit`. Default: `min_resource`, and each `reduction_factor` times the one before.
+    """
+    min_early_stopping_rate: int = 0
+    """
+    So many of the first rungs are left out.
+    """
+
+
 class BadRow(Model):
     place: str
     reason: str
@@ -65,6 +94,14 @@ class BestMetric(Model):
     """
     value: float | str
     step: int | None
+
+
+class BestTrial(Model):
+    trial: int
+    scores: list[float | str]
+    """
+    One for each objective.
+    """
 
 
 class Checkpoint(Model):
@@ -96,6 +133,22 @@ class CheckpointFile(Model):
 class CheckpointPage(Model):
     data: list[Checkpoint]
     has_more: bool
+
+
+class CmaEsSampler(Model):
+    """
+    Covariance matrix adaptation (Hansen 2016). Numbers only: choices are random.
+    """
+
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["cmaes"] = "cmaes"
+    sigma0: float | None = None
+    n_startup_trials: int = 1
+    popsize: int | None = None
+    consider_pruned_trials: bool = False
 
 
 class DDPSpec(Model):
@@ -185,6 +238,9 @@ DeliveryState = TypeAliasType(
 )
 
 
+DimensionType = TypeAliasType("DimensionType", Literal["int", "float"])
+
+
 DisabledReason = TypeAliasType("DisabledReason", Literal["user", "gone", "failing"])
 
 
@@ -205,6 +261,13 @@ class Event(Model):
 class EventPage(Model):
     data: list[Event]
     has_more: bool
+
+
+class Extension(Model):
+    max_trials: int
+    """
+    Trials in all, the earlier included.
+    """
 
 
 FailureCode = TypeAliasType(
@@ -330,6 +393,32 @@ GenerationSpecEarlyStopping = TypeAliasType(
 )
 
 
+class GpSampler(Model):
+    """
+    Gaussian process, for few and expensive trials. The reconciler needs torch for it.
+    """
+
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["gp"] = "gp"
+    n_startup_trials: int = 10
+    deterministic_objective: bool = False
+
+
+class GridSampler(Model):
+    """
+    Every combination once, in an order that the seed decides.
+    """
+
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["grid"] = "grid"
+
+
 class HubDataset(Model):
     columns: dict[str, str] | None = None
     """
@@ -400,6 +489,30 @@ class HubSpec(Model):
     strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
     """
     When the model is pushed. `end`: when the job ends; `every_save`: also at every checkpoint, during the training; `checkpoint`: with the latest checkpoint, as `last-checkpoint`; `all_checkpoints`: with each checkpoint, as `checkpoint-<step>`. A checkpoint written during a push waits, and is skipped if a newer one is written first.
+    """
+
+
+class HyperbandPruner(Model):
+    """
+    Several brackets of successive halving, whose first rungs differ (Li et al. 2018).
+    """
+
+    unit: Literal["steps", "epochs"] = "steps"
+    """
+    What this section counts: optimizer steps, or passes over the data.
+    """
+    min_resource: int | None = None
+    """
+    The first rung, in `unit`: what a trial trains before it is compared. Default: the first evaluation.
+    """
+    reduction_factor: int = 3
+    """
+    One of so many trials goes on from a rung to the next.
+    """
+    name: Literal["hyperband"] = "hyperband"
+    max_resource: int | None = None
+    """
+    What a whole training takes, in `unit`. Default: as the template says.
     """
 
 
@@ -578,6 +691,14 @@ class JobWebhook(Model):
 JsonValue = TypeAliasType("JsonValue", Any)
 
 
+class KeepBest(Model):
+    """
+    The best trial's job stays as it is.
+    """
+
+    action: Literal["keep"] = "keep"
+
+
 class LengthBin(Model):
     """
     Rows with at least `from` and at most `to` tokens.
@@ -640,6 +761,31 @@ class MaskedLMSpec(Model):
     top_k: int = 5
     """
     `mode: predict`: candidates for each mask of a row.
+    """
+
+
+class MedianPruner(Model):
+    """
+    Ends a trial whose best value so far is worse than the median of the finished trials at the
+    same step (Golovin et al. 2017).
+    """
+
+    unit: Literal["steps", "epochs"] = "steps"
+    """
+    What this section counts: optimizer steps, or passes over the data.
+    """
+    name: Literal["median"] = "median"
+    n_startup_trials: int = 5
+    """
+    So many trials finish before any is ended.
+    """
+    n_warmup: int = 0
+    """
+    No trial ends before, in `unit`.
+    """
+    n_min_trials: int = 1
+    """
+    So many others must have reached the step.
     """
 
 
@@ -721,6 +867,40 @@ class NewWebhook(Model):
     description: str | None = None
 
 
+class NoPruner(Model):
+    """
+    Every trial trains to its end.
+    """
+
+    name: Literal["none"] = "none"
+
+
+class NsgaIISampler(Model):
+    """
+    A genetic algorithm (Deb et al. 2002), for several objectives.
+    """
+
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["nsgaii"] = "nsgaii"
+    population_size: int = 50
+    mutation_prob: float | None = None
+    crossover_prob: float = 0.9
+    swapping_prob: float = 0.5
+
+
+ObjectiveDirection = TypeAliasType(
+    "ObjectiveDirection", Literal["minimize", "maximize"]
+)
+
+
+class ObjectiveOfSearch(Model):
+    metric: str
+    direction: Literal["minimize", "maximize"]
+
+
 class PathDataset(Model):
     columns: dict[str, str] | None = None
     """
@@ -766,6 +946,20 @@ class PathDataset(Model):
     Or several as {name: …}, evaluated each: `eval_<name>_<metric>`.
     """
     test: list[str] | str | None = None
+
+
+class PatiencePruner(Model):
+    """
+    Ends a trial that has not improved for `patience` evaluations.
+    """
+
+    unit: Literal["steps", "epochs"] = "steps"
+    """
+    What this section counts: optimizer steps, or passes over the data.
+    """
+    name: Literal["patience"] = "patience"
+    patience: int = 3
+    min_delta: float = 0.0
 
 
 Phase = TypeAliasType(
@@ -979,6 +1173,32 @@ class PromptTuningSpec(Model):
     """
 
 
+class PublishBest(Model):
+    """
+    The best trial's model is pushed to the Hub.
+    """
+
+    action: Literal["publish"] = "publish"
+    hub: HubSpec | None = None
+    """
+    Default: the template's `hub`.
+    """
+
+
+class QmcSampler(Model):
+    """
+    Quasi-random sequences, more even than random ones (Bergstra and Bengio 2012).
+    """
+
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["qmc"] = "qmc"
+    qmc_type: Literal["sobol", "halton"] = "sobol"
+    scramble: bool = False
+
+
 QuantizationSpecComputeDtype = TypeAliasType(
     "QuantizationSpecComputeDtype", Literal["float32", "bfloat16", "float16"]
 )
@@ -992,6 +1212,35 @@ QuantizationSpecQuantType = TypeAliasType(
 QuestionAnsweringSpecNullScoreDiffThreshold = TypeAliasType(
     "QuestionAnsweringSpecNullScoreDiffThreshold", Literal["auto"]
 )
+
+
+class RandomSampler(Model):
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["random"] = "random"
+
+
+class RefitBest(Model):
+    """
+    A job of its own trains with the best trial's values again, usually with more data or
+    steps, and is pushed if it has a `hub` section.
+    """
+
+    action: Literal["refit"] = "refit"
+    set: (
+        dict[
+            Annotated[
+                str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+            ],
+            Any,
+        ]
+        | None
+    ) = None
+    """
+    What that job does otherwise, by path.
+    """
 
 
 ResourcesSpecStrategy = TypeAliasType(
@@ -1023,6 +1272,44 @@ class RewardSpec(Model):
     """
     Keeps the mean reward near 0: the weight of the squared sum of a pair's rewards (Eisenstein et al. 2023, arXiv:2312.09244, who use 0.01). Default: off.
     """
+
+
+SearchAction = TypeAliasType(
+    "SearchAction", Literal["pause", "resume", "cancel", "extend", "delete"]
+)
+"""
+What a user can do to a search, in the words of the routes and of the command line.
+"""
+
+
+class SearchOutcome(Model):
+    """
+    What becomes of the best trial.
+    """
+
+    action: Literal["publish", "refit"]
+    job_id: str
+    """
+    The job that publishes it, or is trained with its values.
+    """
+
+
+class SearchStateOf(Model):
+    """
+    The answer to an action.
+    """
+
+    id: str
+    state: JobState
+
+
+class SearchWaiting(Model):
+    """
+    Why the search makes no trial at present.
+    """
+
+    code: str
+    message: str
 
 
 class SecretRotation(Model):
@@ -1126,6 +1413,36 @@ class TokenClassificationSpec(Model):
     """
 
 
+class TpeSampler(Model):
+    """
+    Tree-structured Parzen estimator (Bergstra et al. 2011; Watanabe 2023).
+    """
+
+    seed: int = 0
+    """
+    The same seed and the same results give the same trials, in any search.
+    """
+    name: Literal["tpe"] = "tpe"
+    n_startup_trials: int = 10
+    """
+    The first trials are random; from then on it learns from the results.
+    """
+    n_ei_candidates: int = 24
+    multivariate: bool = True
+    """
+    Consider all fields together.
+    """
+    group: bool = False
+    """
+    Consider those fields together that occur together.
+    """
+    constant_liar: bool = True
+    """
+    Keep away from the values of trials that still run.
+    """
+    prior_weight: float = 1.0
+
+
 class TrackingSpec(Model):
     experiment_name: str = "finetune"
     run_name: str | None = None
@@ -1180,6 +1497,43 @@ TrainingSpecTorchCompileBackend = TypeAliasType(
 TrainingSpecTorchCompileMode = TypeAliasType(
     "TrainingSpecTorchCompileMode",
     Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
+)
+
+
+class TrialCounts(Model):
+    """
+    How many trials there are in each state.
+    """
+
+    running: int = 0
+    paused: int = 0
+    complete: int = 0
+    pruned: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class TrialReport(Model):
+    """
+    What a trial had reached at a rung or an evaluation.
+    """
+
+    resource: int
+    """
+    The rung in the pruner's `unit`, else the evaluation's.
+    """
+    step: int
+    """
+    The optimizer step of the evaluation.
+    """
+    value: float | str
+    decision: Literal["continue", "pause", "prune"]
+    at: AwareDatetime
+
+
+TrialState = TypeAliasType(
+    "TrialState",
+    Literal["running", "paused", "complete", "pruned", "failed", "cancelled"],
 )
 
 
@@ -1387,6 +1741,49 @@ class DeliveryPage(Model):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class Dimension(Model):
+    """
+    The values of one field: a range (`low`, `high`) or `choices`.
+    """
+
+    low: int | float | None = None
+    """
+    The least value; included.
+    """
+    high: int | float | None = None
+    """
+    The largest value; included.
+    """
+    log: bool = False
+    """
+    Whether as many values are tried between 0.001 and 0.01 as between 0.01 and 0.1, as suits a learning rate.
+    """
+    step: int | float | None = None
+    """
+    Only `low`, `low + step`, and so on; default for integers: 1.
+    """
+    type: DimensionType | None = None
+    """
+    Default: that of the field, which is `int` where it takes no fractions.
+    """
+    choices: list[Any] | None = None
+    """
+    The values, in any type.
+    """
+    when: (
+        dict[
+            Annotated[
+                str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+            ],
+            Any,
+        ]
+        | None
+    ) = None
+    """
+    Vary the field only where each of these other fields of the space, which have `choices`, has this value (or one of this list of values); elsewhere the template's value applies.
+    """
 
 
 class Failure(Model):
@@ -1626,6 +2023,17 @@ class ModelSpec(Model):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     """
     Of the loaded weights. `auto`: the checkpoint's own, but float32 instead of float16 when all weights are trained.
+    """
+
+
+class Objective(Model):
+    metric: str
+    """
+    A metric of the evaluation; `eval_` may be left out.
+    """
+    direction: ObjectiveDirection | None = None
+    """
+    Default: `minimize` for losses and perplexity, else `maximize`.
     """
 
 
@@ -1877,6 +2285,45 @@ class ResumeFromSpec(Model):
     """
     `best`, `last` or the step of a checkpoint.
     """
+
+
+class SearchSummary(Model):
+    """
+    A line of the list.
+    """
+
+    object: Literal["search"] = "search"
+    id: str
+    project: str
+    name: str | None
+    task: str
+    state: JobState
+    max_trials: int
+    trials: TrialCounts
+    best: list[BestTrial]
+    """
+    The best trial so far; with several objectives, those that no other trial beats in all of them.
+    """
+    waiting: SearchWaiting | None
+    failure: Failure | None
+    """
+    Why it failed, and what to do about it.
+    """
+    actions: list[SearchAction]
+    """
+    What can be done to it now.
+    """
+    mlflow_url: str | None
+    """
+    The page of its run, which contains the trials'.
+    """
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    started_at: AwareDatetime | None
+    """
+    When the first trial was made.
+    """
+    ended_at: AwareDatetime | None
 
 
 class SummarizationSpec(Model):
@@ -2313,6 +2760,53 @@ class TranslationSpec(Model):
     """
 
 
+class Trial(Model):
+    object: Literal["search.trial"] = "search.trial"
+    trial: int
+    """
+    Its number in the search, from 0.
+    """
+    job_id: str | None
+    """
+    Its job; null when the spec refuses the combination of values.
+    """
+    origin: Literal["template", "enqueued", "sampled"]
+    state: TrialState
+    values: dict[str, Any]
+    """
+    Path → value, of the fields that vary in this trial.
+    """
+    scores: list[float | str] | None
+    """
+    One for each objective, once complete.
+    """
+    score_step: int | None
+    """
+    The step of the evaluation that they are from.
+    """
+    reason: str | None
+    """
+    Why it was pruned or failed, in a sentence.
+    """
+    failure: Failure | None
+    reports: list[TrialReport]
+    job_state: JobState | None
+    """
+    null when its job was deleted.
+    """
+    progress: Progress | None
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class TrialList(Model):
+    object: Literal["list"] = "list"
+    data: list[Trial]
+    first_id: int | None
+    last_id: int | None
+    has_more: bool
+
+
 class Waiting(Model):
     """
     Why the job does not run now.
@@ -2365,6 +2859,16 @@ class WebhookChanges(Model):
     """
     true: enable one that was disabled; its deliveries of that time can be replayed. null: it stays.
     """
+
+
+class BestTrials(Model):
+    """
+    The best trial, or with several objectives those that no other one beats in all of them.
+    """
+
+    object: Literal["list"] = "list"
+    objectives: list[ObjectiveOfSearch]
+    data: list[Trial]
 
 
 class CausalLMSpec(Model):
@@ -2518,6 +3022,14 @@ class JobSummary(Model):
     Why it waits; null while it runs or has ended.
     """
     metadata: dict[str, str]
+    search_id: str | None = None
+    """
+    The search that made it.
+    """
+    trial: int | None = None
+    """
+    Its number in the search; null for the job that trains the search's best values again.
+    """
     mlflow_url: str | None
     """
     The run's page.
@@ -2644,6 +3156,14 @@ class ResourcesSpec(Model):
     """
 
 
+class SearchList(Model):
+    object: Literal["list"] = "list"
+    data: list[SearchSummary]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class JobList(Model):
     """
     Newest first. The next page: `after` = `last_id`, while `has_more`.
@@ -2709,6 +3229,105 @@ class JobSpec(Model):
         dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")], str]
         | None
     ) = None
+
+
+class SearchSpec(Model):
+    name: str | None = None
+    job: JobSpec
+    """
+    The template: a job spec as POST /v1/jobs takes it. Its `hub` section is for the best model only.
+    """
+    space: (
+        dict[
+            Annotated[
+                str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+            ],
+            Dimension,
+        ]
+        | None
+    ) = None
+    """
+    Fields of the template by path, and their values. Default: the task's.
+    """
+    objective: list[Objective] | Objective | None = None
+    """
+    One metric, or several. Default: the template's `metric_for_best_model`, or the task's.
+    """
+    sampler: (
+        TpeSampler
+        | RandomSampler
+        | GridSampler
+        | CmaEsSampler
+        | QmcSampler
+        | GpSampler
+        | NsgaIISampler
+        | None
+    ) = None
+    pruner: (
+        NoPruner | MedianPruner | AshaPruner | HyperbandPruner | PatiencePruner | None
+    ) = None
+    max_trials: int = 20
+    """
+    Trials in all, those to begin with included.
+    """
+    max_parallel: int = 1
+    """
+    Trials that may run at once, as far as workers and quotas allow.
+    """
+    timeout_seconds: int | None = None
+    """
+    No trial begins later than this; those that run go on to their end.
+    """
+    stop_after_trials_without_gain: int | None = None
+    """
+    So many finished trials in a row.
+    """
+    template_trial: bool = True
+    """
+    Whether trial 0 has the template's own values.
+    """
+    enqueue: (
+        list[
+            dict[
+                Annotated[
+                    str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+                ],
+                Any,
+            ]
+        ]
+        | None
+    ) = None
+    """
+    Trials to begin with, by path; the sampler chooses the values left out.
+    """
+    on_failure: Literal["skip", "stop"] = "skip"
+    """
+    What a failed trial means: the search goes on without it, or ends.
+    """
+    best: KeepBest | PublishBest | RefitBest | None = None
+    """
+    What becomes of the best trial.
+    """
+
+
+class SearchValidation(Model):
+    """
+    What POST /v1/searches would do with the same body.
+    """
+
+    valid: bool
+    spec: SearchSpec | None
+    """
+    If valid: the spec with the defaults of its task.
+    """
+    errors: list[Fault]
+    """
+    If not valid: every fault.
+    """
+    warnings: list[SpecWarning] | None = None
+    """
+    What may not be as intended.
+    """
 
 
 class Validation(Model):
@@ -2785,6 +3404,22 @@ class Job(JobSummary):
     """
 
 
+class Search(SearchSummary):
+    """
+    The whole page.
+    """
+
+    objectives: list[ObjectiveOfSearch]
+    outcome: SearchOutcome | None
+    """
+    With `best: publish` or `refit`, once every trial has ended.
+    """
+    spec: SearchSpec
+    """
+    As it was submitted, with the defaults of the task for what was left out.
+    """
+
+
 class SubmittedJob(Job):
     """
     A new job's page, the options that were ignored, and warnings.
@@ -2797,4 +3432,11 @@ class SubmittedJob(Job):
     warnings: list[SpecWarning] | None = None
     """
     What is valid but will probably not do what is expected. Each is also a `notice` event of the new job.
+    """
+
+
+class SubmittedSearch(Search):
+    warnings: list[SpecWarning]
+    """
+    What may not be as intended.
     """
