@@ -353,6 +353,15 @@ class Fault(Model):
     """
 
 
+class Figure(Model):
+    """
+    A figure as plotly.js takes it.
+    """
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
 class FileDeleted(Model):
     id: str
     object: Literal["file"] = "file"

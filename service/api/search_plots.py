@@ -8,8 +8,9 @@ from service.api import plot_page
 from service.api.dependencies import SearchId
 from service.api.faults.names import nearest
 from service.api.openapi import problems
-from service.api.plots import NAMES, Asked, Plots
+from service.api.plots import NAMES, Asked, PlotName, Plots
 from service.api.redaction import cut
+from service.api.schemas.searches import Figure
 from service.api.visitor import JobsRead
 from service.contract import patterns
 from service.errors import PlotNotFoundError
@@ -19,10 +20,7 @@ router = APIRouter(prefix="/v1/searches/{search_id}", tags=["searches"])
 _FIGURE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The figure.",
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "text/html": {"schema": {"type": "string"}},
-        },
+        "content": {"text/html": {"schema": {"type": "string"}}},
     }
 }
 # A search that goes on has another figure soon, and the key decides who may see it.
@@ -39,24 +37,25 @@ async def _plot_name(
         str,
         Path(description=f"One of {', '.join(f'`{each}`' for each in NAMES)}.", examples=[*NAMES]),
     ],
-) -> str:
-    if name not in NAMES:
-        near = nearest(name, NAMES)
-        hint = f"did you mean `{near}`?" if near else f"there are {', '.join(NAMES)}"
-        raise PlotNotFoundError(f"There is no plot {cut(name)!r}; {hint}")
-    return name
+) -> PlotName:
+    for known in NAMES:
+        if known == name:
+            return known
+    near = nearest(name, NAMES)
+    hint = f"did you mean `{near}`?" if near else f"there are {', '.join(NAMES)}"
+    raise PlotNotFoundError(f"There is no plot {cut(name)!r}; {hint}")
 
 
 @router.get(
     "/plots/{name}",
-    response_class=Response,
+    response_model=Figure,
     summary="A figure of a search",
     responses={**_FIGURE, **problems(401, 404, 409, 422, 503)},
 )
 async def get_search_plot(
     visitor: JobsRead,
     search_id: SearchId,
-    name: Annotated[str, Depends(_plot_name)],
+    name: Annotated[PlotName, Depends(_plot_name)],
     plots: Annotated[Plots, Depends(_plots)],
     format: Annotated[
         Literal["json", "html"] | None,

@@ -11,17 +11,20 @@ import httpx
 import pytest
 
 from service.api import plots, search_figures
-from service.api.plots import NAMES, Drawing
+from service.api.plots import NAMES, Asked, Drawing, PlotName, Plots
 from service.contract.search.states import TrialState
 from service.errors import NoPlotError
 from service.store import searches
 from service.store.scope import EVERYTHING
+from service.studies import figures
 from tests.api.conftest import Server
 from tests.support.databases import on_sqlite
 from tests.support.searches import add_search, add_trial
 
-pytestmark = on_sqlite
 HOSTILE = "</script><script>alert(1)</script>"
+
+
+DRAW = search_figures.draw
 
 
 class Drawer:
@@ -58,6 +61,7 @@ def search_id(server: Server) -> str:
     return made
 
 
+@on_sqlite
 class TestFigure:
     @pytest.mark.parametrize("name", NAMES)
     def test_is_plotlys_json(self, server: Server, search_id: str, name: str) -> None:
@@ -96,6 +100,32 @@ class TestFigure:
         assert len(drawer.drawn) == 1
 
 
+class TestOptunasFigures:
+    def test_have_the_names_of_the_route(self) -> None:
+        assert figures.FIGURE_NAMES == NAMES
+
+    @on_sqlite
+    def test_are_drawn(self, server: Server, search_id: str) -> None:
+        asked = Asked(EVERYTHING, search_id, "history", None)
+        drawn = json.loads(Plots(server.database, DRAW)._look_up(asked))
+        assert [0.5] in [trace["y"] for trace in drawn["data"]]
+
+    @on_sqlite
+    def test_that_there_are_not_are_refused_with_the_reason(
+        self, server: Server, search_id: str
+    ) -> None:
+        kept = Plots(server.database, DRAW)
+        cases: tuple[tuple[PlotName, str | None, str], ...] = (
+            ("pareto-front", None, "2 or 3 objectives, and this search has 1"),
+            ("importances", None, "2 complete trials, and there are 1 yet"),
+            ("history", "loss", "`loss` is not an objective of this search"),
+        )
+        for name, metric, says in cases:
+            with pytest.raises(NoPlotError, match=says):
+                kept._look_up(Asked(EVERYTHING, search_id, name, metric))
+
+
+@on_sqlite
 class TestKept:
     def test_until_the_search_changes(self, server: Server, search_id: str, drawer: Drawer) -> None:
         path = f"/v1/searches/{search_id}/plots/history"
@@ -143,6 +173,7 @@ class TestKept:
         assert drawn == ["history", "slices", "rungs", "history"]
 
 
+@on_sqlite
 class TestPage:
     def test_is_for_browsers(self, server: Server, search_id: str) -> None:
         path = f"/v1/searches/{search_id}/plots/history"

@@ -233,6 +233,13 @@ class BestTrials(BaseModel):
     data: list[Trial]
 
 
+class Figure(BaseModel):
+    """A figure as plotly.js takes it."""
+
+    data: list[Json]
+    layout: Json
+
+
 class Extension(BaseModel, extra="forbid"):
     max_trials: int = Field(
         ge=1, le=MOST_TRIALS, description="Trials in all, the earlier included."
