@@ -15,7 +15,7 @@ from service.api.openapi import SPEC_BODY, problems
 from service.api.redaction import shown
 from service.api.schemas.jobs import Job, JobList, JobSummary, SubmittedJob, Validation
 from service.api.schemas.problems import Fault
-from service.api.submission import IdempotencyKey
+from service.api.submission import IdempotencyKey, PendingFiles
 from service.api.visitor import JobsRead, JobsWrite
 from service.api.warnings import warnings
 from service.contract import patterns
@@ -63,15 +63,7 @@ def validate_job(
     visitor: JobsRead,
     body: ParsedBody,
     services: ServicesDep,
-    pending_file: Annotated[
-        list[Annotated[str, StringConstraints(max_length=100)]],
-        Query(
-            max_length=100,
-            description="File ids that count as uploaded: to check a spec before its files are. "
-            "One id may be named in several places.",
-            examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]],
-        ),
-    ] = [],  # noqa: B006
+    pending_file: PendingFiles = [],  # noqa: B006
 ) -> Validation:
     """Answers 200 with `valid: false` for a spec with faults, and for one that the project may not
     submit now: its queue is full, it is archived, or it may not ask for this priority."""

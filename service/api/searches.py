@@ -24,7 +24,7 @@ from service.api.schemas.searches import (
     Trial,
     TrialList,
 )
-from service.api.submission import IdempotencyKey
+from service.api.submission import IdempotencyKey, PendingFiles
 from service.api.visitor import JobsRead, JobsWrite
 from service.contract import patterns
 from service.contract.search.spec import MOST_TRIALS
@@ -70,10 +70,15 @@ def create_search(
     openapi_extra=SEARCH_BODY,
     responses=problems(400, 401, 413, 415, 422, 503),
 )
-def validate_search(visitor: JobsRead, body: ParsedBody, services: ServicesDep) -> SearchValidation:
+def validate_search(
+    visitor: JobsRead,
+    body: ParsedBody,
+    services: ServicesDep,
+    pending_file: PendingFiles = [],  # noqa: B006
+) -> SearchValidation:
     """Answers 200 with `valid: false` for a spec with faults. The `spec` of a valid one has the
     defaults of its task, such as `space` and `objective`."""
-    found = search_submission.examine(body, services, visitor.own)
+    found = search_submission.examine(body, services, visitor.own, pending_file)
     if found.spec is None or found.faults:
         return SearchValidation(valid=False, spec=None, errors=found.faults)
     return SearchValidation(

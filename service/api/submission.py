@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import Header
+from fastapi import Header, Query
+from pydantic import StringConstraints
 from starlette.responses import Response
 
 from service.api import warnings
@@ -41,6 +42,16 @@ IdempotencyKey = Annotated[
         pattern=patterns.IDEMPOTENCY_KEY,
         description="Repeated with the same body, the request returns the same job. With another "
         "body: 422; while the first request is in progress: 409.",
+    ),
+]
+
+PendingFiles = Annotated[
+    list[Annotated[str, StringConstraints(max_length=100)]],
+    Query(
+        max_length=100,
+        description="File ids that count as uploaded: to check a spec before its files are. "
+        "One id may be named in several places.",
+        examples=[["file-0199a0b1c2d3e4f5a6b7c8d9"]],
     ),
 ]
 

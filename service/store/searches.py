@@ -135,12 +135,19 @@ def of_key(session: Session, project_id: str, key: str, request_sha256: str) -> 
 
 
 def get(session: Session, scope: Scope, search_id: str) -> SearchRow:
-    """Raises SearchNotFoundError."""
+    """Without what its sampler remembers. Raises SearchNotFoundError."""
     query = select(SearchRow).where(SearchRow.id == search_id, scope.of(SearchRow.project_id))
-    row = session.scalars(query).one_or_none()
+    row = session.scalars(query.options(defer(SearchRow.study_state))).one_or_none()
     if row is None:
         raise SearchNotFoundError(search_id)
     return row
+
+
+def require(session: Session, scope: Scope, search_id: str) -> None:
+    """Raises SearchNotFoundError where there is none."""
+    query = select(SearchRow.id).where(SearchRow.id == search_id, scope.of(SearchRow.project_id))
+    if session.scalar(query) is None:
+        raise SearchNotFoundError(search_id)
 
 
 def lock(session: Session, scope: Scope, search_id: str) -> SearchRow:
@@ -189,7 +196,7 @@ def trials(
 ) -> tuple[list[TrialAndJob], bool]:
     """Up to `limit` trials by number, above `after`; and whether there are more. Raises
     SearchNotFoundError."""
-    get(session, scope, search_id)
+    require(session, scope, search_id)
     query = _with_jobs(search_id).order_by(SearchTrialRow.number).limit(limit + 1)
     if after is not None:
         query = query.where(SearchTrialRow.number > after)
@@ -203,7 +210,7 @@ def trials_of(
     session: Session, scope: Scope, search_id: str, numbers: Sequence[int]
 ) -> list[TrialAndJob]:
     """These trials, by number. Raises SearchNotFoundError."""
-    get(session, scope, search_id)
+    require(session, scope, search_id)
     query = _with_jobs(search_id).where(SearchTrialRow.number.in_(numbers))
     return [TrialAndJob(*row) for row in session.execute(query.order_by(SearchTrialRow.number))]
 
@@ -220,7 +227,7 @@ def reports(
     session: Session, scope: Scope, search_id: str, numbers: Sequence[int]
 ) -> dict[int, list[SearchReportRow]]:
     """What these trials reported, each in order. Raises SearchNotFoundError."""
-    get(session, scope, search_id)
+    require(session, scope, search_id)
     query = (
         select(SearchReportRow)
         .where(SearchReportRow.search_id == search_id, SearchReportRow.number.in_(numbers))
@@ -234,7 +241,7 @@ def reports(
 
 def history(session: Session, scope: Scope, search_id: str) -> list[Trial]:
     """Every trial by number, with all that it reported. Raises SearchNotFoundError."""
-    get(session, scope, search_id)
+    require(session, scope, search_id)
     row, report = SearchTrialRow, SearchReportRow
     columns = (row.number, row.values, row.state, row.scores, row.attrs)
     query = select(*columns).where(row.search_id == search_id).order_by(row.number)

@@ -173,6 +173,13 @@ class TestValidateSearch:
         assert answer["spec"]["pruner"]["reduction_factor"] == 3
         assert ids(client.get("/v1/searches")) == []
 
+    def test_files_that_are_not_uploaded_yet(self, client: httpx.Client) -> None:
+        file_id = "file-0199a0b1c2d3e4f5a6b7c8d9"
+        body = search_spec(job=TEMPLATE | {"dataset": {"source": "upload", "train": file_id}})
+        path = "/v1/searches/validate"
+        assert client.post(path, json=body).json()["valid"] is False
+        assert client.post(f"{path}?pending_file={file_id}", json=body).json()["valid"] is True
+
     def test_not_valid(self, client: httpx.Client) -> None:
         answer = client.post("/v1/searches/validate", json=search_spec(max_trials="many"))
         assert answer.status_code == 200
