@@ -308,6 +308,7 @@ FailureCode = TypeAliasType(
         "stage_untrustworthy",
         "timeout",
         "cancelled",
+        "trial_pruned",
         "hub_unauthorized",
         "hub_forbidden",
         "hub_conflict",
