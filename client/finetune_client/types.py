@@ -2800,6 +2800,9 @@ class Trial(Model):
     """
     failure: Failure | None
     reports: list[TrialReport]
+    """
+    The last 100, in their order.
+    """
     job_state: JobState | None
     """
     null when its job was deleted.

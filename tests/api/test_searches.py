@@ -251,6 +251,21 @@ class TestTrials:
         assert [trial["trial"] for trial in rest["data"]] == [3]
         assert rest["has_more"] is False
 
+    def test_the_last_reports_of_each_are_shown(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(searches, "MOST_REPORTS", 2)
+        search_id = add_in(server, "running")
+        for number in range(2):
+            reports = [(10 * place, 0.1 * place) for place in range(1, 4 - number)]
+            add_trial(server.database, search_id, number, reports=reports)
+        add_trial(server.database, add_in(server, "running"), 0, reports=[(99, 0.5)])
+        found = server.client.get(f"/v1/searches/{search_id}/trials").json()["data"]
+        assert [[report["step"] for report in trial["reports"]] for trial in found] == [
+            [20, 30],
+            [10, 20],
+        ]
+
     def test_of_a_state(self, server: Server) -> None:
         search_id = add_in(server, "running")
         for number, state in enumerate(TrialState):
