@@ -1292,6 +1292,11 @@ What a user can do to a search, in the words of the routes and of the command li
 """
 
 
+class SearchDeleted(Model):
+    id: str
+    deleted: Literal[True] = True
+
+
 class SearchOutcome(Model):
     """
     What becomes of the best trial.

@@ -427,7 +427,7 @@ class TestDelete:
         folder.mkdir(parents=True)
         (folder / "weights").write_text("x")
         answer = server.client.delete(f"/v1/searches/{search_id}")
-        assert (answer.status_code, answer.content) == (204, b"")
+        assert (answer.status_code, answer.json()) == (200, {"id": search_id, "deleted": True})
         assert code(server.client.get(f"/v1/searches/{search_id}")) == (404, "search_not_found")
         assert code(server.client.delete(f"/v1/searches/{search_id}")) == (404, "search_not_found")
         assert server.client.get(f"/v1/jobs/{mine}").status_code == 404

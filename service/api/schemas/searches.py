@@ -246,6 +246,11 @@ class Extension(BaseModel, extra="forbid"):
     )
 
 
+class SearchDeleted(BaseModel):
+    id: str
+    deleted: Literal[True] = True
+
+
 class SearchStateOf(BaseModel):
     """The answer to an action."""
 
