@@ -17,6 +17,8 @@ from service.contract.types import Moderate
 
 MOST_DIMENSIONS: Final = 64
 MOST_CHOICES: Final = 1000
+MOST_CHOICES_IN_ALL: Final = 2000
+"""Each is checked with the whole spec, which takes a millisecond."""
 
 Path = Annotated[
     str,
