@@ -189,7 +189,8 @@ def claim_version(
         update(SearchRow)
         .where(SearchRow.id == search_id, SearchRow.version == version)
         .values(version=version + 1, updated_at=db_now(), tracking_final=False)
-        .values(tracking_retry_at=db_now(), **values)
+        # When it is shipped next is not for us to say: one that lives has many versions.
+        .values(tracking_retry_at=func.coalesce(SearchRow.tracking_retry_at, db_now()), **values)
         .returning(SearchRow.id)
     )
     options = {"synchronize_session": False}

@@ -299,5 +299,5 @@ def changed(session: Session, row: SearchRow) -> None:
     row.version += 1
     row.updated_at = row.look_at = jobs.clock(session)
     row.tracking_final = False
-    row.tracking_retry_at = row.updated_at
+    row.tracking_retry_at = row.tracking_retry_at or row.updated_at
     session.flush()
