@@ -29,6 +29,7 @@ def of_trial(spec: Mapping[str, Any], number: int, values: Mapping[str, Any]) ->
     tracking = dict(template.get("tracking") or {})
     tracking.pop("register_as", None)
     tracking.pop("register_alias", None)
+    tracking.pop("run_name", None)  # the search's run has it: the trials' are told apart
     job = with_values({**template, "tracking": tracking}, values)
     job["name"] = _named(spec, f"trial {number}")
     return _valid(job)
