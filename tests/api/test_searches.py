@@ -168,14 +168,18 @@ class TestCreateSearch:
 @on_sqlite
 class TestValidateSearch:
     def test_valid(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/searches/validate", json=search_spec(pruner="asha")).json()
+        template = TEMPLATE | {"training": {"eval_strategy": "epoch"}}
+        body = search_spec(job=template, pruner="asha")
+        answer = client.post("/v1/searches/validate", json=body).json()
         assert (answer["valid"], answer["errors"], answer["warnings"]) == (True, [], [])
         assert answer["spec"]["pruner"]["reduction_factor"] == 3
+        assert answer["spec"]["pruner"]["unit"] == "epochs"
         assert ids(client.get("/v1/searches")) == []
 
     def test_files_that_are_not_uploaded_yet(self, client: httpx.Client) -> None:
         file_id = "file-0199a0b1c2d3e4f5a6b7c8d9"
-        body = search_spec(job=TEMPLATE | {"dataset": {"source": "upload", "train": file_id}})
+        data = {"source": "upload", "train": file_id, "validation_split_percentage": 10}
+        body = search_spec(job=TEMPLATE | {"dataset": data})
         path = "/v1/searches/validate"
         assert client.post(path, json=body).json()["valid"] is False
         assert client.post(f"{path}?pending_file={file_id}", json=body).json()["valid"] is True

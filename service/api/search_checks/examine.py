@@ -50,6 +50,7 @@ def examine_search(
     faults += own
     if search is None or job is None or not isinstance(template, dict):
         return Findings(faults=sorted(faults, key=lambda fault: fault.path)[:MOST_FAULTS])
+    search = search.model_copy(update={"pruner": defaults.with_unit(search.pruner, job)})
     space = search.space if search.space is not None else defaults.space(job)
     values = Values(template, space, examine_job)
     faults += _faults(search, job, space, values)

@@ -10,6 +10,7 @@ The seed does not vary: the best of several seeds is luck, and not a better valu
 from collections.abc import Mapping
 from typing import Any, Final
 
+from service.contract.search.pruners import NoPruner, PrunerSpec
 from service.contract.search.space import Dimension, value_at
 from service.contract.spec import JobSpec
 
@@ -48,6 +49,14 @@ def space(job: JobSpec) -> dict[str, Dimension]:
     if job.peft is not None and "r" in type(job.peft).model_fields:
         found["peft.r"] = {"choices": list(_RANKS)}
     return {path: Dimension.model_validate(given) for path, given in found.items()}
+
+
+def with_unit(pruner: PrunerSpec, job: JobSpec) -> PrunerSpec:
+    """A pruner that names no unit counts as the template's evaluations do."""
+    if isinstance(pruner, NoPruner) or "unit" in pruner.model_fields_set:
+        return pruner
+    unit = "epochs" if job.training.eval_strategy == "epoch" else "steps"
+    return pruner.model_copy(update={"unit": unit})
 
 
 def template_values(job: JobSpec, dimensions: Mapping[str, Dimension]) -> dict[str, Any]:
