@@ -46,7 +46,7 @@ class AshaPruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     min_resource: int | None = None
     """
@@ -509,7 +509,7 @@ class HyperbandPruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     min_resource: int | None = None
     """
@@ -782,7 +782,7 @@ class MedianPruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     name: Literal["median"] = "median"
     n_startup_trials: int = 5
@@ -965,7 +965,7 @@ class PatiencePruner(Model):
 
     unit: Literal["steps", "epochs"] = "steps"
     """
-    What this section counts: optimizer steps, or passes over the data.
+    What this section counts: optimizer steps, or passes over the data. Default: `epochs` where the template has `eval_strategy: epoch`, else `steps`.
     """
     name: Literal["patience"] = "patience"
     patience: int = 3

@@ -271,6 +271,23 @@ class TestLimits:
         assert bench.run(search_id).state == "succeeded"
         assert bench.row(search_id).waiting is None
 
+    def test_waits_for_what_its_sampler_needs(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def missing(*_args: Any, **_options: Any) -> None:
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+        search_id = bench.submit(sampler="gp")
+        monkeypatch.setattr("service.studies.study.Study.ask", missing)
+        bench.turn()
+        row = bench.row(search_id)
+        assert (row.state, (row.waiting or {})["code"]) == ("queued", "sampler_unavailable")
+        assert "needs the package 'torch'" in (row.waiting or {})["message"]
+        monkeypatch.undo()
+        bench.hurry()
+        bench.turn()
+        assert bench.row(search_id).state == "running"
+
     def test_an_archived_project_ends_it(self, bench: Bench) -> None:
         search_id = bench.submit()
         with bench.database.write() as session:
