@@ -9,6 +9,7 @@ from service.searches import commands
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import search_spec
+from tests.support.job_rows import get, put
 
 ASHA = {"name": "asha", "rungs": [10, 30]}
 SEED = {"name": "random", "seed": 4}
@@ -59,6 +60,17 @@ class TestAsha:
             assert job.state == "cancelled"
             assert (job.failure or {})["code"] == "trial_pruned"
             assert trial.reason in (job.failure or {})["message"]
+
+    def test_one_that_its_user_retries_is_none_of_the_searchs_any_more(self, bench: Bench) -> None:
+        bench.worker.steps = 90
+        search_id = bench.submit(pruner=ASHA, max_trials=9, **TEMPLATE)
+        while "pruned" not in bench.row(search_id).counts:
+            bench.turn()
+        pruned = next(t for t in bench.trials(search_id) if t.state == "pruned")
+        put(bench.database, pruned.job_id or "", state="paused", ended_at=None)
+        row = bench.run(search_id)
+        assert row.state == "succeeded"
+        assert get(bench.database, pruned.job_id or "").state == "paused"
 
     def test_files_of_pruned_trials_go_once_mlflow_has_all(self, bench: Bench) -> None:
         bench.worker.steps = 90
