@@ -1,4 +1,4 @@
-"""The runner with workers that train nothing, on both databases."""
+"""The runner with workers that train nothing."""
 
 from typing import Any
 
@@ -16,9 +16,11 @@ from service.store.models import JobRow, ProjectRow, SearchRow
 from service.store.scope import EVERYTHING
 from tests.searches.conftest import Bench
 from tests.searches.simulated_worker import missing_column
+from tests.support.databases import on_sqlite
 from tests.support.job_rows import get, put
 
 
+@on_sqlite
 class TestTrials:
     def test_runs_one_after_the_other(self, bench: Bench) -> None:
         search_id = bench.submit()
@@ -129,6 +131,7 @@ class TestParallel:
         assert (row.state, row.made, len(bench.jobs())) == ("succeeded", 6, 6)
 
 
+@on_sqlite
 class TestCrashes:
     @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "cmaes"])
     def test_a_runner_that_remembers_nothing_makes_the_same_trials(
@@ -170,6 +173,7 @@ class TestCrashes:
         ]
 
 
+@on_sqlite
 class TestFailures:
     def test_a_failed_trial_is_skipped(self, bench: Bench) -> None:
         bench.worker.fails = _high_rates_fail
