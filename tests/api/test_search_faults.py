@@ -285,7 +285,7 @@ FAULTS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
                 "pruner.rungs",
                 "conflict",
                 "no rung lies before the end of a training: the first one is at 30 steps, and the "
-                "training has 90, evaluated every 90: lower `job.training.eval_steps`",
+                "training has 90, evaluated every 90: set `job.training.eval_steps` lower",
             )
         ],
     ),
@@ -379,7 +379,7 @@ FAULTS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
             (
                 "best.set.training.max_step",
                 "unknown_field",
-                "unknown field; did you mean `max_steps`?",
+                "unknown field; did you mean `training.max_steps`?",
             )
         ],
     ),
