@@ -54,7 +54,7 @@ def row_of(server: Server, search_id: str) -> SearchRow:
 
 class TestCreateSearch:
     def test_201_with_location_and_the_page(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/searches", json=search_spec(name="first", max_trials=7))
+        answer = client.post("/v1/searches", json=search_spec(name="first", max_trials=17))
         search = answer.json()
         assert answer.status_code == 201
         assert search.pop("warnings") == []
@@ -62,7 +62,7 @@ class TestCreateSearch:
         assert client.get(answer.headers["location"]).json() == search
         assert (search["object"], search["state"], search["name"]) == ("search", "queued", "first")
         assert (search["task"], search["project"]) == ("question-answering", "default")
-        assert search["max_trials"] == 7
+        assert search["max_trials"] == 17
         assert search["trials"] == dict.fromkeys(TrialState, 0)
         assert search["objectives"] == [{"metric": "eval_f1", "direction": "maximize"}]
         assert search["actions"] == ["pause", "cancel", "extend"]
