@@ -13,8 +13,8 @@ from service.contract.search.space import Dimension, in_order, wanted, with_valu
 
 Examine = Callable[[Any], Findings]
 """Every fault of a job's spec."""
-_OF_SERVER: Final = ("model", "dataset")
-"""Sections of which only this server knows whether files, jobs and folders exist."""
+_OF_SERVER: Final = ("model", "dataset", "hub", "secrets", "webhooks", "timeout_seconds")
+"""Sections of which only this server knows whether files, jobs, folders and tokens exist."""
 _MOST_ASKED: Final = 200
 """Values that the database is asked about: each takes some milliseconds."""
 _MOST_READ: Final = 20_000_000
