@@ -94,8 +94,12 @@ def _create(path: str, body: Any, idempotency_key: str) -> Call:
 
 
 def validate_job(spec: Any, pending_file: str | None = None) -> Call:
+    return _validate("/v1/jobs/validate", spec, pending_file)
+
+
+def _validate(path: str, spec: Any, pending_file: str | None) -> Call:
     params = {"pending_file": pending_file} if pending_file else None
-    return Call("POST", "/v1/jobs/validate", json=spec, params=params, is_repeatable=True)
+    return Call("POST", path, json=spec, params=params, is_repeatable=True)
 
 
 def preview_job(spec: Any, params: Mapping[str, Any]) -> Call:
@@ -108,6 +112,35 @@ def preview_job(spec: Any, params: Mapping[str, Any]) -> Call:
         is_repeatable=True,
         timeout=SLOW_SECONDS,
     )
+
+
+def search(search_id: str, *parts: str) -> str:
+    """The path of a search, or of something that belongs to it."""
+    return _path("v1", "searches", search_id, *parts)
+
+
+def create_search(spec: Any, idempotency_key: str) -> Call:
+    return _create("/v1/searches", spec, idempotency_key)
+
+
+def validate_search(spec: Any, pending_file: str | None = None) -> Call:
+    return _validate("/v1/searches/validate", spec, pending_file)
+
+
+def act_on_search(search_id: str, action: str) -> Call:
+    """Pause, resume or cancel: asking twice changes nothing more."""
+    return Call("POST", search(search_id, action), is_repeatable=True)
+
+
+def extend_search(search_id: str, max_trials: int) -> Call:
+    """Asking twice for the same number changes nothing more."""
+    body = {"max_trials": max_trials}
+    return Call("POST", search(search_id, "extend"), json=body, is_repeatable=True)
+
+
+def search_plot(search_id: str, name: str, kind: str) -> str:
+    """The path of a figure, as `html` or `json`."""
+    return f"{search(search_id, 'plots', name)}?format={quote(kind)}"
 
 
 def act(job_id: str, action: str) -> Call:
