@@ -94,12 +94,8 @@ def _create(path: str, body: Any, idempotency_key: str) -> Call:
 
 
 def validate_job(spec: Any, pending_file: str | None = None) -> Call:
-    return _validate("/v1/jobs/validate", spec, pending_file)
-
-
-def _validate(path: str, spec: Any, pending_file: str | None) -> Call:
     params = {"pending_file": pending_file} if pending_file else None
-    return Call("POST", path, json=spec, params=params, is_repeatable=True)
+    return Call("POST", "/v1/jobs/validate", json=spec, params=params, is_repeatable=True)
 
 
 def preview_job(spec: Any, params: Mapping[str, Any]) -> Call:
@@ -123,8 +119,8 @@ def create_search(spec: Any, idempotency_key: str) -> Call:
     return _create("/v1/searches", spec, idempotency_key)
 
 
-def validate_search(spec: Any, pending_file: str | None = None) -> Call:
-    return _validate("/v1/searches/validate", spec, pending_file)
+def validate_search(spec: Any) -> Call:
+    return Call("POST", "/v1/searches/validate", json=spec, is_repeatable=True)
 
 
 def act_on_search(search_id: str, action: str) -> Call:

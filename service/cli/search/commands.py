@@ -190,9 +190,9 @@ def delete(search: SearchId, *, json: output.AsJson = False) -> None:
     """Delete an ended search and its trials' jobs; what is in MLflow and on the Hub stays."""
     with Client.from_environment() as client:
         search_id = client.search_id(search)
-        deleted = client.delete_search(search_id)
+        client.delete_search(search_id)
     if json:
-        output.print_json(deleted)
+        output.print_json({"id": search_id, "deleted": True})
     else:
         output.print_line(f"{search_id} is deleted")
 
@@ -201,7 +201,10 @@ def delete(search: SearchId, *, json: output.AsJson = False) -> None:
 def plot(
     search: SearchId,
     name: Annotated[
-        str, typer.Argument(help="history, importances, slices, parallel-coordinates or rungs.")
+        str,
+        typer.Argument(
+            help="history, importances, slices, parallel-coordinates, rungs or pareto-front."
+        ),
     ],
     to: Annotated[
         Path | None,

@@ -17,8 +17,8 @@ from service.cli.search.snapshots import ROWS, Snapshot
 from service.contract.search.states import OVER
 
 _CURVE_ROWS: Final = 7
-_SPARE_ROWS: Final = 3
-"""For the names of the columns, a head that is wrapped, and the cursor."""
+_SPARE_ROWS: Final = 4
+"""For the names of the columns, a headline that is wrapped, and the cursor."""
 _FEWEST_TRIALS: Final = 4
 _WIDEST_CURVE: Final = 100
 _MOST_BEST: Final = 3
@@ -44,8 +44,8 @@ def best_lines(snapshot: Snapshot) -> Iterator[str]:
         parts = [
             f"best: trial {trial['trial']}",
             words.scores(trial["scores"] or (), snapshot.search["objectives"]),
-            words.values(trial, names),
             f"job {short_id(trial['job_id'])}" if trial["job_id"] else "",
+            words.values(trial, names),
         ]
         yield "  ".join(part for part in parts if part)
     if len(snapshot.best) > _MOST_BEST:
@@ -60,7 +60,7 @@ def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
     parts: list[RenderableType] = [
         Text(f"{words.short_id(search['id'])}{name}", style="bold"),
         Text(headline(snapshot, now), style=style),
-        *(Text(line, style="green") for line in best_lines(snapshot)),
+        *(_one_line(line, "green") for line in best_lines(snapshot)),
     ]
     best = [trial["trial"] for trial in snapshot.best]
     drawn = list(curve_lines(snapshot, width))
@@ -70,7 +70,11 @@ def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
     shown = snapshot.trials[: max(1, min(ROWS, room - len(drawn)))]
     if shown:
         parts.append(trial_table.for_terminal(shown, search["objectives"], width, best))
-    return Group(*parts, *(Text(line, no_wrap=True) for line in drawn))
+    return Group(*parts, *map(_one_line, drawn))
+
+
+def _one_line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def curve_lines(snapshot: Snapshot, width: int) -> Iterator[str]:
