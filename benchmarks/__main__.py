@@ -21,6 +21,7 @@ NAMES: Final = (
     "releases",
     "sandbox",
     "scaling",
+    "searches",
     "sharing",
     "start",
     "training_speed",
