@@ -9,6 +9,7 @@ from service.api.faults.collect import Findings as JobFindings
 from service.api.faults.collect import collect
 from service.api.search_checks.examine import Findings, examine_search
 from service.contract.search.spec import SearchSpec
+from service.contract.training import TrainingSpec
 
 SEARCH: dict[str, Any] = {
     "job": {
@@ -869,6 +870,15 @@ class TestBoundedWork:
         assert self.examinations({"space": {RATE: rates}}) == 2
         names = [f"org/model-{index}" for index in range(500)]
         assert self.examinations({"space": {"model.name_or_path": names}}) == 202
+
+    def test_conditions_on_all_fields_before_take_no_longer(self) -> None:
+        """Each way through the conditions was followed: a billion of them."""
+        names = [name for name in TrainingSpec.model_fields if name.startswith(("d", "l", "s"))]
+        space: dict[str, Any] = {}
+        for name in names[:24]:
+            space[f"training.{name}"] = {"choices": ["?"], "when": dict.fromkeys(space, "?")}
+            space[f"training.{name}"] |= {} if len(space) > 1 else {"when": None}
+        assert len(examined({"space": space}).faults) > 5
 
     def test_twenty_faulty_values_of_a_field_are_enough(self) -> None:
         found = examined({"space": {RATE: [f"x{index}" for index in range(1000)]}})

@@ -18,6 +18,8 @@ Refusals = Callable[[Any], list[Fault]]
 """Every fault of a trial's spec."""
 MOST_TRIED: Final = 1000
 """Trials whose specs are checked: a valid one takes 0.2 ms, a faulty one 1 ms."""
+_MOST_REFUSED: Final = 200
+"""Of them: further ones would be refused for the same reasons."""
 _MOST_CAUSES: Final = 20
 
 
@@ -40,17 +42,19 @@ def refused(
     Every combination is tried where there are few, else such as have each value at least once.
     `values`: those to try of each field, which are right on their own; `refusals`: of a spec.
     """
-    own = {_key(fault) for fault in refusals(template)}
+    own, count = {_key(fault) for fault in refusals(template)}, 0
     for assignment in islice(_with_all(space, values), min(most, MOST_TRIED)):
-        for fault in refusals(_spec(template, assignment)):
+        faults = refusals(_spec(template, assignment))
+        count += bool(faults)
+        for fault in faults:
             if _key(fault) in own:
                 continue
             own.add(_key(fault))
             cause = _smallest(template, assignment, fault, refusals)
             if cause:
                 yield _of_cause(fault, cause)
-            if len(own) >= _MOST_CAUSES:
-                return
+        if count >= _MOST_REFUSED or len(own) >= _MOST_CAUSES:
+            return
 
 
 def _with_all(

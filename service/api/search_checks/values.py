@@ -70,6 +70,7 @@ class Values:
         training = template.get("training")
         self._resumes = isinstance(training, dict) and bool(training.get("resume_from"))
         self._own = {(fault.path, fault.message) for fault in examine(template).faults}
+        self._parents_of: dict[str, dict[str, Any]] = {}
         self.good: dict[str, list[Tried]] = {}
         """By path, the values that are right on their own, after `faults`."""
 
@@ -87,8 +88,9 @@ class Values:
         for tried in islice(tried_values(dimension), self.most):
             self.most -= 1
             own = self._own_faults(path, tried.value)
-            if any(_is_name(path, fault) for fault in own):
-                yield _unknown(path, own[0])
+            wrong_name = next((fault for fault in own if _is_name(path, fault)), None)
+            if wrong_name is not None:
+                yield _unknown(path, wrong_name)
                 return
             where = f"space.{path}.{tried.name}"
             for fault in own:
@@ -115,14 +117,15 @@ class Values:
             found = collect(given).faults
         return [fault for fault in found if (fault.path, fault.message) not in self._own]
 
-    def _parents(self, path: str, depth: int = 0) -> dict[str, Any]:
+    def _parents(self, path: str) -> dict[str, Any]:
         """Values of other fields with which this one varies."""
-        values: dict[str, Any] = {}
-        for other, condition in (self._space[path].when or {}).items():
-            if other in self._space and depth < len(self._space):
-                values |= self._parents(other, depth + 1)
+        if path not in self._parents_of:
+            values: dict[str, Any] = {}
+            for other, condition in (self._space[path].when or {}).items():
+                values |= self._parents(other)
                 values[other] = next(iter(wanted(condition)), None)
-        return values
+            self._parents_of[path] = values
+        return self._parents_of[path]
 
 
 def tried_values(dimension: Dimension) -> Iterator[Tried]:
