@@ -1,6 +1,7 @@
 """What is wrong with a search's spec is said before anything runs."""
 
 from copy import deepcopy
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -873,9 +874,8 @@ class TestBoundedWork:
 
     def test_conditions_on_all_fields_before_take_no_longer(self) -> None:
         """Each way through the conditions was followed: a billion of them."""
-        names = [name for name in TrainingSpec.model_fields if name.startswith(("d", "l", "s"))]
         space: dict[str, Any] = {}
-        for name in names[:24]:
+        for name in islice(TrainingSpec.model_fields, 31):
             space[f"training.{name}"] = {"choices": ["?"], "when": dict.fromkeys(space, "?")}
             space[f"training.{name}"] |= {} if len(space) > 1 else {"when": None}
         assert len(examined({"space": space}).faults) > 5
