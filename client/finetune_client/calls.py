@@ -110,6 +110,35 @@ def preview_job(spec: Any, params: Mapping[str, Any]) -> Call:
     )
 
 
+def search(search_id: str, *parts: str) -> str:
+    """The path of a search, or of something that belongs to it."""
+    return _path("v1", "searches", search_id, *parts)
+
+
+def create_search(spec: Any, idempotency_key: str) -> Call:
+    return _create("/v1/searches", spec, idempotency_key)
+
+
+def validate_search(spec: Any) -> Call:
+    return Call("POST", "/v1/searches/validate", json=spec, is_repeatable=True)
+
+
+def act_on_search(search_id: str, action: str) -> Call:
+    """Pause, resume or cancel: asking twice changes nothing more."""
+    return Call("POST", search(search_id, action), is_repeatable=True)
+
+
+def extend_search(search_id: str, max_trials: int) -> Call:
+    """Asking twice for the same number changes nothing more."""
+    body = {"max_trials": max_trials}
+    return Call("POST", search(search_id, "extend"), json=body, is_repeatable=True)
+
+
+def search_plot(search_id: str, name: str, kind: str) -> str:
+    """The path of a figure, as `html` or `json`."""
+    return f"{search(search_id, 'plots', name)}?format={quote(kind)}"
+
+
 def act(job_id: str, action: str) -> Call:
     """Pause, resume or cancel: asking twice changes nothing more."""
     return Call("POST", job(job_id, action), is_repeatable=True)

@@ -173,16 +173,21 @@ def patiently(policy: Policy, call: Call, most: float = math.inf) -> Flow[Json]:
 
 
 def ended(
-    policy: Policy, job_id: str, poll: float, timeout: float | None, show: Callable[[Json], None]
+    policy: Policy,
+    job_id: str,
+    poll: float,
+    timeout: float | None,
+    show: Callable[[Json], None],
+    path: Callable[[str], str] = calls.job,
 ) -> Flow[Json]:
     """The job's page once it has ended; `show` is called with each page. Raises WaitTimeoutError
-    after `timeout` seconds."""
+    after `timeout` seconds. With `path=calls.search` the same of a search."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     late = f"{job_id} has not ended within {timeout:g} s" if timeout is not None else ""
     while True:
         left = deadline - time.monotonic()
         # The first look has its time, so that a wait of 0 s is a question.
-        call = calls.get(calls.job(job_id), most_seconds=max(left, 1.0))
+        call = calls.get(path(job_id), most_seconds=max(left, 1.0))
         try:
             page = yield from patiently(policy, call, left)
         except PASSING as error:
@@ -190,7 +195,9 @@ def ended(
                 raise
             raise errors.WaitTimeoutError(f"{late}: {error}") from error
         if "state" not in page:
-            raise errors.UnexpectedAnswerError(f"{policy.url} does not answer with a job")
+            raise errors.UnexpectedAnswerError(
+                f"{policy.url} does not answer with the page of {job_id}"
+            )
         show(page)
         if page["state"] in ENDED:
             return page

@@ -42,6 +42,7 @@ from service.cli import (
 from service.cli.client import GIVEN_PROJECT, ApiError, UnreachableError
 from service.cli.convert.command import convert_command
 from service.cli.exit_codes import UNREACHABLE, USAGE, UsageError
+from service.cli.search import commands as search
 from service.contract import patterns
 
 _SERVERS = "Run the service"
@@ -127,6 +128,7 @@ for _name, _command in _CLIENT_COMMANDS.items():
 app.add_typer(files.app, name="files", rich_help_panel=_CLIENT)
 app.add_typer(projects.app, name="projects", rich_help_panel=_CLIENT)
 app.add_typer(projects.members_app, name="members", rich_help_panel=_CLIENT)
+app.add_typer(search.app, name="search", rich_help_panel=_CLIENT)
 app.add_typer(secrets.app, name="secrets", rich_help_panel=_CLIENT)
 app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_CLIENT)
 for _name, _command in _SERVER_COMMANDS.items():

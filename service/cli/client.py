@@ -19,6 +19,7 @@ from service.cli import ids
 from service.cli.exit_codes import UsageError
 from service.cli.stack import local_key
 from service.contract.model_names import FineTuned
+from service.contract.search.states import SearchAction
 from service.contract.states import Action
 from service.settings import Settings
 
@@ -97,6 +98,10 @@ class Client:
         """The id of the job that `text` names: an id, the beginning of one, or a model's name."""
         return ids.find_job(self.get, text)
 
+    def search_id(self, text: str) -> str:
+        """The id of the search that `text` names, as `job_id`."""
+        return ids.find(self.get, ids.SEARCH, text)
+
     def model(self, text: str) -> FineTuned:
         """As `job_id`, for a command that can do with a checkpoint: its step as well."""
         return ids.find_model(self.get, text)
@@ -117,6 +122,24 @@ class Client:
     def submit(self, spec: Json, idempotency_key: str) -> Json:
         """The new job."""
         return self._json(calls.create_job(spec, idempotency_key))
+
+    def validate_search(self, spec: Json) -> Json:
+        """What the service says about a search, without making one."""
+        return self._json(calls.validate_search(spec))
+
+    def submit_search(self, spec: Json, idempotency_key: str) -> Json:
+        """The new search."""
+        return self._json(calls.create_search(spec, idempotency_key))
+
+    def act_on_search(self, search_id: str, action: SearchAction) -> Json:
+        """Pause, resume or cancel."""
+        return self._json(calls.act_on_search(search_id, action))
+
+    def extend_search(self, search_id: str, max_trials: int) -> Json:
+        return self._json(calls.extend_search(search_id, max_trials))
+
+    def delete_search(self, search_id: str) -> None:
+        self._run(flows.answered(self._policy, calls.change("DELETE", calls.search(search_id))))
 
     def clone(self, job_id: str, patch: Json, idempotency_key: str) -> Json:
         """The new job."""

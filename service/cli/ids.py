@@ -28,10 +28,15 @@ class Kind:
     """The command that shows the ids."""
     label: str
     """The field that tells a person which one it is."""
+    has_prefix_filter: bool = True
+    """Whether the list can be asked for `id_prefix`; otherwise it is read from there on."""
 
 
 JOB: Final = Kind("job", "job-", 32, "/v1/jobs", "finetune list", "name")
 FILE: Final = Kind("file", "file-", 32, "/v1/files", "finetune files list", "filename")
+SEARCH: Final = Kind(
+    "search", "search-", 32, "/v1/searches", "finetune search list", "name", has_prefix_filter=False
+)
 
 
 def find_job(get: Get, text: str) -> str:
@@ -59,6 +64,7 @@ def find(get: Get, kind: Kind, text: str) -> str:
     A whole id needs no request, and may be of something that was deleted.
     """
     digits = text.strip().lower().removeprefix(kind.prefix)
+    _refuse_another_kind(kind, digits)
     if not re.fullmatch(r"[0-9a-f]+", digits) or len(digits) > kind.digits:
         raise UsageError(
             f"{text!r} is not the id of a {kind.noun}, nor the beginning of one; "
@@ -67,7 +73,7 @@ def find(get: Get, kind: Kind, text: str) -> str:
     start = kind.prefix + digits
     if len(digits) == kind.digits:
         return start
-    page = get(kind.path, {"id_prefix": start, "limit": _NAMED_WHEN_SEVERAL})
+    page = get(kind.path, {**_from(kind, start), "limit": _NAMED_WHEN_SEVERAL})
     # A service of an older release ignores `id_prefix`.
     found = [item for item in page["data"] if _is_one(kind, start, item["id"])]
     if len(found) == 1:
@@ -77,6 +83,26 @@ def find(get: Get, kind: Kind, text: str) -> str:
     raise UsageError(_several(kind, start, found, more=page["has_more"]))
 
 
+def _refuse_another_kind(kind: Kind, text: str) -> None:
+    """UsageError for a search where a job is wanted, and the other way round."""
+    if kind is JOB and text.startswith(SEARCH.prefix):
+        raise UsageError(
+            f"{text} is a search, and a job is wanted here: `finetune search trials {text}` shows "
+            "the jobs of its trials, and `finetune search --help` what can be done to a search"
+        )
+    if kind is SEARCH and text.startswith(JOB.prefix):
+        raise UsageError(
+            f"{text} is a job, and a search is wanted here; `{kind.listing}` shows them"
+        )
+
+
+def _from(kind: Kind, start: str) -> Json:
+    """Parameters of the list: its first items are those that begin with `start`, if any do."""
+    if kind.has_prefix_filter:
+        return {"id_prefix": start}
+    return {"after": start.ljust(len(kind.prefix) + kind.digits, "f")}  # the newest come first
+
+
 def _is_one(kind: Kind, start: str, item_id: str) -> bool:
     """Whether it has the form of an id: commands make file names of it."""
     digits = item_id.removeprefix(kind.prefix)
@@ -84,10 +110,11 @@ def _is_one(kind: Kind, start: str, item_id: str) -> bool:
 
 
 def _several(kind: Kind, start: str, found: list[Json], *, more: bool) -> str:
+    plural = "searches" if kind is SEARCH else f"{kind.noun}s"
     lines = [f"  {item['id']}  {item.get(kind.label) or ''}".rstrip() for item in found]
     return "\n".join(
         [
-            f"the ids of several {kind.noun}s begin with {start}; give more characters:",
+            f"the ids of several {plural} begin with {start}; give more characters:",
             *lines,
             *(["  …"] if more else []),
         ]

@@ -22,8 +22,17 @@ Changes = Annotated[
 ]
 _PATH: Final = re.compile(r'(?:"[^"]+"|[^."=]+)(?:\.(?:"[^"]+"|[^."=]+))*(?==)')
 _NAME: Final = re.compile(r'"([^"]+)"|([^."]+)')
-_SHORT_FORMS: Final = frozenset({("task",), ("resources", "strategy")})
-"""Sections that a spec may give as their `type` alone."""
+_SHORT_FORMS: Final = {
+    ("task",): "type",
+    ("resources", "strategy"): "type",
+    # Of a search:
+    ("job", "task"): "type",
+    ("job", "resources", "strategy"): "type",
+    ("sampler",): "name",
+    ("pruner",): "name",
+    ("best",): "action",
+}
+"""Sections that a spec may give as this field alone."""
 
 
 def merge_patch(changes: list[str]) -> Json:
@@ -77,5 +86,5 @@ def changed(spec: Json, patch: Json, place: tuple[str, ...] = ()) -> Json:
 
 def _section(given: Any, place: tuple[str, ...]) -> Json:
     if isinstance(given, str) and place in _SHORT_FORMS:
-        return {"type": given}
+        return {_SHORT_FORMS[place]: given}
     return given if isinstance(given, dict) else {}

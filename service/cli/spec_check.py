@@ -1,6 +1,6 @@
 """Checks a spec before anything is uploaded: its local files here, the rest by the service."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,8 @@ from service.cli.local_files import Content, LocalFile, UnusableFileError
 from service.cli.transfer import transfer
 
 _FILES_PER_PAGE: Final = 1000
+Validate = Callable[[Json, str | None], Json]
+"""What the service says about a spec in which the id, if there is one, counts as uploaded."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,40 @@ class Checked:
     def valid(self) -> bool:
         return not self.errors
 
+    @property
+    def answer(self) -> Json:
+        """For --json."""
+        return {
+            "valid": self.valid,
+            "errors": self.errors,
+            "warnings": self.warnings,
+            "ignored": self.ignored,
+            "files": [
+                {"name": name, "bytes": file.size, "sha256": file.sha256}
+                for name, file in self.files.items()
+            ],
+        }
+
 
 def check(client: Client, spec: Json, folder: Path, *, allow_outside: bool) -> Checked:
     """Every fault at once, found without uploading anything: the service is told that the files
     will be there."""
+    return check_by(client.validate, spec, folder, allow_outside=allow_outside)
+
+
+def check_by(
+    validate: Validate, spec: Json, folder: Path, *, allow_outside: bool, place: str = ""
+) -> Checked:
+    """As `check`, of a job's spec that is part of something else, at `place` of it: faults have
+    paths such as `job.dataset.train`."""
     mentions = local_files.named_in(spec, folder)
     only_in = None if allow_outside else folder
     files, faults = _read_all(mentions, only_in, must_be_text=local_files.expects_text(spec))
     pending = local_files.pending_id() if mentions else None
     ids = {mention.name: str(pending) for mention in mentions}
-    answer = client.validate(local_files.replaced(spec, ids), pending)
-    faults += [_with_hint(fault, spec, folder) for fault in answer["errors"]]
+    answer = validate(local_files.replaced(spec, ids), pending)
+    faults = [{**fault, "path": f"{place}{fault['path']}"} for fault in faults]
+    faults += [_with_hint(fault, spec, folder, place) for fault in answer["errors"]]
     faults.sort(key=lambda fault: str(fault["path"]))
     found = {name: answer.get(name) or [] for name in ("warnings", "ignored")}
     return Checked(spec, folder, files, faults, **found)
@@ -75,11 +100,12 @@ def _read(path: Path, only_in: Path | None, *, must_be_text: bool) -> Content:
         return local_files.read(path, must_be_text=must_be_text, progress=progress)
 
 
-def _with_hint(fault: Json, spec: Json, folder: Path) -> Json:
+def _with_hint(fault: Json, spec: Json, folder: Path, place: str) -> Json:
     """The fault, with what is meant where a file next to the spec is named without `./`."""
     path = str(fault["path"])
-    if not path.startswith("dataset.") or fault.get("suggestion"):
+    if not path.startswith(f"{place}dataset.") or fault.get("suggestion"):
         return fault
+    path = path.removeprefix(place)
     value = _at(spec, path)
     if value is None and path.endswith(".0"):
         value = _at(spec, path.removesuffix(".0"))

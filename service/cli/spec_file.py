@@ -13,8 +13,9 @@ _DEEPEST: Final = 50
 """Levels of a spec's lists and objects; no valid spec has a fifth of them."""
 
 
-def read_spec(path: Path) -> Json:
-    """Raises UsageError with the line where a file cannot be read."""
+def read_spec(path: Path, sections: str = "`task`, `model` and `dataset`") -> Json:
+    """`sections`: what such a spec has. Raises UsageError with the line where a file cannot be
+    read."""
     try:
         text = _read(path).decode("utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else spec_yaml.parse(text)
@@ -26,7 +27,7 @@ def read_spec(path: Path) -> Json:
     if too_deep:
         raise UsageError(f"{path} is nested more than {_DEEPEST} levels deep, as no spec is")
     if not isinstance(content, dict):
-        raise UsageError(f"{path} must hold one mapping with `task`, `model` and `dataset`")
+        raise UsageError(f"{path} must hold one mapping with {sections}")
     return content
 
 

@@ -1,7 +1,7 @@
 """`finetune submit`: check a spec, upload its local files, make the job."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,6 +10,7 @@ import typer
 from service.cli import ids, local_files, output, spec_check
 from service.cli.client import ApiError, Client, Json, UnreachableError
 from service.cli.exit_codes import UsageError
+from service.cli.ids import JOB, Kind
 from service.cli.local_files import AllowOutside
 from service.cli.overrides import Changes, changed, merge_patch
 from service.cli.spec_check import Checked
@@ -19,6 +20,8 @@ from service.cli.watch import watch as watch_job
 
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _FILE_GONE: Final = ("data_gone", "invalid_spec")
+Post = Callable[[Json], Json]
+"""Makes something of a spec whose files were uploaded."""
 
 
 def submit(
@@ -42,7 +45,7 @@ def submit(
         content = ids.in_spec(client.job_id, content)
         checked = spec_check.check(client, content, spec.parent, allow_outside=allow_outside)
         spec_check.refuse(checked.errors)
-        job = create(client, checked, key)
+        job = create(client, checked, lambda content: client.submit(content, key), JOB, key)
         show_submitted(client, job, watch=watch, json=json)
 
 
@@ -59,11 +62,11 @@ def show_submitted(client: Client, job: Json, *, watch: bool, json: bool) -> Non
         raise typer.Exit(watch_job(client, job["id"], json=json))
 
 
-def create(client: Client, checked: Checked, key: str) -> Json:
-    """The new job. What was uploaded for it is removed if the service refuses the job."""
+def create(client: Client, checked: Checked, post: Post, kind: Kind, key: str) -> Json:
+    """The new job or search. What was uploaded for it is removed if the service refuses it."""
     known = spec_check.uploaded_before(client, checked)
     try:
-        return _upload_and_post(client, checked, known, key)
+        return _upload_and_post(client, checked, known, post, kind, key)
     except ApiError as error:
         # Somebody may have deleted a file that this job wanted to share: another submit that was
         # refused, for example.
@@ -72,10 +75,12 @@ def create(client: Client, checked: Checked, key: str) -> Json:
         now = spec_check.uploaded_before(client, checked)
         if now == known:
             raise
-        return _upload_and_post(client, checked, now, key)
+        return _upload_and_post(client, checked, now, post, kind, key)
 
 
-def _upload_and_post(client: Client, checked: Checked, known: Mapping[str, str], key: str) -> Json:
+def _upload_and_post(
+    client: Client, checked: Checked, known: Mapping[str, str], post: Post, kind: Kind, key: str
+) -> Json:
     made: dict[str, str] = {}
     posting = False
     try:
@@ -84,10 +89,10 @@ def _upload_and_post(client: Client, checked: Checked, known: Mapping[str, str],
                 made[name] = upload(client, checked.folder / name, content.size)
         spec = local_files.replaced(checked.spec, {**known, **made})
         posting = True
-        return client.submit(spec, key)
+        return post(spec)
     except BaseException as error:
         if posting and not _is_refusal(error):
-            _say_unknown(made.values(), key)
+            _say_unknown(made.values(), kind, key)
         else:
             remove(client, made.values())
         raise
@@ -105,17 +110,17 @@ def upload(client: Client, path: Path, size: int) -> str:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the service certainly made no job: it answered, and not with a fault of its own."""
+    """Whether the service certainly made nothing: it answered, and not with a fault of its own."""
     return isinstance(error, ApiError) and error.status < 500 and error.code != _IN_FLIGHT
 
 
-def _say_unknown(file_ids: Iterable[str], key: str) -> None:
-    """After a lost answer: the job may exist, and may need the files."""
+def _say_unknown(file_ids: Iterable[str], kind: Kind, key: str) -> None:
+    """After a lost answer: the job or search may exist, and may need the files."""
     files = ", ".join(file_ids)
     kept = f" Uploaded files were kept: {files}." if files else ""
     output.note(
-        f"The job may have been made: see `finetune list`.{kept} The same command with "
-        f"`--idempotency-key {key}` makes no second job."
+        f"The {kind.noun} may have been made: see `{kind.listing}`.{kept} The same command with "
+        f"`--idempotency-key {key}` makes no second {kind.noun}."
     )
 
 

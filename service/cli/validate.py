@@ -70,14 +70,4 @@ def _show(spec: Path, checked: Checked, found: Json | None) -> None:
 
 def _answer(checked: Checked, found: Json | None) -> Json:
     """`data` is null without --data, and for a spec with errors."""
-    return {
-        "data": found,
-        "valid": checked.valid,
-        "errors": checked.errors,
-        "warnings": checked.warnings,
-        "ignored": checked.ignored,
-        "files": [
-            {"name": name, "bytes": file.size, "sha256": file.sha256}
-            for name, file in checked.files.items()
-        ],
-    }
+    return {"data": found, **checked.answer}

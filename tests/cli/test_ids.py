@@ -98,6 +98,40 @@ class TestCommands:
         assert "no job has an id that begins with job-77; see `finetune list`" in outcome.err
 
 
+class TestOtherKinds:
+    """Of a list without a filter of beginnings, the page that starts there is read."""
+
+    FIRST, SECOND = ("search-18a3f2c41" + digit * 23 for digit in "0a")
+
+    @staticmethod
+    def listed(*found: str) -> ids.Get:
+        def get(path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+            assert path == "/v1/searches"
+            older = sorted((each for each in found if each < parameters["after"]), reverse=True)
+            data = [{"id": each, "name": None} for each in older[: parameters["limit"]]]
+            return {"data": data, "has_more": len(older) > len(data)}
+
+        return get
+
+    def test_the_beginning_of_a_search(self) -> None:
+        newer = [f"search-2{number:031x}" for number in range(20)]
+        get = self.listed(self.FIRST, self.SECOND, *newer)
+        assert ids.find(get, ids.SEARCH, "18a3f2c410") == self.FIRST
+        assert ids.find(get, ids.SEARCH, self.SECOND[:20]) == self.SECOND
+        with pytest.raises(UsageError, match="the ids of several searches begin with search-18a"):
+            ids.find(get, ids.SEARCH, "18a")
+        with pytest.raises(UsageError, match="no search has an id that begins with search-3"):
+            ids.find(get, ids.SEARCH, "3")
+
+    def test_a_search_where_a_job_is_wanted(self) -> None:
+        with pytest.raises(UsageError, match=f"`finetune search trials {self.FIRST}` shows"):
+            ids.find(refuse, ids.JOB, self.FIRST)
+
+    def test_a_job_where_a_search_is_wanted(self) -> None:
+        with pytest.raises(UsageError, match=f"{A} is a job, and a search is wanted here"):
+            ids.find(refuse, ids.SEARCH, A)
+
+
 class TestInSpec:
     def test_both_places_are_completed_and_the_rest_stays(self) -> None:
         given = {

@@ -62,6 +62,23 @@ class TestChanged:
             "resources": {"strategy": {"type": "fsdp", "cpu_offload": True}},
         }
 
+    def test_the_same_in_a_search(self) -> None:
+        spec = {"job": {"task": "chat"}, "sampler": "random", "best": "refit", "space": {}}
+        patch = merge_patch(
+            [
+                "job.task.packing=true",
+                "sampler.seed=3",
+                "best.set.name=x",
+                'space."training.learning_rate".low=1e-5',
+            ]
+        )
+        assert changed(spec, patch) == {
+            "job": {"task": {"type": "chat", "packing": True}},
+            "sampler": {"name": "random", "seed": 3},
+            "best": {"action": "refit", "set": {"name": "x"}},
+            "space": {"training.learning_rate": {"low": 1e-5}},
+        }
+
     def test_null_takes_a_field_out_and_the_rest_stays(self) -> None:
         spec = {"training": {"seed": 1, "max_steps": 2}, "name": "x"}
         assert changed(spec, merge_patch(["training.seed=null", "hub=null"])) == {

@@ -1,0 +1,1 @@
+"""`finetune search`: hyper-parameter searches, and how they look."""

@@ -1,0 +1,183 @@
+"""How a search that is watched looks: a live table at a terminal, lines or JSON elsewhere."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from service import units
+from service.cli import output
+from service.cli.client import Json
+from service.cli.result import STATE_STYLES, short_id
+from service.cli.search import curve, time_left, trial_table, words
+from service.cli.search.snapshots import ROWS, Snapshot
+from service.contract.search.states import OVER
+
+_CURVE_ROWS: Final = 7
+_SPARE_ROWS: Final = 4
+"""For the names of the columns, a headline that is wrapped, and the cursor."""
+_FEWEST_TRIALS: Final = 4
+_WIDEST_CURVE: Final = 100
+_MOST_BEST: Final = 3
+"""With several objectives there may be hundreds."""
+
+
+def headline(snapshot: Snapshot, now: datetime) -> str:
+    """State, counts, time left, and why it waits."""
+    search = snapshot.search
+    left = time_left.estimate(search, snapshot.durations.values(), snapshot.running, now)
+    parts = [
+        search["state"],
+        words.counts(search),
+        "" if left is None else f"about {units.duration(left)} left",
+        words.waiting(search),
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def best_lines(snapshot: Snapshot) -> Iterator[str]:
+    names = words.short_names(path for trial in snapshot.best for path in trial["values"])
+    for trial in snapshot.best[:_MOST_BEST]:
+        parts = [
+            f"best: trial {trial['trial']}",
+            words.scores(trial["scores"] or (), snapshot.search["objectives"]),
+            f"job {short_id(trial['job_id'])}" if trial["job_id"] else "",
+            words.values(trial, names),
+        ]
+        yield "  ".join(part for part in parts if part)
+    if len(snapshot.best) > _MOST_BEST:
+        yield f"and {len(snapshot.best) - _MOST_BEST:,} more: `finetune search best`"
+
+
+def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
+    """All that fits: the head, the trials, then the curve if there is room for it."""
+    search = snapshot.search
+    style = STATE_STYLES.get(search["state"], "")
+    name = f"  {search['name']}" if search["name"] else ""
+    parts: list[RenderableType] = [
+        Text(f"{words.short_id(search['id'])}{name}", style="bold"),
+        Text(headline(snapshot, now), style=style),
+        *(_one_line(line, "green") for line in best_lines(snapshot)),
+    ]
+    best = [trial["trial"] for trial in snapshot.best]
+    drawn = list(curve_lines(snapshot, width))
+    room = height - len(parts) - _SPARE_ROWS
+    if room - len(drawn) < _FEWEST_TRIALS:
+        drawn = []
+    shown = snapshot.trials[: max(1, min(ROWS, room - len(drawn)))]
+    if shown:
+        parts.append(trial_table.for_terminal(shown, search["objectives"], width, best))
+    return Group(*parts, *map(_one_line, drawn))
+
+
+def _one_line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def curve_lines(snapshot: Snapshot, width: int) -> Iterator[str]:
+    """The best score of the first objective over the trials; nothing before the first score."""
+    objective = snapshot.search["objectives"][0]
+    points = curve.best_so_far(snapshot.scores, maximize=objective["direction"] == "maximize")
+    if not points:
+        return
+    last = max(snapshot.scores)
+    yield ""
+    yield f"{words.metric(objective)}, best so far"
+    yield from curve.drawn(points, last, min(width, _WIDEST_CURVE), _CURVE_ROWS)
+
+
+class Display(Protocol):
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def show(self, snapshot: Snapshot) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+class _Quiet:
+    """Nothing to set up and nothing to clear away."""
+
+    def say(self, text: str) -> None:
+        output.note(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+class LiveTable:
+    """The trials and the curve, drawn over at each look."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Above the table; what is written past its console would be mixed with it."""
+        self._live.console.print(output.inline(text), style="dim")
+
+    def show(self, snapshot: Snapshot) -> None:
+        size = self._live.console.size
+        group = render(snapshot, size.width, size.height, datetime.now(UTC))
+        self._live.update(group, refresh=True)
+
+
+class Lines(_Quiet):
+    """For a log or a pipe: a line for each trial that ends, and one when the counts change."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: set[int] | None = None
+        self._last: tuple[Any, ...] | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        for text in self._ended(snapshot.trials, snapshot.search["objectives"]):
+            self._console.print(output.inline(text))
+        search = snapshot.search
+        mark = (search["state"], search["trials"], search["best"], words.waiting(search))
+        if mark != self._last:
+            self._last = mark
+            self._console.print(output.inline(headline(snapshot, datetime.now(UTC))))
+            for text in best_lines(snapshot):
+                self._console.print(output.inline(text))
+
+    def _ended(self, trials: Sequence[Json], objectives: Sequence[Json]) -> Iterator[str]:
+        """Those that have ended since the first look."""
+        over = {trial["trial"]: trial for trial in trials if trial["state"] in OVER}
+        new = over.keys() - self._told if self._told is not None else set()
+        self._told = (self._told or set()) | over.keys()
+        names = words.short_names(path for trial in trials for path in trial["values"])
+        for number in sorted(new):
+            trial = over[number]
+            what = words.scores(trial["scores"] or (), objectives) or words.why(trial)
+            yield f"trial {number} {trial['state']}: {what}  {words.values(trial, names)}"
+
+
+class JsonLines(_Quiet):
+    """The search's page on stdout each time it changed."""
+
+    def __init__(self) -> None:
+        self._last: Json | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.search != self._last:
+            self._last = snapshot.search
+            output.print_json(snapshot.search)
+
+
+def display(*, json: bool) -> Display:
+    """The one that suits where the output goes."""
+    if json:
+        return JsonLines()
+    console = output.stderr()
+    return LiveTable(console) if console.is_terminal else Lines(console)

@@ -1,0 +1,122 @@
+"""`finetune search submit|validate`: check a search, upload its template's files, make it."""
+
+import uuid
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from service.cli import ids, output, spec_check
+from service.cli.client import Client, Json
+from service.cli.exit_codes import OK, USAGE
+from service.cli.local_files import AllowOutside
+from service.cli.overrides import Changes, changed, merge_patch
+from service.cli.search.watch import watch as watch_search
+from service.cli.spec_check import Checked
+from service.cli.spec_file import read_spec
+from service.cli.submit import create
+from service.cli.transfer import file_size
+
+_TEMPLATE: Final = "job"
+SpecFile = Annotated[
+    Path, typer.Argument(help="YAML or JSON.", exists=True, dir_okay=False, readable=True)
+]
+
+
+def submit(
+    spec: SpecFile,
+    changes: Changes = None,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the search to its end.")] = False,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="The same key and spec again give the same search. Default: a new one."),
+    ] = None,
+    allow_outside: AllowOutside = False,
+    json: output.AsJson = False,
+) -> None:
+    """Make a search. Files that its `job` names as ./name are uploaded, once the spec is valid."""
+    content = changed(_read(spec), merge_patch(changes or []))
+    key = idempotency_key or str(uuid.uuid4())
+    with Client.from_environment() as client:
+        content = _with_whole_ids(client, content)
+        checked = _check(client, content, spec.parent, allow_outside=allow_outside)
+        spec_check.refuse(checked.errors)
+
+        def post(template: Json) -> Json:
+            return client.submit_search({**content, _TEMPLATE: template}, key)
+
+        search = create(client, checked, post, ids.SEARCH, key)
+        _show_submitted(client, search, watch=watch, json=json)
+
+
+def _show_submitted(client: Client, search: Json, *, watch: bool, json: bool) -> None:
+    spec_check.show_warnings(search)
+    if json:
+        output.print_json(search)
+    elif not watch:
+        output.print_line(search["id"])
+    else:
+        output.note(f"submitted {search['id']}")
+    if watch:
+        raise typer.Exit(watch_search(client, search["id"], json=json))
+
+
+def validate(
+    spec: SpecFile,
+    changes: Changes = None,
+    *,
+    allow_outside: AllowOutside = False,
+    json: output.AsJson = False,
+) -> None:
+    """Check a search and its local files; nothing is uploaded, and no search is made.
+
+    Exit status: 0 the spec is valid (there may be warnings), 2 it is not.
+    """
+    content = changed(_read(spec), merge_patch(changes or []))
+    with Client.from_environment() as client:
+        content = _with_whole_ids(client, content)
+        checked = _check(client, content, spec.parent, allow_outside=allow_outside)
+    if json:
+        output.print_json(checked.answer)
+        raise typer.Exit(OK if checked.valid else USAGE)
+    spec_check.show_warnings(checked.answer)
+    spec_check.refuse(checked.errors)
+    output.print_line(f"{spec} is valid")
+    for name, file in checked.files.items():
+        size = file_size(file.size)
+        output.print_line(f"  {name}: {size}, uploaded by `finetune search submit`")
+
+
+def _read(path: Path) -> Json:
+    return read_spec(path, "`job`, the spec of its trials, and `space`")
+
+
+def _with_whole_ids(client: Client, search: Json) -> Json:
+    template = search.get(_TEMPLATE)
+    if not isinstance(template, dict):
+        return search
+    return {**search, _TEMPLATE: ids.in_spec(client.job_id, template)}
+
+
+def _is_of(fault: Json, pending_file: str | None) -> bool:
+    """Whether it says no more than that the file has not been uploaded yet."""
+    return pending_file is not None and fault["given"] == pending_file
+
+
+def _check(client: Client, search: Json, folder: Path, *, allow_outside: bool) -> Checked:
+    template = search.get(_TEMPLATE)
+
+    def ask(checked: Json, pending_file: str | None) -> Json:
+        whole = {**search, _TEMPLATE: checked} if isinstance(template, dict) else search
+        answer = client.validate_search(whole)
+        errors = [fault for fault in answer["errors"] if not _is_of(fault, pending_file)]
+        return {**answer, "errors": errors}
+
+    return spec_check.check_by(
+        ask,
+        template if isinstance(template, dict) else {},
+        folder,
+        allow_outside=allow_outside,
+        place=f"{_TEMPLATE}.",
+    )
