@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from finetune_client.errors import InvalidArgumentError
 
@@ -94,8 +94,12 @@ def _create(path: str, body: Any, idempotency_key: str) -> Call:
 
 
 def validate_job(spec: Any, pending_file: str | None = None) -> Call:
+    return _validate("/v1/jobs/validate", spec, pending_file)
+
+
+def _validate(path: str, spec: Any, pending_file: str | None) -> Call:
     params = {"pending_file": pending_file} if pending_file else None
-    return Call("POST", "/v1/jobs/validate", json=spec, params=params, is_repeatable=True)
+    return Call("POST", path, json=spec, params=params, is_repeatable=True)
 
 
 def preview_job(spec: Any, params: Mapping[str, Any]) -> Call:
@@ -119,8 +123,8 @@ def create_search(spec: Any, idempotency_key: str) -> Call:
     return _create("/v1/searches", spec, idempotency_key)
 
 
-def validate_search(spec: Any) -> Call:
-    return Call("POST", "/v1/searches/validate", json=spec, is_repeatable=True)
+def validate_search(spec: Any, pending_file: str | None = None) -> Call:
+    return _validate("/v1/searches/validate", spec, pending_file)
 
 
 def act_on_search(search_id: str, action: str) -> Call:
@@ -134,9 +138,10 @@ def extend_search(search_id: str, max_trials: int) -> Call:
     return Call("POST", search(search_id, "extend"), json=body, is_repeatable=True)
 
 
-def search_plot(search_id: str, name: str, kind: str) -> str:
+def search_plot(search_id: str, name: str, kind: str, metric: str | None) -> str:
     """The path of a figure, as `html` or `json`."""
-    return f"{search(search_id, 'plots', name)}?format={quote(kind)}"
+    query = {"format": kind} | ({} if metric is None else {"metric": metric})
+    return f"{search(search_id, 'plots', name)}?{urlencode(query)}"
 
 
 def act(job_id: str, action: str) -> Call:

@@ -10,6 +10,7 @@ from finetune_client.errors import InvalidArgumentError
 from finetune_client.files import AsyncFiles, Files
 from finetune_client.flows import Policy
 from finetune_client.jobs import AsyncJobs, Jobs
+from finetune_client.searches import AsyncSearches, Searches
 from finetune_client.transport import AsyncTransport, SyncTransport
 from finetune_client.webhooks import AsyncWebhooks, Webhooks
 
@@ -60,6 +61,7 @@ class Client:
         )
         self.jobs = Jobs(self._transport)
         self.files = Files(self._transport)
+        self.searches = Searches(self._transport)
         self.webhooks = Webhooks(self._transport)
 
     def __enter__(self) -> "Client":
@@ -90,6 +92,7 @@ class AsyncClient:
         )
         self.jobs = AsyncJobs(self._transport)
         self.files = AsyncFiles(self._transport)
+        self.searches = AsyncSearches(self._transport)
         self.webhooks = AsyncWebhooks(self._transport)
 
     async def __aenter__(self) -> "AsyncClient":

@@ -123,9 +123,9 @@ class Client:
         """The new job."""
         return self._json(calls.create_job(spec, idempotency_key))
 
-    def validate_search(self, spec: Json) -> Json:
-        """What the service says about a search, without making one."""
-        return self._json(calls.validate_search(spec))
+    def validate_search(self, spec: Json, pending_file: str | None = None) -> Json:
+        """As `validate`, of a search."""
+        return self._json(calls.validate_search(spec, pending_file))
 
     def submit_search(self, spec: Json, idempotency_key: str) -> Json:
         """The new search."""
@@ -138,8 +138,8 @@ class Client:
     def extend_search(self, search_id: str, max_trials: int) -> Json:
         return self._json(calls.extend_search(search_id, max_trials))
 
-    def delete_search(self, search_id: str) -> None:
-        self._run(flows.answered(self._policy, calls.change("DELETE", calls.search(search_id))))
+    def delete_search(self, search_id: str) -> Json:
+        return self.change("DELETE", calls.search(search_id))
 
     def clone(self, job_id: str, patch: Json, idempotency_key: str) -> Json:
         """The new job."""

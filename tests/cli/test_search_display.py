@@ -54,11 +54,12 @@ class TestRender:
     def test_every_trial_with_its_values_and_why_it_ended(self) -> None:
         lines = rendered(make_snapshot())
         assert lines[0] == "18a3f2c41b0  squad"
-        assert lines[1].startswith("running  6 of 20 trials: 1 running, 1 paused, 2 complete, ")
-        assert lines[2] == (
+        assert lines[1] == "running  about 7 min 30 s left"
+        assert lines[2].startswith("6 of 20 trials: 1 running, 1 paused, 2 complete, 1 pruned, ")
+        assert lines[3] == (
             "best: trial 1  f1 81.25  job 18a3f2c4001  learning_rate 4.5e-05  warmup_steps 0"
         )
-        shown = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:10]}
+        shown = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[4:11]}
         assert shown == {
             "trial": "job state done learning_rate warmup_steps last result",
             "5": "18a3f2c4005 running 19% 3e-05 0.1",
@@ -91,7 +92,8 @@ class TestRender:
         search = make_search(state="queued", trials={}, best=[], waiting=waiting)
         assert rendered(Snapshot(search, [], [], {}, {})) == [
             "18a3f2c41b0  squad",
-            "queued  0 of 20 trials  The project's quota is used up.",
+            "queued  The project's quota is used up.",
+            "0 of 20 trials",
         ]
 
     def test_a_trial_whose_job_still_waits_or_was_never_made(self) -> None:
@@ -111,8 +113,8 @@ class TestRender:
         best = [make_trial(number, scores=[80.0 + number, 0.5]) for number in range(5)]
         snapshot = Snapshot(make_search(objectives=objectives), best, best, {}, {})
         lines = rendered(snapshot)
-        assert lines[2].startswith("best: trial 0  f1 80  loss 0.5  job 18a3f2c4000  learn")
-        assert lines[5] == "and 2 more: `finetune search best`"
+        assert lines[3].startswith("best: trial 0  f1 80  loss 0.5  job 18a3f2c4000  learn")
+        assert lines[6] == "and 2 more: `finetune search best`"
 
 
 class TestTimeLeft:
@@ -140,12 +142,12 @@ class TestLines:
         for _ in range(2):
             lines.show(make_snapshot())
         assert [line.split("  ")[0] for line in text_of(console).splitlines()] == [
-            "running",
+            "2 of 20 trials: 2 running",
             "trial 0 complete: f1 80.5",
             "trial 1 complete: f1 81.25",
             "trial 2 failed: out_of_memory: The batch does not fit.",
             "trial 3 pruned: Below the median at 100.",
-            "running",
+            "6 of 20 trials: 1 running, 1 paused, 2 complete, 1 pruned, 1 failed",
             "best: trial 1",
         ]
 
@@ -159,7 +161,7 @@ class TestLiveTable:
             table.show(make_snapshot(state="pausing"))
         shown = text_of(console)
         assert "\x1b[2K" in shown  # the lines of before are erased
-        assert "pausing  6 of 20 trials" in shown
+        assert "pausing" in shown
 
 
 class TestForScripts:

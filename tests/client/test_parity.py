@@ -8,6 +8,7 @@ from finetune_client import AsyncClient, AsyncJob, AsyncListedJob, Client, Job, 
 from finetune_client.files import AsyncFiles, Files
 from finetune_client.jobs import AsyncJobs, Jobs
 from finetune_client.model import Model
+from finetune_client.searches import AsyncSearches, Searches
 from finetune_client.webhooks import AsyncWebhooks, Webhooks
 
 Parameters = dict[str, tuple[Any, Any]]
@@ -34,6 +35,7 @@ def methods(kind: type) -> dict[str, Parameters]:
         (Client, AsyncClient),
         (Jobs, AsyncJobs),
         (Files, AsyncFiles),
+        (Searches, AsyncSearches),
         (Webhooks, AsyncWebhooks),
         (Job, AsyncJob),
         (ListedJob, AsyncListedJob),

@@ -1,6 +1,5 @@
 """`finetune search`: many trainings of one template, to find the best values of some fields."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -148,19 +147,19 @@ def watch_command(search: SearchId, *, json: output.AsJson = False) -> None:
 @app.command()
 def pause(search: SearchId, *, json: output.AsJson = False) -> None:
     """Pause it: running trials stop at their next checkpoints, and no more begin."""
-    _act(lambda client: client.act_on_search(client.search_id(search), SearchAction.PAUSE), json)
+    _act(search, SearchAction.PAUSE, json=json)
 
 
 @app.command()
 def resume(search: SearchId, *, json: output.AsJson = False) -> None:
     """Resume a paused search."""
-    _act(lambda client: client.act_on_search(client.search_id(search), SearchAction.RESUME), json)
+    _act(search, SearchAction.RESUME, json=json)
 
 
 @app.command()
 def cancel(search: SearchId, *, json: output.AsJson = False) -> None:
     """End a search, and cancel its trials that have not ended."""
-    _act(lambda client: client.act_on_search(client.search_id(search), SearchAction.CANCEL), json)
+    _act(search, SearchAction.CANCEL, json=json)
 
 
 @app.command()
@@ -173,12 +172,16 @@ def extend(
     json: output.AsJson = False,
 ) -> None:
     """Raise the number of trials; a search that has ended continues."""
-    _act(lambda client: client.extend_search(client.search_id(search), max_trials), json)
-
-
-def _act(call: Callable[[Client], Json], json: bool) -> None:  # noqa: FBT001
     with Client.from_environment() as client:
-        search = call(client)
+        _show_state(client.extend_search(client.search_id(search), max_trials), json=json)
+
+
+def _act(search: str, action: SearchAction, *, json: bool) -> None:
+    with Client.from_environment() as client:
+        _show_state(client.act_on_search(client.search_id(search), action), json=json)
+
+
+def _show_state(search: Json, *, json: bool) -> None:
     if json:
         output.print_json(search)
     else:
@@ -189,12 +192,11 @@ def _act(call: Callable[[Client], Json], json: bool) -> None:  # noqa: FBT001
 def delete(search: SearchId, *, json: output.AsJson = False) -> None:
     """Delete an ended search and its trials' jobs; what is in MLflow and on the Hub stays."""
     with Client.from_environment() as client:
-        search_id = client.search_id(search)
-        client.delete_search(search_id)
+        deleted = client.delete_search(client.search_id(search))
     if json:
-        output.print_json({"id": search_id, "deleted": True})
+        output.print_json(deleted)
     else:
-        output.print_line(f"{search_id} is deleted")
+        output.print_line(f"{deleted['id']} is deleted")
 
 
 @app.command()
@@ -210,12 +212,15 @@ def plot(
         Path | None,
         typer.Option("--output", "-o", help="Default: NAME.html. JSON, if it ends with .json."),
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Of several objectives the one to show.")
+    ] = None,
 ) -> None:
     """Save a figure as an HTML page, or as JSON for Plotly."""
     target = to or Path(f"{name}.html")
     kind: Literal["json", "html"] = "json" if target.suffix == ".json" else "html"
     with Client.from_environment() as client:
-        path = calls.search_plot(client.search_id(search), name, kind)
+        path = calls.search_plot(client.search_id(search), name, kind, metric)
         try:
             client.download(path, target)
         except OSError as error:

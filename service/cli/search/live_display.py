@@ -17,21 +17,20 @@ from service.cli.search.snapshots import ROWS, Snapshot
 from service.contract.search.states import OVER
 
 _CURVE_ROWS: Final = 7
-_SPARE_ROWS: Final = 4
-"""For the names of the columns, a headline that is wrapped, and the cursor."""
+_SPARE_ROWS: Final = 2
+"""For the names of the columns and the cursor."""
 _FEWEST_TRIALS: Final = 4
 _WIDEST_CURVE: Final = 100
 _MOST_BEST: Final = 3
 """With several objectives there may be hundreds."""
 
 
-def headline(snapshot: Snapshot, now: datetime) -> str:
-    """State, counts, time left, and why it waits."""
+def status(snapshot: Snapshot, now: datetime) -> str:
+    """State, time left, and why it waits."""
     search = snapshot.search
     left = time_left.estimate(search, snapshot.durations.values(), snapshot.running, now)
     parts = [
         search["state"],
-        words.counts(search),
         "" if left is None else f"about {units.duration(left)} left",
         words.waiting(search),
     ]
@@ -58,8 +57,9 @@ def render(snapshot: Snapshot, width: int, height: int, now: datetime) -> Group:
     style = STATE_STYLES.get(search["state"], "")
     name = f"  {search['name']}" if search["name"] else ""
     parts: list[RenderableType] = [
-        Text(f"{words.short_id(search['id'])}{name}", style="bold"),
-        Text(headline(snapshot, now), style=style),
+        _one_line(f"{words.short_id(search['id'])}{name}", "bold"),
+        _one_line(status(snapshot, now), style),
+        _one_line(words.counts(search)),
         *(_one_line(line, "green") for line in best_lines(snapshot)),
     ]
     best = [trial["trial"] for trial in snapshot.best]
@@ -147,7 +147,8 @@ class Lines(_Quiet):
         mark = (search["state"], search["trials"], search["best"], words.waiting(search))
         if mark != self._last:
             self._last = mark
-            self._console.print(output.inline(headline(snapshot, datetime.now(UTC))))
+            text = f"{words.counts(search)}  {status(snapshot, datetime.now(UTC))}"
+            self._console.print(output.inline(text))
             for text in best_lines(snapshot):
                 self._console.print(output.inline(text))
 

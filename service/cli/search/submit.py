@@ -99,19 +99,12 @@ def _with_whole_ids(client: Client, search: Json) -> Json:
     return {**search, _TEMPLATE: ids.in_spec(client.job_id, template)}
 
 
-def _is_of(fault: Json, pending_file: str | None) -> bool:
-    """Whether it says no more than that the file has not been uploaded yet."""
-    return pending_file is not None and fault["given"] == pending_file
-
-
 def _check(client: Client, search: Json, folder: Path, *, allow_outside: bool) -> Checked:
     template = search.get(_TEMPLATE)
 
     def ask(checked: Json, pending_file: str | None) -> Json:
         whole = {**search, _TEMPLATE: checked} if isinstance(template, dict) else search
-        answer = client.validate_search(whole)
-        errors = [fault for fault in answer["errors"] if not _is_of(fault, pending_file)]
-        return {**answer, "errors": errors}
+        return client.validate_search(whole, pending_file)
 
     return spec_check.check_by(
         ask,

@@ -20,7 +20,9 @@ _BEFORE: Final = ("trial", "job", "state", "done")
 """Columns before those of the fields that vary; after them comes what the trial reached."""
 _RESULT: Final = "result"
 _WIDTH_OF_RESULT: Final = 16
-"""What the other columns leave for scores and reasons; it takes all that is left."""
+"""What the other columns leave for scores and reasons in any case; it takes all that is left."""
+_WIDTH_OF_REASON: Final = 40
+"""For so much of a reason the names of the fields are cut."""
 _WIDTH_OF_NAME: Final = 8
 """A field's name may be cut to this where its values are no wider."""
 Row = dict[str, str]
@@ -65,17 +67,16 @@ def _row(trial: Json, names: Mapping[str, str], objectives: Sequence[Json]) -> R
 
 def _fitted(rows: Sequence[Row], fields: Sequence[str], width: int) -> dict[str, int]:
     """Column → its width, of those that have something to show; of the fields as many as there is
-    room for, with their whole names if that leaves none out."""
+    room for, with their whole names where that cuts no reason."""
     before = {name: _width(rows, name) for name in _BEFORE if any(row[name] for row in rows)}
     last = {"last": _width(rows, "last")} if any(row["last"] for row in rows) else {}
-    room = width - _taken(before) - _taken(last) - _WIDTH_OF_RESULT
+    room = width - _taken(before) - _taken(last)
     shown = {name: _width(rows, name) for name in fields}
-    if _taken(shown) > room:
+    if _taken(shown) > room - min(_width(rows, _RESULT), _WIDTH_OF_REASON):
         shown = {name: _width(rows, name, _WIDTH_OF_NAME) for name in fields}
-    while shown and _taken(shown) > room:
+    while shown and _taken(shown) > room - _WIDTH_OF_RESULT:
         shown.popitem()
-    result = width - _taken(before) - _taken(shown) - _taken(last)
-    return {**before, **shown, **last, _RESULT: max(_WIDTH_OF_RESULT, result)}
+    return {**before, **shown, **last, _RESULT: max(_WIDTH_OF_RESULT, room - _taken(shown))}
 
 
 def _taken(widths: Mapping[str, int]) -> int:

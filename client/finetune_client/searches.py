@@ -1,0 +1,188 @@
+"""`client.searches`: hyper-parameter searches, and the trials that they make."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from finetune_client import bodies, calls, flows, types
+from finetune_client.job_calls import POLL_SECONDS
+from finetune_client.transport import AsyncTransport, SyncTransport
+
+_ALL = "/v1/searches"
+Spec = types.SearchSpec | Mapping[str, Any] | None
+States = list[str] | None
+Trials = list[types.Trial]
+Figure = dict[str, Any]
+
+
+def _creation(spec: Spec, sections: dict[str, Any], idempotency_key: str | None) -> calls.Call:
+    body = bodies.spec(spec, sections)
+    return calls.create_search(body, bodies.key(idempotency_key))
+
+
+def _listed(
+    policy: flows.Policy, state: States, task: str | None, name: str | None
+) -> flows.Flow[None]:
+    wanted = bodies.query(limit=calls.PAGE, state=state, task=task, name=name)
+    call = calls.get(_ALL, wanted)
+    return flows.pages(policy, call, "id", lambda each: bodies.read(types.SearchSummary, each))
+
+
+def _trials(policy: flows.Policy, search_id: str, state: States) -> flows.Flow[None]:
+    wanted = bodies.query(limit=calls.PAGE, state=state)
+    call = calls.get(calls.search(search_id, "trials"), wanted)
+    return flows.pages(policy, call, "trial", lambda each: bodies.read(types.Trial, each))
+
+
+def _ended(
+    policy: flows.Policy, search_id: str, timeout: float | None, poll: float
+) -> flows.Flow[types.Search]:
+    page = yield from flows.ended(
+        policy, search_id, poll, timeout, lambda _page: None, calls.search
+    )
+    return bodies.read(types.Search, page)
+
+
+def _page(policy: flows.Policy, search_id: str, plot: str, metric: str | None) -> flows.Flow[str]:
+    answer = yield from flows.answered(
+        policy, calls.get(calls.search_plot(search_id, plot, "html", metric))
+    )
+    return answer.text
+
+
+class Searches:
+    def __init__(self, transport: SyncTransport) -> None:
+        self._transport = transport
+        self._policy = transport.policy
+
+    def create(
+        self, spec: Spec = None, *, idempotency_key: str | None = None, **sections: Any
+    ) -> types.SubmittedSearch:
+        """Submit a search, or its sections by name. Sent again with the same key after a lost
+        answer, so that it makes one search. Raises InvalidSpecError."""
+        return self._read(types.SubmittedSearch, _creation(spec, sections, idempotency_key))
+
+    def validate(self, spec: Spec = None, **sections: Any) -> types.SearchValidation:
+        """What the service says about a search, without making one."""
+        call = calls.validate_search(bodies.spec(spec, sections))
+        return self._read(types.SearchValidation, call)
+
+    def retrieve(self, search_id: str) -> types.Search:
+        return self._read(types.Search, calls.get(calls.search(search_id)))
+
+    def list(
+        self, *, state: States = None, task: str | None = None, name: str | None = None
+    ) -> Iterator[types.SearchSummary]:
+        """All searches that match, the newest first; further pages are read as they are needed."""
+        return self._transport.iterate(_listed(self._policy, state, task, name))
+
+    def trials(self, search_id: str, *, state: States = None) -> Iterator[types.Trial]:
+        """Its trials by number. Each is a job as well: `client.jobs.retrieve(trial.job_id)`."""
+        return self._transport.iterate(_trials(self._policy, search_id, state))
+
+    def best(self, search_id: str) -> Trials:
+        """The best trial so far, if there is one; with several objectives, those that no other
+        trial beats in all of them."""
+        return self._read(types.BestTrials, calls.get(calls.search(search_id, "best"))).data
+
+    def cancel(self, search_id: str) -> types.SearchStateOf:
+        """Its trials that have not ended are cancelled too."""
+        return self._read(types.SearchStateOf, calls.act_on_search(search_id, "cancel"))
+
+    def pause(self, search_id: str) -> types.SearchStateOf:
+        return self._read(types.SearchStateOf, calls.act_on_search(search_id, "pause"))
+
+    def resume(self, search_id: str) -> types.SearchStateOf:
+        return self._read(types.SearchStateOf, calls.act_on_search(search_id, "resume"))
+
+    def extend(self, search_id: str, max_trials: int) -> types.SearchStateOf:
+        """Raise the number of trials, the earlier included; a search that has ended continues."""
+        return self._read(types.SearchStateOf, calls.extend_search(search_id, max_trials))
+
+    def delete(self, search_id: str) -> types.SearchDeleted:
+        """Delete an ended search with its trials' jobs."""
+        return self._read(types.SearchDeleted, calls.change("DELETE", calls.search(search_id)))
+
+    def wait(
+        self, search_id: str, timeout: float | None = None, poll: float = POLL_SECONDS
+    ) -> types.Search:
+        """Return when it has ended, in whatever state, with its page. Raises WaitTimeoutError after
+        `timeout` seconds."""
+        return self._transport.run(_ended(self._policy, search_id, timeout, poll))
+
+    def plot(self, search_id: str, name: str, *, metric: str | None = None) -> Figure:
+        """A figure for Plotly: `plotly.graph_objects.Figure(**figure)`. `metric`: of several
+        objectives the one to show."""
+        call = calls.get(calls.search_plot(search_id, name, "json", metric))
+        return self._transport.run(flows.json(self._policy, call))
+
+    def plot_html(self, search_id: str, name: str, *, metric: str | None = None) -> str:
+        """The figure as a page of its own."""
+        return self._transport.run(_page(self._policy, search_id, name, metric))
+
+    def _read(self, model: type[bodies.M], call: calls.Call) -> bodies.M:
+        return bodies.read(model, self._transport.run(flows.json(self._policy, call)))
+
+
+class AsyncSearches:
+    """The methods of `Searches`, to await or to iterate over with `async for`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._policy = transport.policy
+
+    async def create(
+        self, spec: Spec = None, *, idempotency_key: str | None = None, **sections: Any
+    ) -> types.SubmittedSearch:
+        return await self._read(types.SubmittedSearch, _creation(spec, sections, idempotency_key))
+
+    async def validate(self, spec: Spec = None, **sections: Any) -> types.SearchValidation:
+        call = calls.validate_search(bodies.spec(spec, sections))
+        return await self._read(types.SearchValidation, call)
+
+    async def retrieve(self, search_id: str) -> types.Search:
+        return await self._read(types.Search, calls.get(calls.search(search_id)))
+
+    def list(
+        self, *, state: States = None, task: str | None = None, name: str | None = None
+    ) -> AsyncIterator[types.SearchSummary]:
+        return self._transport.iterate(_listed(self._policy, state, task, name))
+
+    def trials(self, search_id: str, *, state: States = None) -> AsyncIterator[types.Trial]:
+        return self._transport.iterate(_trials(self._policy, search_id, state))
+
+    async def best(self, search_id: str) -> Trials:
+        return (await self._read(types.BestTrials, calls.get(calls.search(search_id, "best")))).data
+
+    async def cancel(self, search_id: str) -> types.SearchStateOf:
+        return await self._read(types.SearchStateOf, calls.act_on_search(search_id, "cancel"))
+
+    async def pause(self, search_id: str) -> types.SearchStateOf:
+        return await self._read(types.SearchStateOf, calls.act_on_search(search_id, "pause"))
+
+    async def resume(self, search_id: str) -> types.SearchStateOf:
+        return await self._read(types.SearchStateOf, calls.act_on_search(search_id, "resume"))
+
+    async def extend(self, search_id: str, max_trials: int) -> types.SearchStateOf:
+        return await self._read(types.SearchStateOf, calls.extend_search(search_id, max_trials))
+
+    async def delete(self, search_id: str) -> types.SearchDeleted:
+        call = calls.change("DELETE", calls.search(search_id))
+        return await self._read(types.SearchDeleted, call)
+
+    async def wait(
+        self,
+        search_id: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - of the search, as in `Searches.wait`
+        poll: float = POLL_SECONDS,
+    ) -> types.Search:
+        return await self._transport.run(_ended(self._policy, search_id, timeout, poll))
+
+    async def plot(self, search_id: str, name: str, *, metric: str | None = None) -> Figure:
+        call = calls.get(calls.search_plot(search_id, name, "json", metric))
+        return await self._transport.run(flows.json(self._policy, call))
+
+    async def plot_html(self, search_id: str, name: str, *, metric: str | None = None) -> str:
+        return await self._transport.run(_page(self._policy, search_id, name, metric))
+
+    async def _read(self, model: type[bodies.M], call: calls.Call) -> bodies.M:
+        return bodies.read(model, await self._transport.run(flows.json(self._policy, call)))
