@@ -80,3 +80,11 @@ def unreported(
             f"`{option}` is `{name[:60]}`, which the evaluation does not report; it reports "
             f"{listed}{hint}"
         )
+
+
+def depends_on_data(task: TaskSpec, name: str) -> bool:
+    """Whether the data decides if `name` is reported: of a text classification whose kind is not
+    given."""
+    if not isinstance(task, TextClassificationSpec) or task.problem_type is not None:
+        return False
+    return any(name not in reported for reported in _TEXT_CLASSIFICATION.values())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from service.api.faults.collect import Findings as JobFindings
 from service.api.faults.collect import collect
 from service.api.search_checks.examine import Findings, examine_search
 from service.contract.search.spec import SearchSpec
@@ -21,6 +22,7 @@ SEARCH: dict[str, Any] = {
 }
 RATE = "training.learning_rate"
 OPTIM, BETA = "training.optim", "training.adam_beta1"
+COSINE = "cosine_with_restarts"
 
 
 def examined(changes: dict[str, Any]) -> Findings:
@@ -285,7 +287,7 @@ FAULTS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
                 "pruner.rungs",
                 "conflict",
                 "no rung lies before the end of a training: the first one is at 30 steps, and the "
-                "training has 90, evaluated every 90: lower `job.training.eval_steps`",
+                "training has 90, evaluated every 90: set `job.training.eval_steps` lower",
             )
         ],
     ),
@@ -379,7 +381,7 @@ FAULTS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
             (
                 "best.set.training.max_step",
                 "unknown_field",
-                "unknown field; did you mean `max_steps`?",
+                "unknown field; did you mean `training.max_steps`?",
             )
         ],
     ),
@@ -420,6 +422,265 @@ FAULTS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
                 "`job.peft.method`: required, but not given: must be `lora` or `ia3` or "
                 "`prompt-tuning` or `prefix-tuning`",
             )
+        ],
+    ),
+    "a name that another tool has for a bound": (
+        {"space": {RATE: {"min": 1e-6, "max": 1e-3}}},
+        [
+            (f"space.{RATE}.max", "unknown_field", "unknown field; did you mean `high`?"),
+            (f"space.{RATE}.min", "unknown_field", "unknown field; did you mean `low`?"),
+        ],
+    ),
+    "neither a range nor a list": (
+        {"space": {RATE: 1e-3}},
+        [
+            (
+                f"space.{RATE}",
+                "invalid_type",
+                "must be a list of values, or an object with `low` and `high`",
+            )
+        ],
+    ),
+    "a bound that is no number": (
+        {"space": {RATE: {"low": "a", "high": 1}}},
+        [(f"space.{RATE}.low", "invalid_type", "must be a number")],
+    ),
+    "an older name": (
+        {"space": {"training.warmup_ratio": [0.0, 0.1]}},
+        [
+            (
+                "space.training.warmup_ratio",
+                "unknown_field",
+                "an older name of the field: use `training.warmup_steps`",
+            )
+        ],
+    ),
+    "an option that does nothing here": (
+        {"space": {"training.disable_tqdm": [False]}},
+        [
+            (
+                "space.training.disable_tqdm",
+                "unsupported_option",
+                "refused: there is no terminal to draw on: progress is in GET /v1/jobs/{id}",
+            )
+        ],
+    ),
+    "a part of a number": (
+        {"space": {f"{RATE}.x": [1]}},
+        [(f"space.{RATE}.x", "unknown_field", f"`{RATE}` has no fields of its own")],
+    ),
+    "a range of texts": (
+        {"space": {OPTIM: {"low": 0, "high": 1}}},
+        [
+            (
+                f"space.{OPTIM}",
+                "invalid_type",
+                "the field takes no number, so it has no range: list `choices`",
+            )
+        ],
+    ),
+    "fractions of an integer field, by its type": (
+        {"space": {"training.seed": {"low": 1, "high": 9, "type": "float"}}},
+        [
+            (
+                "space.training.seed.type",
+                "invalid_value",
+                "the field takes whole numbers only: leave `type` out, or set it to `int`",
+            )
+        ],
+    ),
+    "steps between integers": (
+        {"space": {"training.seed": {"low": 1, "high": 9, "step": 0.5}}},
+        [("space.training.seed.step", "invalid_type", "must be a whole number")],
+    ),
+    "rows to compare trials by": (
+        {"space": {"dataset.max_eval_samples": [10, 20]}},
+        [
+            (
+                "space.dataset.max_eval_samples",
+                "invalid_value",
+                "does not vary in a search: trials are compared by their evaluations, which need "
+                "the same rows",
+            )
+        ],
+    ),
+    "a value that the template contradicts": (
+        {
+            "space": {"training.fp16": [False, True]},
+            "job.training": {"max_steps": 3, "use_cpu": True},
+        },
+        [
+            (
+                "space.training.fp16.choices.1",
+                "conflict",
+                "`fp16` needs a GPU: use `bf16` on a CPU",
+            )
+        ],
+    ),
+    "values that exclude each other": (
+        {"space": {"training.bf16": [True, False], "training.fp16": [True, False]}},
+        [
+            (
+                "space.training.bf16.choices.0",
+                "conflict",
+                "`bf16` and `fp16` exclude each other: give one of them (with "
+                "`training.fp16: true`)",
+            )
+        ],
+    ),
+    "a field of one kind of its section": (
+        {"space": {"peft.method": ["lora", "ia3"], "peft.r": [4, 8]}},
+        [
+            (
+                "space.peft.r.choices.0",
+                "conflict",
+                "unknown field of this kind (with `peft.method: ia3`)",
+            )
+        ],
+    ),
+    "a value without which the metric is not reported": (
+        {
+            "space": {"task.predict_with_generate": [True, False]},
+            "objective": "bleu",
+            "job.task": "translation",
+        },
+        [
+            (
+                "space.task.predict_with_generate.choices.1",
+                "conflict",
+                "`objective.metric` is `bleu`, which the evaluation does not report; it reports "
+                "`loss`",
+            )
+        ],
+    ),
+    "a value without which the pruner has no evaluations": (
+        {"space": {"training.eval_strategy": ["no", "steps"]}, "pruner": "median"},
+        [
+            (
+                "space.training.eval_strategy.choices.0",
+                "conflict",
+                "`pruner` `median` compares trials during the training, and "
+                "`job.training.eval_strategy` is `no`: set it to `steps` or `epoch`",
+            )
+        ],
+    ),
+    "conditions that cannot be met together": (
+        {
+            "space": {
+                OPTIM: ["sgd", "adamw_torch"],
+                "training.optim_args": {"choices": ["momentum=0.9"], "when": {OPTIM: "sgd"}},
+                BETA: {
+                    "low": 0.8,
+                    "high": 0.9,
+                    "when": {OPTIM: "adamw_torch", "training.optim_args": "momentum=0.9"},
+                },
+            }
+        },
+        [
+            (
+                f"space.{BETA}.when",
+                "conflict",
+                f"`space.{BETA}.when` can never be met: it needs `{OPTIM}` to be 'adamw_torch', "
+                "and by way of its other conditions 'sgd'",
+            )
+        ],
+    ),
+    "a grid of the task's own space": (
+        {"sampler": "grid", "space": None},
+        [
+            (
+                f"space.{RATE}",
+                "conflict",
+                f"`space.{RATE}` has no end of values, and `sampler` `grid` tries each one: give "
+                "it a `step`, or list `choices`",
+            )
+        ],
+    ),
+    "a grid of whole bounds, in a field that takes fractions": (
+        {"sampler": "grid", "space": {"training.weight_decay": {"low": 0, "high": 1}}},
+        [
+            (
+                "space.training.weight_decay",
+                "conflict",
+                "`space.training.weight_decay` has no end of values, and `sampler` `grid` tries "
+                "each one: give it a `step`, or list `choices`",
+            )
+        ],
+    ),
+    "a direction": (
+        {"objective": {"metric": "f1", "direction": "minimise"}},
+        [
+            (
+                "objective.direction",
+                "invalid_value",
+                "must be `minimize` or `maximize`; did you mean `minimize`?",
+            )
+        ],
+    ),
+    "the template's metric": (
+        {
+            "objective": None,
+            "job.training": {"max_steps": 3, "metric_for_best_model": "exactmatch"},
+        },
+        [
+            (
+                "job.training.metric_for_best_model",
+                "unknown_metric",
+                "`job.training.metric_for_best_model` is `exactmatch`, which the evaluation does "
+                "not report; it reports `loss`, `exact_match`, `f1`; did you mean `exact_match`?",
+            )
+        ],
+    ),
+    "a template that does not train": (
+        {"job.mode": "evaluate", "job.training": None},
+        [("job.mode", "conflict", "a search trains models, and `job.mode` is `evaluate`")],
+    ),
+    "a rung before the first evaluation": (
+        {
+            "pruner": {"name": "asha", "rungs": [10, 1000]},
+            "job.training": {"eval_strategy": "steps", "eval_steps": 500},
+        },
+        [
+            (
+                "pruner.rungs",
+                "conflict",
+                "the first rung is at 10 steps, and trials are evaluated every 500 "
+                "(`job.training.eval_steps`): set `job.training.eval_steps` lower, or begin with "
+                "500",
+            )
+        ],
+    ),
+    "no evaluation before the end": (
+        {"pruner": "patience", "job.training": {"eval_strategy": "steps", "max_steps": 90}},
+        [
+            (
+                "job.training.eval_steps",
+                "conflict",
+                "`pruner` `patience` compares trials during the training, which has 90 steps and "
+                "is evaluated every 500: set `job.training.eval_steps` lower",
+            )
+        ],
+    ),
+    "a refit that does not train": (
+        {"best": {"action": "refit", "set": {"mode": "predict", "training.max_steps": 1.5}}},
+        [
+            (
+                "best.set.mode",
+                "invalid_value",
+                "a refit does not change it: the job trains a model",
+            ),
+            ("best.set.training.max_steps", "invalid_type", "must be a whole number"),
+        ],
+    ),
+    "the template and the space at once": (
+        {"job.prio": 3, "space": {"training.learningrate": [1e-5]}},
+        [
+            ("job.prio", "unknown_field", "unknown field; did you mean `priority`?"),
+            (
+                "space.training.learningrate",
+                "unknown_field",
+                "the job spec has no such field; did you mean `training.learning_rate`?",
+            ),
         ],
     ),
 }
@@ -505,8 +766,120 @@ class TestResolved:
         )
         assert spec.dimensions["peft.r"].type == "int"
 
+    def test_whole_numbers_with_a_point_are_those_of_an_integer_field(self) -> None:
+        spec = accepted({"space": {"training.seed": {"low": 1.0, "high": 9.0}}})
+        assert spec.dimensions["training.seed"].type == "int"
+
+    def test_fields_of_any_form_have_the_type_of_their_bounds(self) -> None:
+        field = "training.lr_scheduler_kwargs.num_cycles"
+        space = {field: {"low": 1, "high": 3}, "training.lr_scheduler_type": [COSINE]}
+        assert accepted({"space": space}).dimensions[field].type == "int"
+        space[field] = {"low": 0.5, "high": 3}
+        assert accepted({"space": space}).dimensions[field].type == "float"
+
+    def test_a_task_by_its_name_alone_has_fields(self) -> None:
+        """The template is checked as trials are made from it, not as it was written."""
+        space = {"task.doc_stride": [128, 400], "task.max_seq_length": [512, 1024]}
+        assert accepted({"space": space}).dimensions.keys() == space.keys()
+
+    def test_fields_whose_section_is_of_their_kind(self) -> None:
+        space = {
+            "peft.method": ["lora", "ia3"],
+            "peft.r": {"choices": [4, 8], "when": {"peft.method": "lora"}},
+        }
+        assert accepted({"space": space}).dimensions.keys() == space.keys()
+
+
+class TestWarnings:
+    def warned(self, changes: dict[str, Any]) -> list[tuple[str, str]]:
+        found = examined(changes)
+        assert found.faults == []
+        return [(each.path, each.code) for each in found.warnings]
+
     def test_a_template_outside_of_the_space_is_told(self) -> None:
-        found = examined({"space": {RATE: [1e-3, 1e-4]}})
-        assert [(each.path, each.code) for each in found.warnings] == [
-            (f"job.{RATE}", "outside_of_space")
-        ]
+        space = {RATE: [1e-3, 1e-4]}
+        assert self.warned({"space": space}) == [(f"job.{RATE}", "outside_of_space")]
+        assert self.warned({"space": space, "template_trial": False}) == []
+        assert self.warned({"space": space, "sampler": "grid"}) == []
+
+    def test_ends_of_ranges_that_exclude_each_other(self) -> None:
+        space = {
+            "task.doc_stride": {"low": 32, "high": 256},
+            "task.max_seq_length": {"low": 128, "high": 512},
+        }
+        (warning,) = examined({"space": space}).warnings
+        assert (warning.path, warning.code, warning.message) == (
+            "space.task.doc_stride.high",
+            "values_exclude_each_other",
+            "`doc_stride` (256) must be below `max_seq_length` (128) (with "
+            "`task.max_seq_length: 128`): trials with such values fail, and the search goes on",
+        )
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"max_trials": 10}, ("sampler.n_startup_trials", "sampler_never_learns")),
+            (
+                {"max_trials": 5, "pruner": "median", "sampler": "random"},
+                ("pruner.n_startup_trials", "pruner_never_prunes"),
+            ),
+            (
+                {"max_trials": 3, "sampler": "grid", "space": {"training.seed": [1, 2, 3, 4]}},
+                ("max_trials", "grid_is_cut"),
+            ),
+            (
+                {"objective": "f1", "job.task": "text-classification"},
+                ("objective.metric", "metric_depends_on_data"),
+            ),
+            (
+                {
+                    "space": {"training.seed": {"low": 1, "high": 99}},
+                    "job.dataset": {
+                        "source": "hub",
+                        "name": "org/data",
+                        "validation_split_percentage": 5,
+                    },
+                },
+                ("space.training.seed", "validation_rows_vary"),
+            ),
+        ],
+    )
+    def test_what_a_search_will_not_do(
+        self, changes: dict[str, Any], expected: tuple[str, str]
+    ) -> None:
+        assert self.warned(changes) == [expected]
+
+
+class TestBoundedWork:
+    def examinations(self, changes: dict[str, Any]) -> int:
+        """How often the server is asked about a job's spec."""
+        given = {**deepcopy(SEARCH), **changes}
+        count = 0
+
+        def examine(job: Any) -> JobFindings:
+            nonlocal count
+            count += 1
+            return collect(job)
+
+        examine_search(given, examine, lambda _job: [])
+        return count
+
+    def test_the_server_is_asked_about_models_and_data_only(self) -> None:
+        rates = [index * 1e-6 for index in range(500)]
+        assert self.examinations({"space": {RATE: rates}}) == 2
+        names = [f"org/model-{index}" for index in range(500)]
+        assert self.examinations({"space": {"model.name_or_path": names}}) == 202
+
+    def test_twenty_faulty_values_of_a_field_are_enough(self) -> None:
+        found = examined({"space": {RATE: [f"x{index}" for index in range(1000)]}})
+        assert len(found.faults) == 20
+
+    def test_a_value_is_found_among_many_combinations(self) -> None:
+        """Each value is part of one of the thousand trials that are checked."""
+        space = {
+            RATE: [index * 1e-6 for index in range(1000)],
+            "training.seed": list(range(900)),
+            "training.label_smoothing_factor": [0.0, 0.1],
+        }
+        (fault,) = examined({"space": space}).faults
+        assert fault.path == "space.training.label_smoothing_factor.choices.1"

@@ -54,7 +54,7 @@ def row_of(server: Server, search_id: str) -> SearchRow:
 
 class TestCreateSearch:
     def test_201_with_location_and_the_page(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/searches", json=search_spec(name="first", max_trials=7))
+        answer = client.post("/v1/searches", json=search_spec(name="first", max_trials=17))
         search = answer.json()
         assert answer.status_code == 201
         assert search.pop("warnings") == []
@@ -62,7 +62,7 @@ class TestCreateSearch:
         assert client.get(answer.headers["location"]).json() == search
         assert (search["object"], search["state"], search["name"]) == ("search", "queued", "first")
         assert (search["task"], search["project"]) == ("question-answering", "default")
-        assert search["max_trials"] == 7
+        assert search["max_trials"] == 17
         assert search["trials"] == dict.fromkeys(TrialState, 0)
         assert search["objectives"] == [{"metric": "eval_f1", "direction": "maximize"}]
         assert search["actions"] == ["pause", "cancel", "extend"]
@@ -135,6 +135,29 @@ class TestCreateSearch:
         assert [(fault["path"], fault["code"]) for fault in answer.json()["errors"]] == [
             ("job.dataset.train.0", "unknown_file")
         ]
+
+    @on_sqlite
+    def test_files_of_the_space_and_the_token_of_the_best_are_checked(self, server: Server) -> None:
+        """Before a search has run for days."""
+        make_project(server.database, "other")
+        missing = {
+            "source": "upload",
+            "train": "file-0199a0b1c2d3e4f5a6b7c8d9",
+            "validation_split_percentage": 5,
+        }
+        best = {"action": "publish", "hub": {"model_id": "org/best"}}
+        body = search_spec(space={"dataset": [TEMPLATE["dataset"], missing]}, best=best)
+        answer = server.client.post("/v1/searches", json=body, headers=OTHER)
+        faults = {
+            (fault["path"], fault["code"]): fault["message"] for fault in answer.json()["errors"]
+        }
+        assert faults == {
+            ("best.hub", "no_hub_token"): "Jobs of this project do not have the operator's Hub "
+            "token: set one with `finetune secrets set`, and name it in `secrets.hub_token`, or "
+            "leave out `hub` and push later with `finetune publish`",
+            ("space.dataset.choices.1", "unknown_file"): "the file does not exist: upload it with "
+            "POST /v1/files",
+        }
 
     @on_sqlite
     def test_a_project_has_at_most_so_many_unfinished(

@@ -7,18 +7,25 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 import typer
 import yaml
 
+from service.api import plots
 from service.api.app import create_app
 from service.cli.app import app
 from service.contract.dataset import DatasetSpec
 from service.contract.hub import HubSpec
 from service.contract.model import ModelSpec
+from service.contract.search.objectives import Objective
+from service.contract.search.pruners import PrunerSpec
+from service.contract.search.samplers import SamplerSpec
+from service.contract.search.space import Dimension
+from service.contract.search.spec import SearchSpec
+from service.contract.search.states import TrialState
 from service.contract.spec import JobSpec
 from service.contract.tasks import TASKS
 from service.contract.tracking import TrackingSpec
@@ -166,6 +173,33 @@ class TestSpec:
                 if str(body["dataset"].get(split, "")).startswith("./"):
                     body["dataset"][split] = "file-1"
             JobSpec.model_validate(body)
+
+
+class TestSearches:
+    PAGE = TEXTS["docs/searches.md"]
+
+    @pytest.mark.parametrize("model", [SearchSpec, Dimension, Objective])
+    def test_each_field_is_described(self, model: Any) -> None:
+        assert set(model.model_fields) <= set(code_spans(self.PAGE))
+
+    @pytest.mark.parametrize(
+        "model", [*get_args(SamplerSpec), *get_args(PrunerSpec)], ids=lambda model: model.__name__
+    )
+    def test_each_sampler_and_pruner_is_described_in_a_row(self, model: Any) -> None:
+        name = model.model_fields["name"].default
+        [row] = [line for line in self.PAGE.splitlines() if line.startswith(f"| `{name}` | ")]
+        named = set(code_spans(row.partition(" | ")[2]))
+        assert set(model.model_fields) - {"name", "seed", "unit"} <= named
+
+    def test_each_state_and_figure_is_described(self) -> None:
+        assert {*TrialState, *plots.NAMES} <= set(code_spans(self.PAGE))
+
+    def test_the_search_and_its_variations_are_valid(self) -> None:
+        whole, *parts = map(yaml.safe_load, blocks(self.PAGE, "yaml"))
+        whole["job"]["dataset"] |= {"train": "file-1", "validation": "file-2"}
+        assert len(parts) == 3
+        for part in ({}, *parts):
+            SearchSpec.model_validate({**whole, **part})
 
 
 class TestErrors:

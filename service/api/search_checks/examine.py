@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.api.faults.collect import Findings as JobFindings
+from service.api.faults.collect import collect
 from service.api.faults.shorten import MOST_FAULTS
 from service.api.schemas.jobs import SpecWarning
 from service.api.schemas.problems import Fault
-from service.api.search_checks import form, objective
-from service.api.search_checks.values import Values
+from service.api.search_checks import combinations, expectations, form, objective
+from service.api.search_checks.best import publish_faults, refit_faults
+from service.api.search_checks.values import Examine, Values, range_faults, typed
 from service.contract.search import defaults
-from service.contract.search.space import Dimension
 from service.contract.search.spec import PublishBest, RefitBest, SearchSpec
 from service.contract.spec import JobSpec
 
@@ -32,82 +33,115 @@ class Findings:
 
 
 def examine_search(
-    given: Any,
-    examine_job: Callable[[Any], JobFindings],
-    warnings_of: Callable[[JobSpec], list[SpecWarning]],
+    given: Any, examine_job: Examine, warnings_of: Callable[[JobSpec], list[SpecWarning]]
 ) -> Findings:
     """`examine_job`: every fault of a job's spec, on this server."""
     if not isinstance(given, dict):
-        fault = Fault(path="", code="invalid_type", message="must be an object")
-        return Findings(faults=[fault])
-    template = given.get("job")
-    of_job = examine_job(template)
-    faults = form.prefixed("job", of_job.faults)
-    if "job" not in given:
-        faults = [Fault(path="job", code="missing_field", message="required, but not given")]
-    job = None if faults else of_job.spec
-    search, own = form.parsed({**given, "job": _STAND_IN if job is None else template})
+        return _faulty([Fault(path="", code="invalid_type", message="must be an object")])
+    faults, job = _template(given, examine_job)
+    search, own = form.parsed({**given, "job": _STAND_IN if job is None else given["job"]})
     faults += own
-    if search is None or job is None or not isinstance(template, dict):
-        return Findings(faults=sorted(faults, key=lambda fault: fault.path)[:MOST_FAULTS])
-    search = search.model_copy(update={"pruner": defaults.with_unit(search.pruner, job)})
-    space = search.space if search.space is not None else defaults.space(job)
-    values = Values(template, space, examine_job)
-    faults += _faults(search, job, space, values)
+    if search is None:
+        return _faulty(faults)
+    if job is None:
+        return _faulty([*faults, *_of_fields(given.get("job"), search, examine_job)])
+    accepted = _resolved(search, job)
+    checks = _Checks(search, accepted, examine_job)
+    faults += checks.faults()
     if faults:
-        return Findings(faults=sorted(faults, key=lambda fault: fault.path)[:MOST_FAULTS])
-    accepted = _resolved(search, job, space, values)
-    warned = [*_prefixed(warnings_of(job)), *_template_outside(accepted)]
-    return Findings(spec=accepted, warnings=warned)
+        return _faulty(faults)
+    warned = [
+        each.model_copy(update={"path": f"job.{each.path}"}) for each in warnings_of(accepted.job)
+    ]
+    return Findings(
+        spec=accepted, warnings=[*warned, *expectations.warnings(accepted), *checks.warnings]
+    )
 
 
-def _faults(
-    search: SearchSpec, job: JobSpec, space: Mapping[str, Dimension], values: Values
-) -> Iterator[Fault]:
-    yield from values.faults()
-    yield from objective.faults(job, search.objective, search.pruner)
-    yield from objective.pruner_faults(job, space, search.pruner)
-    if isinstance(search.best, PublishBest) and (search.best.hub or job.hub) is None:
-        yield Fault(
-            path="best.hub",
-            code="missing_field",
-            message="`publish` needs to know where to: give `best.hub`, or `job.hub`",
-        )
-    if isinstance(search.best, RefitBest):
-        for fault in values.of_values(search.best.set):
-            yield fault.model_copy(update={"path": f"best.set.{fault.path}"})
+def _faulty(faults: list[Fault]) -> Findings:
+    unique = {(fault.path, fault.code, fault.message): fault for fault in faults}
+    return Findings(faults=sorted(unique.values(), key=lambda fault: fault.path)[:MOST_FAULTS])
 
 
-def _resolved(
-    search: SearchSpec, job: JobSpec, space: Mapping[str, Dimension], values: Values
-) -> SearchSpec:
+def _template(given: dict[str, Any], examine_job: Examine) -> tuple[list[Fault], JobSpec | None]:
+    if "job" not in given:
+        return [Fault(path="job", code="missing_field", message="required, but not given")], None
+    found: JobFindings = examine_job(given["job"])
+    faults = form.prefixed("job", found.faults)
+    return faults, None if faults else found.spec
+
+
+def _of_fields(template: Any, search: SearchSpec, examine_job: Examine) -> Iterator[Fault]:
+    """The faults of the space's fields one by one, where the template is faulty."""
+    if isinstance(template, dict) and search.space is not None:
+        yield from range_faults(search.space)
+        yield from Values(template, search.space, examine_job).faults()
+
+
+def _resolved(search: SearchSpec, job: JobSpec) -> SearchSpec:
     """With what was left out."""
+    space = search.space if search.space is not None else defaults.space(job)
     objectives = search.objective or [objective.default(job)]
-    typed = {path: _typed(path, dimension, values) for path, dimension in space.items()}
-    update = {"space": typed, "objective": objective.resolved(objectives), "job": job}
-    return search.model_copy(update=update)
+    return search.model_copy(
+        update={
+            "space": {path: typed(path, dimension) for path, dimension in space.items()},
+            "objective": objective.resolved(objectives),
+            "pruner": defaults.with_unit(search.pruner, job),
+            "job": job,
+        }
+    )
 
 
-def _typed(path: str, dimension: Dimension, values: Values) -> Dimension:
-    if dimension.choices is not None or dimension.type is not None:
-        return dimension
-    is_integer = dimension.is_integer and not values.takes_fractions(path, dimension)
-    return dimension.model_copy(update={"type": "int" if is_integer else "float"})
+class _Checks:
+    """What only the whole search decides."""
 
+    def __init__(self, given: SearchSpec, accepted: SearchSpec, examine_job: Examine) -> None:
+        self._given = given
+        self._accepted = accepted
+        # As trials are made: with what the template leaves out still open.
+        self._template = accepted.job.model_dump(mode="json", exclude_unset=True)
+        self._space = accepted.dimensions
+        self._values = Values(self._template, self._space, examine_job)
+        self.warnings: list[SpecWarning] = []
 
-def _prefixed(warned: list[SpecWarning]) -> list[SpecWarning]:
-    return [each.model_copy(update={"path": f"job.{each.path}"}) for each in warned]
+    def faults(self) -> list[Fault]:
+        accepted = self._accepted
+        found = [
+            *range_faults(self._given.dimensions),
+            *self._values.faults(),
+            # Again, with the types of the ranges and the task's space.
+            *form.contradictions(accepted),
+            *objective.faults(accepted.job, accepted.objectives, accepted.pruner, self._given),
+            *objective.pruner_faults(accepted.job, self._space, accepted.pruner),
+            *self._of_best(),
+        ]
+        return [*found, *self._of_combinations()]
 
+    def _of_best(self) -> Iterator[Fault]:
+        best = self._accepted.best
+        if isinstance(best, PublishBest):
+            yield from publish_faults(best, self._accepted.job, self._values)
+        elif isinstance(best, RefitBest):
+            yield from refit_faults(best, self._values)
 
-def _template_outside(search: SearchSpec) -> Iterator[SpecWarning]:
-    if not search.template_trial:
-        return
-    template = defaults.template_values(search.job, search.dimensions)
-    for path, dimension in search.dimensions.items():
-        if dimension.is_met(template) and not dimension.holds(template[path]):
-            yield SpecWarning(
-                path=f"job.{path}",
-                code="outside_of_space",
-                message=f"the template has {template[path]!r}, which is not in `space.{path}`: no "
-                "trial has the template's own values",
-            )
+    def _of_combinations(self) -> Iterator[Fault]:
+        found = combinations.refused(
+            self._template,
+            self._space,
+            self._values.good,
+            self._refusals,
+            self._values.most,
+        )
+        for each in found:
+            if each.is_certain:
+                yield each.fault
+            else:
+                self.warnings.append(expectations.of_refused(each.fault))
+
+    def _refusals(self, spec: Mapping[str, Any]) -> list[Fault]:
+        """Of a trial's spec: those of the job, else those of what the search needs of it."""
+        found = collect(spec)
+        if found.spec is None:
+            return found.faults
+        faults = objective.faults(found.spec, self._accepted.objectives, self._accepted.pruner)
+        return [fault.model_copy(update={"code": "conflict"}) for fault in faults]

@@ -24,6 +24,17 @@ _KINDS: Final[dict[str, tuple[str, tuple[type[SpecModel], ...]]]] = {
     "best": ("action", (KeepBest, PublishBest, RefitBest)),
 }
 """Sections of several kinds: the field that names the kind, and the kinds."""
+_NOT_GIVEN: Final = ("[key]", "constrained-int", "constrained-float", "int", "float")
+"""Parts of pydantic's paths that are not in the input: keys, and the types of a number."""
+_NUMBERS: Final = (".low", ".high", ".step")
+_OTHER_NAMES: Final = {
+    # What Ray, W&B, SigOpt and Optuna call them.
+    **dict.fromkeys(("min", "lower", "minimum", "start"), "low"),
+    **dict.fromkeys(("max", "upper", "maximum", "end", "stop"), "high"),
+    **dict.fromkeys(("values", "options", "categories", "grid", "categorical"), "choices"),
+    **dict.fromkeys(("q", "quantization"), "step"),
+    **dict.fromkeys(("loguniform", "log_uniform", "log_scale", "distribution"), "log"),
+}
 
 
 def parsed(given: dict[str, Any]) -> tuple[SearchSpec | None, list[Fault]]:
@@ -32,9 +43,13 @@ def parsed(given: dict[str, Any]) -> tuple[SearchSpec | None, list[Fault]]:
         return SearchSpec.model_validate(given), []
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    faults = [fault for each in errors for fault in _faults(each, given)]
-    unique = {(fault.path, fault.message): fault for fault in faults}
-    return None, sorted(unique.values(), key=lambda fault: fault.path)[:MOST_FAULTS]
+    return None, [fault for each in errors[:MOST_FAULTS] for fault in _faults(each, given)]
+
+
+def contradictions(search: SearchSpec) -> Iterator[Fault]:
+    """The broken rules of a search that is complete."""
+    for sentence in search.contradictions():
+        yield Fault(path=_named(sentence, ""), code="conflict", message=sentence)
 
 
 def _faults(error: ErrorDetails, given: dict[str, Any]) -> Iterator[Fault]:
@@ -55,7 +70,7 @@ def _faults(error: ErrorDetails, given: dict[str, Any]) -> Iterator[Fault]:
 
 def _place(loc: tuple[int | str, ...], given: dict[str, Any]) -> tuple[str, type[SpecModel]]:
     """The path in the client's input, and the section that the last part belongs to."""
-    parts = [part for part in loc if part != "[key]"]
+    parts = [part for part in loc if part not in _NOT_GIVEN]
     owner: type[SpecModel] = SearchSpec
     section = parts[0] if parts else ""
     if section in _KINDS and len(parts) > 1:
@@ -82,7 +97,9 @@ def _named(sentence: str, path: str) -> str:
 
 
 def _unknown(path: str, error: ErrorDetails, owner: type[SpecModel]) -> Fault:
-    near = names.nearest(path.rpartition(".")[2], owner.model_fields)
+    name = path.rpartition(".")[2]
+    near = _OTHER_NAMES.get(name) if owner is Dimension else None
+    near = near or names.nearest(name, owner.model_fields)
     hint = f"; did you mean `{near}`?" if near else ""
     return Fault(
         path=path,
@@ -99,36 +116,43 @@ def _wrong_kind(path: str, given: dict[str, Any]) -> Fault:
     allowed = [str(model.model_fields[tag].default) for model in models]
     section = given.get(path)
     wrong = section.get(tag) if isinstance(section, dict) else section
-    words = "must be " + " or ".join(f"`{name}`" for name in allowed)
     where = f"{path}.{tag}" if isinstance(section, dict) else path
     if wrong is None:
-        message = f"required, but not given: {words}"
+        message = "required, but not given: must be " + " or ".join(f"`{each}`" for each in allowed)
         return Fault(path=where, code="missing_field", message=message, allowed=allowed)
-    near = names.nearest(wrong, allowed) if isinstance(wrong, str) else None
-    hint = f"; did you mean `{near}`?" if near else ""
-    return Fault(
-        path=where,
-        code="invalid_value",
-        message=words + hint,
-        given=shown(where, wrong),
-        allowed=allowed,
-        suggestion=near,
-    )
+    return _not_among(where, wrong, allowed)
 
 
 def _wrong_value(path: str, error: ErrorDetails) -> Fault:
     given = shown(path, error["input"])
     wanted = constraints.kind(error["type"])
     if wanted is not None:
+        section, _, field = path.partition(".")
+        is_dimension = section == "space" and wanted == "an object" and field
+        # A number is also wrong as an integer, which says less.
+        wanted = "a number" if path.endswith(_NUMBERS) and section == "space" else wanted
+        wanted = "a list of values, or an object with `low` and `high`" if is_dimension else wanted
         message = f"must be {wanted}"
         return Fault(path=path, code="invalid_type", message=message, given=given, allowed=wanted)
     context = error.get("ctx", {})
-    if "expected" in context:
-        message = f"must be {context['expected'].replace(chr(39), '`')}"
-    else:
-        allowed = constraints.bounds(context)
-        message = f"must be {allowed}" if allowed else error["msg"].removeprefix("Value error, ")
+    if error["type"] == "literal_error":
+        return _not_among(path, error["input"], context["expected"].split("'")[1::2])
+    allowed = constraints.bounds(context)
+    message = f"must be {allowed}" if allowed else error["msg"].removeprefix("Value error, ")
     return Fault(path=path, code="invalid_value", message=message, given=given)
+
+
+def _not_among(path: str, given: Any, allowed: list[str]) -> Fault:
+    near = names.nearest(given, allowed) if isinstance(given, str) else None
+    hint = f"; did you mean `{near}`?" if near else ""
+    return Fault(
+        path=path,
+        code="invalid_value",
+        message="must be " + " or ".join(f"`{name}`" for name in allowed) + hint,
+        given=shown(path, given),
+        allowed=allowed,
+        suggestion=near,
+    )
 
 
 def prefixed(prefix: str, faults: Sequence[Fault]) -> list[Fault]:

@@ -1,6 +1,7 @@
 """What a search looks for, and whether its trials are evaluated so that it can be found."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from service.api.schemas.problems import Fault
 from service.contract import task_metrics
@@ -13,6 +14,7 @@ from service.contract.search.pruners import (
     PrunerSpec,
 )
 from service.contract.search.space import Dimension
+from service.contract.search.spec import SearchSpec
 from service.contract.spec import JobSpec
 from service.studies.rungs import rung_levels
 
@@ -35,7 +37,17 @@ def default(job: JobSpec) -> Objective:
     return Objective(metric=f"{prefix}{metric}")
 
 
-_PREFERRED = ("f1", "rouge2", "bleu", "exact_match", "rewards/accuracies", "accuracy", "loss")
+_OF_TEMPLATE: Final = "job.training.metric_for_best_model"
+_MORE_OFTEN: Final = "set `job.training.eval_steps` lower"
+_PREFERRED: Final = (
+    "f1",
+    "rouge2",
+    "bleu",
+    "exact_match",
+    "rewards/accuracies",
+    "accuracy",
+    "loss",
+)
 
 
 def resolved(objectives: Sequence[Objective]) -> list[Objective]:
@@ -44,9 +56,13 @@ def resolved(objectives: Sequence[Objective]) -> list[Objective]:
 
 
 def faults(
-    job: JobSpec, objectives: Sequence[Objective] | None, pruner: PrunerSpec
+    job: JobSpec,
+    objectives: Sequence[Objective],
+    pruner: PrunerSpec,
+    given: SearchSpec | None = None,
 ) -> Iterator[Fault]:
-    """Of the metrics, and of when trials are evaluated. `objectives`: as given."""
+    """Of the metrics, and of when trials are evaluated. `given`: the search before what it left
+    out was filled in."""
     if not job.trains:
         yield Fault(
             path="job.mode",
@@ -54,10 +70,8 @@ def faults(
             message=f"a search trains models, and `job.mode` is `{job.mode}`",
         )
         return
-    has_validation = (
-        job.dataset.validation is not None or job.dataset.validation_split_percentage is not None
-    )
-    if not has_validation:
+    dataset = job.dataset
+    if dataset.validation is None and dataset.validation_split_percentage is None:
         yield Fault(
             path="job.dataset.validation",
             code="missing_field",
@@ -65,20 +79,10 @@ def faults(
             "`validation_split_percentage`",
         )
         return
-    validation = job.dataset.validation
-    sets = tuple(validation) if isinstance(validation, dict) else ()
-    for index, objective in enumerate(objectives or ()):
-        where = "objective.metric" if len(objectives or ()) == 1 else f"objective.{index}.metric"
-        for sentence in task_metrics.unreported(job.task, objective.metric, sets, where):
-            near = sentence.rpartition("did you mean `")[2].removesuffix("`?")
-            suggestion = near if "did you mean" in sentence else None
-            yield Fault(
-                path=where,
-                code="unknown_metric",
-                message=sentence,
-                given=objective.metric,
-                suggestion=suggestion,
-            )
+    is_default = given is not None and given.objective is None
+    for index, objective in enumerate(objectives):
+        place = "objective.metric" if len(objectives) == 1 else f"objective.{index}.metric"
+        yield from _unreported(job, objective, _OF_TEMPLATE if is_default else place)
     if not isinstance(pruner, NoPruner) and job.training.eval_strategy == "no":
         yield Fault(
             path="job.training.eval_strategy",
@@ -88,14 +92,47 @@ def faults(
         )
 
 
+def _unreported(job: JobSpec, objective: Objective, where: str) -> Iterator[Fault]:
+    validation = job.dataset.validation
+    sets = tuple(validation) if isinstance(validation, dict) else ()
+    for sentence in task_metrics.unreported(job.task, objective.metric, sets, where):
+        near = sentence.rpartition("; did you mean `")[2].removesuffix("`?")
+        yield Fault(
+            path=where,
+            code="unknown_metric",
+            message=sentence,
+            given=objective.metric,
+            suggestion=near if near != sentence else None,
+        )
+
+
 def pruner_faults(
     job: JobSpec, space: Mapping[str, Dimension], pruner: PrunerSpec
 ) -> Iterator[Fault]:
-    """Of rungs that no trial reaches before its end."""
-    if not isinstance(pruner, AshaPruner | HyperbandPruner) or job.training.eval_strategy == "no":
+    """Of evaluations that come too late to compare trials by them."""
+    if isinstance(pruner, NoPruner) or job.training.eval_strategy == "no":
         return
     total = resources.total(job.training, space, pruner.unit)
     every = resources.every(job.training, space, pruner.unit)
+    if isinstance(pruner, AshaPruner | HyperbandPruner):
+        yield from _of_rungs(pruner, total, every)
+    elif total is not None and every >= total:
+        yield Fault(
+            path=_place_of_evaluations(job),
+            code="conflict",
+            message=f"`pruner` `{pruner.name}` compares trials during the training, which has "
+            f"{total:,} {pruner.unit} and is evaluated every {every:,}: {_MORE_OFTEN}",
+        )
+
+
+def _place_of_evaluations(job: JobSpec) -> str:
+    name = "eval_steps" if job.training.eval_strategy == "steps" else "eval_strategy"
+    return f"job.training.{name}"
+
+
+def _of_rungs(
+    pruner: AshaPruner | HyperbandPruner, total: int | None, every: int
+) -> Iterator[Fault]:
     if isinstance(pruner, HyperbandPruner) and total is None and pruner.max_resource is None:
         yield Fault(
             path="pruner.max_resource",
@@ -104,21 +141,41 @@ def pruner_faults(
             f"or `job.training.{'max_steps' if pruner.unit == 'steps' else 'num_train_epochs'}` "
             "outside of the space",
         )
-        return
-    if any(levels for levels in rung_levels(pruner, total, every)):
-        return
-    yield _no_rung(pruner, total, every)
+    elif not any(rung_levels(pruner, total, every)):
+        yield _no_rung(pruner, total, every)
+    else:
+        yield from _rung_before_evaluations(pruner, every)
+
+
+def _rung_before_evaluations(pruner: AshaPruner | HyperbandPruner, every: int) -> Iterator[Fault]:
+    """A rung is where a trial is compared, which needs an evaluation there."""
+    path, first = _first_rung(pruner)
+    if first is not None and first < every:
+        yield Fault(
+            path=path,
+            code="conflict",
+            message=f"the first rung is at {first:,} {pruner.unit}, and trials are evaluated every "
+            f"{every:,} (`job.training.eval_steps`): {_MORE_OFTEN}, or begin with {every:,}",
+            given=first,
+        )
+
+
+def _first_rung(pruner: AshaPruner | HyperbandPruner) -> tuple[str, int | None]:
+    """Where it is given, and the rung; None for the default."""
+    if isinstance(pruner, AshaPruner) and pruner.rungs is not None:
+        return "pruner.rungs", pruner.rungs[0]
+    return "pruner.min_resource", pruner.min_resource
 
 
 def _no_rung(pruner: AshaPruner | HyperbandPruner, total: int | None, every: int) -> Fault:
-    has_rungs = isinstance(pruner, AshaPruner) and pruner.rungs is not None
-    first = pruner.rungs[0] if isinstance(pruner, AshaPruner) and pruner.rungs else None
-    first = first or pruner.min_resource or every
+    path, given = _first_rung(pruner)
+    first = given or every
     message = (
         f"no rung lies before the end of a training: the first one is at {first:,} {pruner.unit}, "
         f"and the training has {total or 0:,}"
     )
-    if total is not None and first < total:
-        message += f", evaluated every {every:,}: lower `job.training.eval_steps`"
-    path = "pruner.rungs" if has_rungs else "pruner"
-    return Fault(path=path, code="conflict", message=message)
+    if given is None:
+        message += f": {_MORE_OFTEN}"
+    elif total is not None and first < total:
+        message += f", evaluated every {every:,}: {_MORE_OFTEN}"
+    return Fault(path="pruner" if given is None else path, code="conflict", message=message)

@@ -1,15 +1,30 @@
-"""Puts values of the space into the template and asks whether the job spec takes them."""
+"""Puts single values of the space into the template and asks whether the job spec takes them."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
-from service.api.faults.collect import Findings
+from service.api.faults.collect import Findings, collect
 from service.api.redaction import shown
 from service.api.schemas.problems import Fault
+from service.api.search_checks import fields
 from service.contract.search.space import Dimension, in_order, wanted, with_values
 
 Examine = Callable[[Any], Findings]
 """Every fault of a job's spec."""
+_OF_SERVER: Final = ("model", "dataset", "hub", "secrets", "webhooks", "timeout_seconds")
+"""Sections of which only this server knows whether files, jobs, folders and tokens exist."""
+_MOST_ASKED: Final = 200
+"""Values that the database is asked about: each takes some milliseconds."""
+_MOST_READ: Final = 20_000_000
+"""Characters of specs that are checked with values in them: a second or two."""
+_MOST_OF_FIELD: Final = 20
+"""Faulty values of one field that are listed."""
+_NAMES: Final = frozenset({"unknown_field", "moved_option", "unsupported_option"})
+"""Codes of faults that all values of a field have."""
+_NO_VALUE: Final = "…"
+_SAME_ROWS: Final = "trials are compared by their evaluations, which need the same rows"
 _FIXED: Final = {
     "name": "the name of a trial is its search's, with its number",
     "mode": "every trial trains a model",
@@ -22,8 +37,20 @@ _FIXED: Final = {
     "timeout_seconds": "it decides how long a trial may run, not how it trains",
     "stage_timeout_seconds": "it decides how long a trial may run, not how it trains",
     "max_retries": "it decides what follows a failure, not how a trial trains",
+    "dataset.validation": _SAME_ROWS,
+    "dataset.validation_split_percentage": _SAME_ROWS,
+    "dataset.max_eval_samples": _SAME_ROWS,
+    "dataset.test": "no trial is chosen by its test rows",
+    "dataset.max_predict_samples": "no trial is chosen by its test rows",
 }
-"""Sections that do not vary, and why."""
+"""Sections and fields that do not vary, and why."""
+
+
+class Tried(NamedTuple):
+    name: str
+    """Its place in the dimension: `low`, `high`, `choices.2`."""
+    value: Any
+    is_choice: bool
 
 
 class Values:
@@ -35,30 +62,57 @@ class Values:
         self._template = template
         self._space = space
         self._examine = examine
+        self._asked = 0
+        # A template may have a megabyte.
+        self.most = max(1, _MOST_READ // len(json.dumps(template, default=str)))
+        """Values to try: those of a huge template show what is wrong in their trials."""
+        # A training that is resumed must have its source's options: the server compares them.
+        training = template.get("training")
+        self._resumes = isinstance(training, dict) and bool(training.get("resume_from"))
         self._own = {(fault.path, fault.message) for fault in examine(template).faults}
+        self.good: dict[str, list[Tried]] = {}
+        """By path, the values that are right on their own, after `faults`."""
 
     def faults(self) -> Iterator[Fault]:
-        """Of each field its own ones, of the first value that has any."""
+        """Of each field; contradictions between fields are not among them."""
         for path in in_order(self._space):
-            section = path.partition(".")[0]
-            if section in _FIXED:
-                message = f"does not vary in a search: {_FIXED[section]}"
-                yield Fault(path=f"space.{path}", code="invalid_value", message=message)
-            else:
+            refused = _refused(path)
+            if refused is not None:
+                yield refused
+            elif not _takes_no_range(path, self._space[path]):
                 yield from self._of_field(path, self._space[path])
 
     def _of_field(self, path: str, dimension: Dimension) -> Iterator[Fault]:
-        for name, value in _tried(dimension):
-            for fault in self.of_values(self._parents(path) | {path: value}):
-                found = self._at(path, name, value, fault)
-                if found is not None:
-                    yield found
-                    if found.code in ("unknown_field", "moved_option", "unsupported_option"):
-                        return
+        good, count = [], 0
+        for tried in islice(tried_values(dimension), self.most):
+            self.most -= 1
+            own = self._own_faults(path, tried.value)
+            if any(_is_name(path, fault) for fault in own):
+                yield _unknown(path, own[0])
+                return
+            where = f"space.{path}.{tried.name}"
+            for fault in own:
+                yield fault.model_copy(update={"path": where, "given": shown(where, tried.value)})
+            count += len(own)
+            if count >= _MOST_OF_FIELD:
+                return
+            good += [] if own else [tried]
+        if good:
+            self.good[path] = good
+
+    def _own_faults(self, path: str, value: Any) -> list[Fault]:
+        found = self.of_values(self._parents(path) | {path: value})
+        return [fault for fault in found if fault.code != "conflict" and _is_of(path, fault)]
 
     def of_values(self, values: Mapping[str, Any]) -> list[Fault]:
         """What the job spec says about these values, and not about the template itself."""
-        found = self._examine(with_values(self._template, values)).faults
+        given = with_values(self._template, values)
+        is_asked = self._resumes or any(path.split(".")[0] in _OF_SERVER for path in values)
+        if is_asked and self._asked < _MOST_ASKED:
+            self._asked += 1
+            found = self._examine(given).faults
+        else:
+            found = collect(given).faults
         return [fault for fault in found if (fault.path, fault.message) not in self._own]
 
     def _parents(self, path: str, depth: int = 0) -> dict[str, Any]:
@@ -67,50 +121,112 @@ class Values:
         for other, condition in (self._space[path].when or {}).items():
             if other in self._space and depth < len(self._space):
                 values |= self._parents(other, depth + 1)
-                values[other] = wanted(condition)[0]
+                values[other] = next(iter(wanted(condition)), None)
         return values
 
-    def _at(self, path: str, name: str, value: Any, fault: Fault) -> Fault | None:
-        """The fault in terms of the space; None where another value of the space may mend it."""
-        where = f"space.{path}.{name}"
-        is_own = fault.path == path or path.startswith(f"{fault.path}.")
-        if fault.code in ("unknown_field", "moved_option", "unsupported_option") and is_own:
-            return _unknown(path, fault)
-        if is_own or fault.path.startswith(f"{path}."):
-            return fault.model_copy(update={"path": where, "given": shown(where, value)})
-        others = [other for other in self._space if other != path]
-        if any(f"`{other}`" in fault.message or fault.path == other for other in others):
-            return None
-        # A rule's sentence names its fields.
-        is_rule = fault.code == "conflict"
-        message = fault.message if is_rule else f"`job.{fault.path}`: {fault.message}"
-        return Fault(path=where, code="conflict", message=message, given=shown(where, value))
 
-    def takes_fractions(self, path: str, dimension: Dimension) -> bool:
-        """Whether a range of whole numbers is one of a field that takes others, too."""
-        low = dimension.low or 0
-        found = self.of_values(self._parents(path) | {path: low + 0.5})
-        return not any(fault.path == path and fault.code == "invalid_type" for fault in found)
-
-
-def _tried(dimension: Dimension) -> Iterator[tuple[str, Any]]:
+def tried_values(dimension: Dimension) -> Iterator[Tried]:
+    """Each of the choices; of a range its ends, and the value after the first."""
     if dimension.choices is not None:
-        yield from ((f"choices.{index}", value) for index, value in enumerate(dimension.choices))
+        for index, value in enumerate(dimension.choices):
+            yield Tried(f"choices.{index}", value, is_choice=True)
         return
-    yield "low", dimension.low
+    yield Tried("low", dimension.low, is_choice=False)
     if dimension.high != dimension.low:
-        yield "high", dimension.high
+        yield Tried("high", dimension.high, is_choice=False)
     if dimension.step is not None and dimension.low is not None:
-        yield "step", dimension.low + dimension.step
+        yield Tried("step", dimension.low + dimension.step, is_choice=False)
+
+
+def typed(path: str, dimension: Dimension) -> Dimension:
+    """With the type of the field's numbers, where it says which they are."""
+    kinds = fields.numbers(path)
+    if dimension.choices is not None or not kinds or dimension.type == "int":
+        return dimension
+    is_integer = kinds == {int} or (int in kinds and dimension.is_integer)
+    return dimension.model_copy(update={"type": "int" if is_integer else "float"})
+
+
+def range_faults(space: Mapping[str, Dimension]) -> Iterator[Fault]:
+    """Ranges of fields that take no numbers, or no fractions. `space`: as given."""
+    for path, dimension in space.items():
+        if dimension.choices is not None or not fields.exists(path):
+            continue
+        kinds = fields.numbers(path)
+        if _takes_no_range(path, dimension):
+            yield Fault(
+                path=f"space.{path}",
+                code="invalid_type",
+                message="the field takes no number, so it has no range: list `choices`",
+            )
+        elif kinds == {int} and dimension.type == "float":
+            yield Fault(
+                path=f"space.{path}.type",
+                code="invalid_value",
+                message="the field takes whole numbers only: leave `type` out, or set it to `int`",
+                given="float",
+                suggestion="int",
+            )
+
+
+def _takes_no_range(path: str, dimension: Dimension) -> bool:
+    is_range = dimension.choices is None
+    return is_range and fields.exists(path) and not fields.numbers(path)
+
+
+def fixed(path: str) -> str | None:
+    """Why the field does not vary; None if it may."""
+    return next(
+        (reason for name, reason in _FIXED.items() if f"{path}.".startswith(f"{name}.")), None
+    )
+
+
+def _refused(path: str) -> Fault | None:
+    reason, current = fixed(path), fields.current_name(path)
+    if reason is not None:
+        message = f"does not vary in a search: {reason}"
+        return Fault(path=f"space.{path}", code="invalid_value", message=message)
+    if current is not None:
+        message = f"an older name of the field: use `{current}`"
+        return Fault(
+            path=f"space.{path}", code="unknown_field", message=message, suggestion=current
+        )
+    if path.startswith("training.") and not fields.exists(path):
+        # With no value of its own: the spec drops TrainingArguments' defaults of other options.
+        found = collect(with_values({}, {path: [_NO_VALUE]})).faults
+        own = (fault for fault in found if fault.path and path.startswith(fault.path))
+        return next((_unknown(path, fault) for fault in own), None)
+    return None
+
+
+def _is_of(path: str, fault: Fault) -> bool:
+    """Whether the fault is of the field, or of a part of it, or says that it does not exist."""
+    is_above = path.startswith(f"{fault.path}.") and fault.code != "missing_field"
+    return is_above or f"{fault.path}.".startswith(f"{path}.")
+
+
+def _is_name(path: str, fault: Fault) -> bool:
+    """Whether all values of the field have the fault: it, or a section on the way, does not
+    exist."""
+    is_above = path.startswith(f"{fault.path}.")
+    return is_above or (fault.code in _NAMES and fault.path == path)
 
 
 def _unknown(path: str, fault: Fault) -> Fault:
-    section = path.rpartition(".")[0]
-    near = fault.suggestion
-    if near is not None and "." not in near and section:
-        near = f"{section}.{near}"
+    if fault.code not in _NAMES:
+        message = f"`{fault.path}` has no fields of its own"
+        where = f"space.{path}"
+        return Fault(path=where, code="unknown_field", message=message, suggestion=fault.path)
+    near = whole_name(fault)
     hint = f"; did you mean `{near}`?" if near and "did you mean" in fault.message else ""
-    message = f"the job spec has no such field{hint}" if hint or not near else fault.message
-    if fault.code != "unknown_field":
-        message = fault.message
+    message = fault.message
+    if fault.code == "unknown_field":
+        message = f"the job spec has no such field{hint}"
     return Fault(path=f"space.{path}", code=fault.code, message=message, suggestion=near)
+
+
+def whole_name(fault: Fault) -> str | None:
+    """The path that a fault suggests, from the beginning."""
+    section, near = fault.path.rpartition(".")[0], fault.suggestion
+    is_short = near is not None and "." not in near and section
+    return f"{section}.{near}" if is_short else near

@@ -10,6 +10,7 @@ The seed does not vary: the best of several seeds is luck, and not a better valu
 from collections.abc import Mapping
 from typing import Any, Final
 
+from service.contract import bounds
 from service.contract.search.pruners import NoPruner, PrunerSpec
 from service.contract.search.space import Dimension, value_at
 from service.contract.spec import JobSpec
@@ -28,20 +29,27 @@ _RATES: Final[dict[str, tuple[float, float]]] = {
     "preference": (1e-7, 5e-5),
     "reward": (1e-6, 1e-4),
 }
-_OF_ADAPTERS: Final = (1e-5, 1e-3)
+_OF_ADAPTERS: Final[dict[str, tuple[float, float]]] = {
+    "lora": (1e-5, 1e-3),
+    # Few weights, each with little effect: 3e-3 for (IA)³ (Liu et al. 2022), 0.3 for prompts
+    # (Lester et al. 2021), and between them for prefixes.
+    "ia3": (1e-4, 1e-2),
+    "prompt-tuning": (1e-3, 3e-1),
+    "prefix-tuning": (1e-4, 1e-1),
+}
 _RANKS: Final = (4, 8, 16, 32)
 _MOST_EPOCHS: Final = 5
 
 
 def space(job: JobSpec) -> dict[str, Dimension]:
     """By path, of the fields that the template leaves free."""
-    low, high = _OF_ADAPTERS if job.peft is not None else _RATES.get(job.task.type, _ENCODER)
+    low, high = _rates(job)
     batch = job.training.per_device_train_batch_size
     found: dict[str, Any] = {
         "training.learning_rate": {"low": low, "high": high, "log": True},
         # Around the template's, which fits into the memory.
         "training.per_device_train_batch_size": {
-            "choices": sorted({max(1, batch // 2), batch, batch * 2})
+            "choices": sorted({max(1, batch // 2), batch, min(batch * 2, bounds.MOST_EXAMPLES)})
         },
     }
     if job.training.max_steps <= 0:
@@ -49,6 +57,12 @@ def space(job: JobSpec) -> dict[str, Dimension]:
     if job.peft is not None and "r" in type(job.peft).model_fields:
         found["peft.r"] = {"choices": list(_RANKS)}
     return {path: Dimension.model_validate(given) for path, given in found.items()}
+
+
+def _rates(job: JobSpec) -> tuple[float, float]:
+    if job.peft is not None:
+        return _OF_ADAPTERS[job.peft.method]
+    return _RATES[job.task.type]
 
 
 def with_unit(pruner: PrunerSpec, job: JobSpec) -> PrunerSpec:

@@ -13,12 +13,16 @@ _LOSSES = ("loss", "perplexity", "kl", "ter", "wer", "cer")
 
 
 class Objective(SpecModel):
+    """A metric, and whether more of it is better."""
+
     metric: Name = Field(
         examples=["f1"],
         description="A metric of the evaluation; `eval_` may be left out.",
     )
     direction: Direction | None = Field(
-        None, description="Default: `minimize` for losses and perplexity, else `maximize`."
+        None,
+        examples=["maximize"],
+        description="Default: `minimize` for losses and perplexity, else `maximize`.",
     )
 
     @property

@@ -48,13 +48,18 @@ class PatiencePruner(_Pruner):
     """Ends a trial that has not improved for `patience` evaluations."""
 
     name: Literal["patience"] = "patience"
-    patience: int = Field(3, ge=0, le=100_000)
-    min_delta: float = Field(0.0, ge=0, le=bounds.LARGEST)
+    patience: int = Field(
+        3, ge=0, le=100_000, description="Evaluations in a row that may bring no gain."
+    )
+    min_delta: float = Field(
+        0.0, ge=0, le=bounds.LARGEST, description="What a gain must exceed, in the metric."
+    )
 
 
 class _Halving(_Pruner):
     min_resource: Resource | None = Field(
         None,
+        examples=[100],
         description="The first rung, in `unit`: what a trial trains before it is compared. "
         "Default: the first evaluation.",
     )
@@ -96,7 +101,9 @@ class HyperbandPruner(_Halving):
 
     name: Literal["hyperband"] = "hyperband"
     max_resource: Resource | None = Field(
-        None, description="What a whole training takes, in `unit`. Default: as the template says."
+        None,
+        examples=[2700],
+        description="What a whole training takes, in `unit`. Default: as the template says.",
     )
 
     @rule

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from math import prod
 from typing import Any, Final
 
@@ -11,12 +12,16 @@ from service.contract.search.samplers import CmaEsSampler, GridSampler, SamplerS
 from service.contract.search.space import (
     MOST_CHOICES_IN_ALL,
     Dimension,
+    among,
     in_order,
-    same,
     wanted,
 )
 
 MOST_COMBINATIONS: Final = 100_000
+MOST_CONDITIONS: Final = 500
+"""Values that the `when` of all fields name."""
+_MOST_SENTENCES: Final = 100
+"""Of one rule: nobody reads more, and finding the nearest names takes time."""
 
 _Space = Mapping[str, Dimension] | None
 
@@ -92,13 +97,56 @@ def objectives_differ(objectives: Sequence[Objective] | None) -> Iterator[str]:
 
 
 def conditions_have_their_fields(space: _Space) -> Iterator[str]:
-    if space is None:
+    if space is None or not _conditions_are_few(space):
         return
-    for path, dimension in space.items():
-        for other, condition in (dimension.when or {}).items():
-            yield from _condition(space, path, other, condition)
-    for path in space.keys() - {*in_order(space)}:
+    yield from islice(
+        (
+            sentence
+            for path, dimension in space.items()
+            for other, condition in (dimension.when or {}).items()
+            for sentence in _condition(space, path, other, condition)
+        ),
+        _MOST_SENTENCES,
+    )
+    for path in sorted(space.keys() - {*in_order(space)}):
         yield f"`space.{path}.when` depends on itself, by way of other conditions"
+
+
+def conditions_are_few(space: _Space) -> Iterator[str]:
+    if space is not None and not _conditions_are_few(space):
+        yield f"the `when` of all fields in `space` may name {MOST_CONDITIONS:,} values in all"
+
+
+def _conditions_are_few(space: Mapping[str, Dimension]) -> bool:
+    conditions = (each for field in space.values() for each in (field.when or {}).values())
+    return sum(max(1, len(wanted(each))) for each in conditions) <= MOST_CONDITIONS
+
+
+def conditions_can_be_met(space: _Space) -> Iterator[str]:
+    """By values that a field's own conditions and those of the fields that it depends on share."""
+    if space is None or not _conditions_are_few(space):
+        return
+    needs_of: dict[str, dict[str, list[Any]]] = {}
+    for path in in_order(space):
+        needs: dict[str, list[Any]] = {}
+        for other, condition in (space[path].when or {}).items():
+            for name, values in ((other, wanted(condition)), *needs_of.get(other, {}).items()):
+                before = needs.setdefault(name, values)
+                if before is values:
+                    continue
+                needs[name] = [value for value in before if among(value, values)]
+                if not needs[name]:
+                    yield (
+                        f"`space.{path}.when` can never be met: it needs `{name}` to be "
+                        f"{_listed(before)}, and by way of its other conditions {_listed(values)}"
+                    )
+                    break
+        needs_of[path] = {name: values for name, values in needs.items() if values}
+
+
+def _listed(values: Sequence[Any]) -> str:
+    shown = " or ".join(repr(value) for value in values[:5])
+    return f"{shown}, …" if len(values) > 5 else shown
 
 
 def _condition(
@@ -114,7 +162,7 @@ def _condition(
         yield f"{where} names `{other}`, which has no `choices`"
     else:
         for value in wanted(condition):
-            if not any(same(value, choice) for choice in parent.choices):
+            if not among(value, parent.choices):
                 yield f"{where} needs `{other}` to be {value!r}, which is not one of its `choices`"
 
 
@@ -142,13 +190,22 @@ def trials_to_begin_with_are_few(enqueue: Sequence[Any], max_trials: int) -> Ite
 def enqueued_values_are_in_the_space(
     enqueue: Sequence[Mapping[str, Any]], space: _Space
 ) -> Iterator[str]:
-    for index, values in enumerate(enqueue if space is not None else ()):
-        for path, value in values.items():
-            where = f"`enqueue.{index}.{path}`"
-            dimension = (space or {}).get(path)
-            if dimension is None:
-                near = get_close_matches(path, list(space or {}), 1, cutoff=0.5)
-                hint = f"; did you mean `{near[0]}`?" if near else ""
-                yield f"{where} is not a field of `space`{hint}"
-            elif not dimension.holds(value):
-                yield f"{where} is {value!r}, which is outside of the field's values in `space`"
+    if space is None:
+        return
+    found = (
+        sentence
+        for index, values in enumerate(enqueue)
+        for path, value in values.items()
+        for sentence in _enqueued(space, f"`enqueue.{index}.{path}`", path, value)
+    )
+    yield from islice(found, _MOST_SENTENCES)
+
+
+def _enqueued(space: Mapping[str, Dimension], where: str, path: str, value: Any) -> Iterator[str]:
+    dimension = space.get(path)
+    if dimension is None:
+        near = get_close_matches(path, list(space), 1, cutoff=0.5)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        yield f"{where} is not a field of `space`{hint}"
+    elif not dimension.holds(value):
+        yield f"{where} is {value!r:.100}, which is outside of the field's values in `space`"

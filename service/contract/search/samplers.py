@@ -1,7 +1,7 @@
 """`sampler` of a search: how the next values are chosen. Names and defaults are Optuna's."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,9 @@ from service.contract.section import SpecModel, rule
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 StartupTrials = Annotated[int, Field(ge=0, le=100_000)]
+
+
+_FIRST_ARE_RANDOM: Final = "The first trials are random; from then on it learns from the results."
 
 
 class _Sampler(SpecModel):
@@ -21,10 +24,10 @@ class TpeSampler(_Sampler):
     """Tree-structured Parzen estimator (Bergstra et al. 2011; Watanabe 2023)."""
 
     name: Literal["tpe"] = "tpe"
-    n_startup_trials: StartupTrials = Field(
-        10, description="The first trials are random; from then on it learns from the results."
+    n_startup_trials: StartupTrials = Field(10, description=_FIRST_ARE_RANDOM)
+    n_ei_candidates: int = Field(
+        24, ge=1, le=10_000, description="Values that are drawn for a trial; the best one is tried."
     )
-    n_ei_candidates: int = Field(24, ge=1, le=10_000)
     multivariate: bool = Field(default=True, description="Consider all fields together.")
     group: bool = Field(
         default=False, description="Consider those fields together that occur together."
@@ -32,7 +35,12 @@ class TpeSampler(_Sampler):
     constant_liar: bool = Field(
         default=True, description="Keep away from the values of trials that still run."
     )
-    prior_weight: float = Field(1.0, gt=0, le=1e6)
+    prior_weight: float = Field(
+        1.0,
+        gt=0,
+        le=1e6,
+        description="How much an even spread over the whole space counts against the results.",
+    )
 
     @rule
     def groups_are_multivariate(self) -> Iterator[str]:
@@ -41,6 +49,8 @@ class TpeSampler(_Sampler):
 
 
 class RandomSampler(_Sampler):
+    """Each value by chance, whatever the results are (Bergstra and Bengio 2012)."""
+
     name: Literal["random"] = "random"
 
 
@@ -54,36 +64,69 @@ class CmaEsSampler(_Sampler):
     """Covariance matrix adaptation (Hansen 2016). Numbers only: choices are random."""
 
     name: Literal["cmaes"] = "cmaes"
-    sigma0: float | None = Field(None, gt=0, le=1e6)
-    n_startup_trials: StartupTrials = 1
-    popsize: int | None = Field(None, ge=4, le=10_000)
-    consider_pruned_trials: bool = False
+    sigma0: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        examples=[0.1],
+        description="The first spread; default: a sixth of the narrowest field's range.",
+    )
+    n_startup_trials: StartupTrials = Field(1, description=_FIRST_ARE_RANDOM)
+    popsize: int | None = Field(
+        None,
+        ge=4,
+        le=10_000,
+        examples=[8],
+        description="Trials of one generation; default: 4 + 3 ln(fields), rounded down.",
+    )
+    consider_pruned_trials: bool = Field(
+        default=False, description="Learn from the last reports of pruned trials as well."
+    )
 
 
 class QmcSampler(_Sampler):
-    """Quasi-random sequences, more even than random ones (Bergstra and Bengio 2012)."""
+    """Quasi-random sequences, which fill the space more evenly than random values do."""
 
     name: Literal["qmc"] = "qmc"
-    qmc_type: Literal["sobol", "halton"] = "sobol"
-    scramble: bool = False
+    qmc_type: Literal["sobol", "halton"] = Field(
+        "sobol", description="Sobol's sequence is most even where `max_trials` is a power of two."
+    )
+    scramble: bool = Field(
+        default=False, description="Shift the sequence at random; `seed` decides how."
+    )
 
 
 class GpSampler(_Sampler):
     """Gaussian process, for few and expensive trials. The reconciler needs torch for it."""
 
     name: Literal["gp"] = "gp"
-    n_startup_trials: StartupTrials = 10
-    deterministic_objective: bool = False
+    n_startup_trials: StartupTrials = Field(10, description=_FIRST_ARE_RANDOM)
+    deterministic_objective: bool = Field(
+        default=False,
+        description="Whether equal values give equal results, as with a fixed `training.seed`.",
+    )
 
 
 class NsgaIISampler(_Sampler):
     """A genetic algorithm (Deb et al. 2002), for several objectives."""
 
     name: Literal["nsgaii"] = "nsgaii"
-    population_size: int = Field(50, ge=2, le=10_000)
-    mutation_prob: float | None = Field(None, ge=0, le=1)
-    crossover_prob: float = Field(0.9, ge=0, le=1)
-    swapping_prob: float = Field(0.5, ge=0, le=1)
+    population_size: int = Field(
+        50, ge=2, le=10_000, description="Trials of one generation; those of the first are random."
+    )
+    mutation_prob: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        examples=[0.1],
+        description="Share of values that are drawn anew; default: 1 / fields.",
+    )
+    crossover_prob: float = Field(
+        0.9, ge=0, le=1, description="Share of trials with two parents; the others have one."
+    )
+    swapping_prob: float = Field(
+        0.5, ge=0, le=1, description="Share of values that come from the second parent."
+    )
 
 
 SamplerSpec = (

@@ -5,8 +5,7 @@ A field is named by its path in a job spec, such as `training.learning_rate`.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
@@ -36,26 +35,34 @@ Value = Annotated[Any, Moderate]
 class Dimension(SpecModel):
     """The values of one field: a range (`low`, `high`) or `choices`."""
 
-    low: Number | None = Field(None, description="The least value; included.")
-    high: Number | None = Field(None, description="The largest value; included.")
+    low: Number | None = Field(None, examples=[1e-6], description="The least value; included.")
+    high: Number | None = Field(None, examples=[1e-3], description="The largest value; included.")
     log: bool = Field(
         default=False,
         description="Whether as many values are tried between 0.001 and 0.01 as between 0.01 and "
         "0.1, as suits a learning rate.",
     )
     step: Step | None = Field(
-        None, description="Only `low`, `low + step`, and so on; default for integers: 1."
+        None,
+        examples=[8],
+        description="Only `low`, `low + step`, and so on; default for integers: 1.",
     )
     type: Literal["int", "float"] | None = Field(
         None, description="Default: that of the field, which is `int` where it takes no fractions."
     )
     choices: list[Value] | None = Field(
-        None, min_length=1, max_length=MOST_CHOICES, description="The values, in any type."
+        None,
+        min_length=1,
+        max_length=MOST_CHOICES,
+        examples=[["linear", "cosine"]],
+        description="The values one by one, each as a job's spec has it: also null, a list, or a "
+        "whole section. In place of a dimension that has nothing else, the list alone will do.",
     )
     when: dict[Path, Value] | None = Field(
         None,
         min_length=1,
         max_length=MOST_DIMENSIONS,
+        examples=[{"training.optim": ["sgd", "rmsprop"]}],
         description="Vary the field only where each of these other fields of the space, which have "
         "`choices`, has this value (or one of this list of values); elsewhere the template's value "
         "applies.",
@@ -130,7 +137,7 @@ class Dimension(SpecModel):
     def holds(self, value: Any) -> bool:
         """Whether the search could suggest this value."""
         if self.choices is not None:
-            return any(same(value, choice) for choice in self.choices)
+            return among(value, self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         if self.low is None or self.high is None or not self.low <= value <= self.high:
@@ -161,6 +168,16 @@ def same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
+def among(value: Any, choices: Sequence[Any]) -> bool:
+    """Whether one of the choices is the same, of thousands in microseconds."""
+    if value not in choices:
+        return False
+    # The first equal one may be 1 where the value is `true`.
+    return same(value, choices[choices.index(value)]) or any(
+        same(value, choice) for choice in choices
+    )
+
+
 def in_order(space: Mapping[str, Dimension]) -> list[str]:
     """The paths, each after those that its `when` names, otherwise as given. Paths in a circle
     of conditions are left out."""
@@ -189,14 +206,15 @@ def value_at(spec: Mapping[str, Any], path: str) -> Any:
 
 
 def with_values(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the template with these values by path; missing sections are added."""
-    spec: dict[str, Any] = deepcopy(dict(template))
+    """The template with these values by path; missing sections are added. What has no value in
+    it is the template's own, not a copy."""
+    spec = dict(template)
     for path, value in values.items():
         *sections, name = path.split(".")
         place = spec
         for section in sections:
-            if not isinstance(place.get(section), dict):
-                place[section] = {}
+            inner = place.get(section)
+            place[section] = dict(inner) if isinstance(inner, Mapping) else {}
             place = place[section]
-        place[name] = deepcopy(value)
+        place[name] = value
     return spec

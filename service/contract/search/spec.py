@@ -22,6 +22,9 @@ MOST_ENQUEUED: Final = 1000
 
 
 def _as_list(given: Any) -> Any:
+    """One objective, or its metric alone."""
+    if isinstance(given, str):
+        return [{"metric": given}]
     return [given] if isinstance(given, dict) else given
 
 
@@ -35,7 +38,11 @@ class PublishBest(SpecModel):
     """The best trial's model is pushed to the Hub."""
 
     action: Literal["publish"] = "publish"
-    hub: HubSpec | None = Field(None, description="Default: the template's `hub`.")
+    hub: HubSpec | None = Field(
+        None,
+        examples=[{"model_id": "my-team/squad-best"}],
+        description="Default: the template's `hub`.",
+    )
 
 
 class RefitBest(SpecModel):
@@ -63,10 +70,23 @@ BestSpec = Annotated[
 
 
 class SearchSpec(SpecModel):
-    name: Name | None = None
+    """A search of hyper-parameters: a template, what varies in it, and what is looked for."""
+
+    name: Name | None = Field(
+        None,
+        examples=["squad-rates"],
+        description="Its trials are named after it; default: the template's name.",
+    )
     job: JobSpec = Field(
+        examples=[
+            {
+                "task": "question-answering",
+                "model": {"name_or_path": "distilbert/distilbert-base-uncased"},
+                "dataset": {"source": "hub", "name": "rajpurkar/squad", "validation": "validation"},
+            }
+        ],
         description="The template: a job spec as POST /v1/jobs takes it. Its `hub` section is for "
-        "the best model only."
+        "the best model only.",
     )
     space: dict[Path, Dimension] | None = Field(
         None,
@@ -77,7 +97,8 @@ class SearchSpec(SpecModel):
     )
     objective: (
         Annotated[
-            Objectives, BeforeValidator(_as_list, json_schema_input_type=Objectives | Objective)
+            Objectives,
+            BeforeValidator(_as_list, json_schema_input_type=Objectives | Objective | Name),
         ]
         | None
     ) = Field(
@@ -86,8 +107,16 @@ class SearchSpec(SpecModel):
         description="One metric, or several. Default: the template's `metric_for_best_model`, or "
         "the task's.",
     )
-    sampler: SamplerSpec = Field(default_factory=TpeSampler, discriminator="name")
-    pruner: PrunerSpec = Field(default_factory=NoPruner, discriminator="name")
+    sampler: SamplerSpec = Field(
+        default_factory=TpeSampler,
+        discriminator="name",
+        description="How the values of the next trial are chosen. A name alone has the defaults.",
+    )
+    pruner: PrunerSpec = Field(
+        default_factory=NoPruner,
+        discriminator="name",
+        description="Which trials stop early. A name alone has the defaults.",
+    )
     max_trials: int = Field(
         20, ge=1, le=MOST_TRIALS, description="Trials in all, those to begin with included."
     )
@@ -98,10 +127,17 @@ class SearchSpec(SpecModel):
         description="Trials that may run at once, as far as workers and quotas allow.",
     )
     timeout_seconds: Seconds | None = Field(
-        None, description="No trial begins later than this; those that run go on to their end."
+        None,
+        examples=[86400],
+        description="No trial begins later than this; those that run go on to their end.",
     )
     stop_after_trials_without_gain: int | None = Field(
-        None, ge=1, le=MOST_TRIALS, description="So many finished trials in a row."
+        None,
+        ge=1,
+        le=MOST_TRIALS,
+        examples=[20],
+        description="No trial begins after so many finished ones in a row that were not better "
+        "than the best before them.",
     )
     template_trial: bool = Field(
         default=True, description="Whether trial 0 has the template's own values."
@@ -154,7 +190,9 @@ RULES: Final[tuple[Callable[[SearchSpec], Iterator[str]], ...]] = (
     lambda search: rules.objectives_fit_the_pruner(search.pruner, search.objective),
     lambda search: rules.objectives_differ(search.objective),
     lambda search: rules.choices_are_few(search.space),
+    lambda search: rules.conditions_are_few(search.space),
     lambda search: rules.conditions_have_their_fields(search.space),
+    lambda search: rules.conditions_can_be_met(search.space),
     lambda search: rules.paths_do_not_overlap(search.space),
     lambda search: rules.trials_to_begin_with_are_few(search.enqueue, search.max_trials),
     lambda search: rules.enqueued_values_are_in_the_space(search.enqueue, search.space),

@@ -101,8 +101,7 @@ REMOVED: Final[dict[str, str]] = {
     "mp_parameters": "it belongs to SageMaker's model parallelism; see `resources.strategy`",
     "overwrite_output_dir": "each job has a workspace of its own: there is nothing to overwrite",
     "past_index": "no task here trains on the hidden states of the batch before",
-    "ray_scope": "there is no search over hyperparameters: submit a job for each choice, for "
-    "example with `finetune clone`",
+    "ray_scope": "a search compares the finished models of its trials: see POST /v1/searches",
     "save_safetensors": "weights are always saved as safetensors",
     "sharded_ddp": "FairScale is no longer maintained: use `resources.strategy` with `type: fsdp`",
     "sortish_sampler": "use `train_sampling_strategy: group_by_length`",
