@@ -27,6 +27,7 @@ from service import units
 from service.cli import history, live_display, result, spec_check, watch
 from service.cli.client import Client
 from service.cli.exit_codes import FAILED, INTERRUPTED
+from service.cli.ids import JOB
 from service.cli.spec_file import read_spec
 from service.cli.stack import local_key, lock
 from service.cli.submit import create
@@ -168,7 +169,8 @@ def run_job(client: Client, *, keep: bool) -> int:
     spec_check.refuse(checked.errors)
     cancel_earlier(client, spec["metadata"])
     started = time.monotonic()
-    job = create(client, checked, f"demo-{time.time_ns()}")
+    key = f"demo-{time.time_ns()}"
+    job = create(client, checked, lambda content: client.submit(content, key), JOB, key)
     console.print(f"[bold]{escape(job['id'])}[/] {escape(job['name'])}")
     with live_display.display(json=False) as shown:
         for page, items in history.follow(client, job["id"], shown.say):

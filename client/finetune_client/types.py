@@ -146,9 +146,21 @@ class CmaEsSampler(Model):
     """
     name: Literal["cmaes"] = "cmaes"
     sigma0: float | None = None
+    """
+    The first spread; default: a sixth of the narrowest field's range.
+    """
     n_startup_trials: int = 1
+    """
+    The first trials are random; from then on it learns from the results.
+    """
     popsize: int | None = None
+    """
+    Trials of one generation; default: 4 + 3 ln(fields), rounded down.
+    """
     consider_pruned_trials: bool = False
+    """
+    Learn from the last reports of pruned trials as well.
+    """
 
 
 class DDPSpec(Model):
@@ -414,7 +426,13 @@ class GpSampler(Model):
     """
     name: Literal["gp"] = "gp"
     n_startup_trials: int = 10
+    """
+    The first trials are random; from then on it learns from the results.
+    """
     deterministic_objective: bool = False
+    """
+    Whether equal values give equal results, as with a fixed `training.seed`.
+    """
 
 
 class GridSampler(Model):
@@ -896,9 +914,21 @@ class NsgaIISampler(Model):
     """
     name: Literal["nsgaii"] = "nsgaii"
     population_size: int = 50
+    """
+    Trials of one generation; those of the first are random.
+    """
     mutation_prob: float | None = None
+    """
+    Share of values that are drawn anew; default: 1 / fields.
+    """
     crossover_prob: float = 0.9
+    """
+    Share of trials with two parents; the others have one.
+    """
     swapping_prob: float = 0.5
+    """
+    Share of values that come from the second parent.
+    """
 
 
 ObjectiveDirection = TypeAliasType(
@@ -969,7 +999,13 @@ class PatiencePruner(Model):
     """
     name: Literal["patience"] = "patience"
     patience: int = 3
+    """
+    Evaluations in a row that may bring no gain.
+    """
     min_delta: float = 0.0
+    """
+    What a gain must exceed, in the metric.
+    """
 
 
 Phase = TypeAliasType(
@@ -1197,7 +1233,7 @@ class PublishBest(Model):
 
 class QmcSampler(Model):
     """
-    Quasi-random sequences, more even than random ones (Bergstra and Bengio 2012).
+    Quasi-random sequences, which fill the space more evenly than random values do.
     """
 
     seed: int = 0
@@ -1206,7 +1242,13 @@ class QmcSampler(Model):
     """
     name: Literal["qmc"] = "qmc"
     qmc_type: Literal["sobol", "halton"] = "sobol"
+    """
+    Sobol's sequence is most even where `max_trials` is a power of two.
+    """
     scramble: bool = False
+    """
+    Shift the sequence at random; `seed` decides how.
+    """
 
 
 QuantizationSpecComputeDtype = TypeAliasType(
@@ -1225,6 +1267,10 @@ QuestionAnsweringSpecNullScoreDiffThreshold = TypeAliasType(
 
 
 class RandomSampler(Model):
+    """
+    Each value by chance, whatever the results are (Bergstra and Bengio 2012).
+    """
+
     seed: int = 0
     """
     The same seed and the same results give the same trials, in any search.
@@ -1443,6 +1489,9 @@ class TpeSampler(Model):
     The first trials are random; from then on it learns from the results.
     """
     n_ei_candidates: int = 24
+    """
+    Values that are drawn for a trial; the best one is tried.
+    """
     multivariate: bool = True
     """
     Consider all fields together.
@@ -1456,6 +1505,9 @@ class TpeSampler(Model):
     Keep away from the values of trials that still run.
     """
     prior_weight: float = 1.0
+    """
+    How much an even spread over the whole space counts against the results.
+    """
 
 
 class TrackingSpec(Model):
@@ -1785,7 +1837,7 @@ class Dimension(Model):
     """
     choices: list[Any] | None = None
     """
-    The values, in any type.
+    The values one by one, each as a job's spec has it: also null, a list, or a whole section. In place of a dimension that has nothing else, the list alone will do.
     """
     when: (
         dict[
@@ -2042,6 +2094,10 @@ class ModelSpec(Model):
 
 
 class Objective(Model):
+    """
+    A metric, and whether more of it is better.
+    """
+
     metric: str
     """
     A metric of the evaluation; `eval_` may be left out.
@@ -3250,7 +3306,14 @@ class JobSpec(Model):
 
 
 class SearchSpec(Model):
+    """
+    A search of hyper-parameters: a template, what varies in it, and what is looked for.
+    """
+
     name: str | None = None
+    """
+    Its trials are named after it; default: the template's name.
+    """
     job: JobSpec
     """
     The template: a job spec as POST /v1/jobs takes it. Its `hub` section is for the best model only.
@@ -3267,7 +3330,7 @@ class SearchSpec(Model):
     """
     Fields of the template by path, and their values. Default: the task's.
     """
-    objective: list[Objective] | Objective | None = None
+    objective: list[Objective] | Objective | str | None = None
     """
     One metric, or several. Default: the template's `metric_for_best_model`, or the task's.
     """
@@ -3281,9 +3344,15 @@ class SearchSpec(Model):
         | NsgaIISampler
         | None
     ) = None
+    """
+    How the values of the next trial are chosen. A name alone has the defaults.
+    """
     pruner: (
         NoPruner | MedianPruner | AshaPruner | HyperbandPruner | PatiencePruner | None
     ) = None
+    """
+    Which trials stop early. A name alone has the defaults.
+    """
     max_trials: int = 20
     """
     Trials in all, those to begin with included.
@@ -3298,7 +3367,7 @@ class SearchSpec(Model):
     """
     stop_after_trials_without_gain: int | None = None
     """
-    So many finished trials in a row.
+    No trial begins after so many finished ones in a row that were not better than the best before them.
     """
     template_trial: bool = True
     """
