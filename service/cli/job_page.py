@@ -54,6 +54,9 @@ def _facts(job: Json, file_names: Mapping[str, str], now: datetime) -> Iterator[
     yield "data", _data(spec["dataset"], file_names)
     if job.get("cloned_from"):
         yield "clone of", job["cloned_from"]
+    if job.get("search_id"):
+        number = "" if job.get("trial") is None else f"trial {job['trial']} of "
+        yield "search", f"{number}{job['search_id']}"
     created = units.moment(job["created_at"])
     ago = units.duration((now - created).total_seconds())
     yield "created", f"{units.local(job['created_at'])}, {ago} ago"

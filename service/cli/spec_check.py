@@ -29,6 +29,8 @@ class Checked:
     errors: list[Json]
     warnings: list[Json]
     ignored: list[Json]
+    filled: Json | None = None
+    """The spec with its defaults, of a valid one."""
 
     @property
     def valid(self) -> bool:
@@ -70,7 +72,7 @@ def check_by(
     faults += [_with_hint(fault, spec, folder, place) for fault in answer["errors"]]
     faults.sort(key=lambda fault: str(fault["path"]))
     found = {name: answer.get(name) or [] for name in ("warnings", "ignored")}
-    return Checked(spec, folder, files, faults, **found)
+    return Checked(spec, folder, files, faults, **found, filled=answer.get("spec"))
 
 
 def _read_all(

@@ -8,6 +8,7 @@ from service.store.database import Database, db_now
 from service.store.endings import Ending, Policy
 from tests.cli.conftest import Cli
 from tests.cli.job_rows import end, write
+from tests.support.searches import add_search
 
 TRAINED = {
     "output_dir": "attempts/1/output",
@@ -76,6 +77,11 @@ class TestGet:
         out = cli("get", job_id).out
         assert "queued  prepare · waiting: retry 1 of 3 in " in out
         assert " s: could not reach the Hub\n" in out
+
+    def test_a_trial_names_its_search(self, cli: Cli, store: Database, job_id: str) -> None:
+        search_id = add_search(store)
+        write(store, job_id, search_id=search_id, trial=3)
+        assert f"search   trial 3 of {search_id}" in cli("get", job_id).out.splitlines()
 
     def test_uploads_are_called_by_their_names_while_they_exist(
         self, cli: Cli, store: Database, http: httpx.Client

@@ -130,6 +130,12 @@ class TestValidate:
         assert http.get("/v1/files").json()["data"] == []
         assert http.get("/v1/searches").json()["data"] == []
 
+    def test_the_space_of_one_that_gives_none(self, cli: Cli, api: str, tmp_path: Path) -> None:
+        spec = str(write_search(tmp_path, space=None))
+        answer = cli("search", "validate", spec, "--json").json()
+        assert (answer["valid"], RATE in answer["spec"]["space"]) == (True, True)
+        assert answer["spec"]["job"]["dataset"] == DATASET
+
     def test_as_json(self, cli: Cli, api: str, tmp_path: Path) -> None:
         outcome = cli("search", "validate", str(write_search(tmp_path, max_parallel=0)), "--json")
         answer = outcome.json()

@@ -34,16 +34,16 @@ def end(server: Server, search_id: str) -> None:
 
 def test_make_read_steer_and_delete(finetune: Client) -> None:
     searches = finetune.searches
-    made = searches.create(search_spec(), name="rates", max_trials=5)
-    assert (made.name, made.state, made.max_trials, made.warnings) == ("rates", "queued", 5, [])
+    made = searches.create(search_spec(), name="rates", max_trials=15)
+    assert (made.name, made.state, made.max_trials, made.warnings) == ("rates", "queued", 15, [])
     assert searches.retrieve(made.id).objectives[0].metric == "eval_f1"
     other = searches.create(search_spec())
     assert [each.id for each in searches.list()] == [other.id, made.id]
     assert [each.id for each in searches.list(name="rates", state=["queued"])] == [made.id]
     assert searches.pause(made.id).state == "paused"
     assert searches.resume(made.id).state == "queued"
-    searches.extend(made.id, 9)
-    assert searches.retrieve(made.id).max_trials == 9
+    searches.extend(made.id, 19)
+    assert searches.retrieve(made.id).max_trials == 19
     assert searches.cancel(made.id).state == "cancelled"
     assert searches.wait(made.id, timeout=5).state == "cancelled"
     assert searches.delete(made.id).deleted is True

@@ -78,7 +78,9 @@ def validate(
         content = _with_whole_ids(client, content)
         checked = _check(client, content, spec.parent, allow_outside=allow_outside)
     if json:
-        output.print_json(checked.answer)
+        # The template as it was given: its files have no ids yet.
+        filled = checked.filled and {**checked.filled, _TEMPLATE: checked.spec}
+        output.print_json({"spec": filled, **checked.answer})
         raise typer.Exit(OK if checked.valid else USAGE)
     spec_check.show_warnings(checked.answer)
     spec_check.refuse(checked.errors)
