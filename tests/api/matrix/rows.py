@@ -53,9 +53,12 @@ def _uploaded(**splits: Any) -> dict[str, Any]:
 
 
 def _search(job: dict[str, Any]) -> dict[str, Any]:
-    """A search of this template."""
-    space = {"training.learning_rate": {"low": 1e-6, "high": 1e-3, "log": True}}
-    return {"job": job, "space": space, "objective": {"metric": "f1"}}
+    """A search of this template, which trains and is evaluated. What varies may differ from the job
+    that a training continues."""
+    dataset = job["dataset"]
+    if "validation" not in dataset:
+        dataset = dataset | {"validation_split_percentage": 10}
+    return {"job": job | {"dataset": dataset}, "space": {"training.logging_steps": [5, 10]}}
 
 
 _OF_JOB_AND_FILE: Final = _uploaded(train="$file") | {"model": {"job": "$done"}}
@@ -78,6 +81,7 @@ _REFERENCES: Final[tuple[dict[str, Any], ...]] = (
         dataset={"source": "hub", "name": "org/data", "validation": "validation"},
     ),
 )
+_SEARCHED: Final = tuple(_search(job) for job in _REFERENCES if "mode" not in job)
 _PLAIN: Final = (_spec(), _spec(tracking={"experiment_name": "projects/$project_name/x"}))
 _PATCHES: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -275,13 +279,11 @@ ROWS: Final[dict[str, Row]] = {
     "POST /v1/searches": Row(
         _WRITE,
         (
-            *_posts("/v1/searches", tuple(map(_search, _REFERENCES)), 201),
+            *_posts("/v1/searches", _SEARCHED, 201),
             Way("/v1/searches", 422, _search(_spec()), (("Idempotency-Key", "$once"),)),
         ),
     ),
-    "POST /v1/searches/validate": Row(
-        _READ, _posts("/v1/searches/validate", tuple(map(_search, _REFERENCES)), 200)
-    ),
+    "POST /v1/searches/validate": Row(_READ, _posts("/v1/searches/validate", _SEARCHED, 200)),
     "GET /v1/searches/{search_id}": Row(_READ, (Way(_SEARCH), Way("/v1/searches/$running_search"))),
     "GET /v1/searches/{search_id}/trials": Row(
         _READ,
